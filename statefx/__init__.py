@@ -1,0 +1,1 @@
+"""Checkpointed stateful operators with exactly-once state and output, for Python on Spark."""

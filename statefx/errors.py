@@ -1,0 +1,158 @@
+"""Everything statefx raises, in one tree.
+
+::
+
+    StatefxError
+    |-- TopologyError (ValueError)        the topology is wired wrong
+    |-- ConfigError (ValueError)          a setting is unknown, of the wrong type or out of range
+    |   `-- ProviderError                 a state provider can't be found, imported or built
+    |-- CheckpointError                   the checkpoint location can't be used for this run
+    |   |-- CheckpointMismatchError       it belongs to another topology, or part of it was replaced
+    |   `-- CheckpointFormatError         it was written in a format this version does not read
+    |-- FencedError                       a newer generation has taken over: stop, do not retry
+    |-- LogOutcomeUnknownError            an append to the log may or may not have happened
+    |-- StateError
+    |   |-- CodecError (TypeError)        a key or value of a type that state can't hold
+    |   |-- StateClosedError              used after close
+    |   |-- StatePhaseError               called in a phase in which it has no meaning
+    |   |-- StateCorruptedError           a file or record is damaged, missing or edited
+    |   |-- AmbiguousKeyError (LookupError)  several tasks hold the key
+    |   |-- CommitFailedError             known not to have been committed: commit again
+    |   `-- CommitOutcomeUnknownError     may have been committed: read back, commit again, never roll back
+    |-- TransactionError
+    |   |-- FailedException               raised by a bolt: fails the transaction, not the query
+    |   |-- TransactionTimeoutError       topology.transaction.timeout.secs has passed
+    |   `-- AttemptsExhaustedError        topology.transaction.attempts.max has been reached
+    `-- BoltError                         a bolt's own code raised
+        `-- SchemaError                   a bolt emitted what its declared schema can't hold
+
+Every error carries its data as attributes (``txid``, ``component``, ``task``, ``path``, ...) and survives
+pickling with them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class StatefxError(Exception):
+    """Root of all errors raised by statefx.
+
+    Parameters
+    ----------
+    message : str
+        What happened and what to do about it.
+    **data : Any
+        Picklable facts, kept as attributes of the same names.
+    """
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data = data
+
+    def __getattr__(self, name: str) -> Any:
+        data: dict[str, Any] = self.__dict__.get("data", {})
+        if name in data:
+            return data[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.data)
+
+
+def _rebuild(kind: type[StatefxError], message: str, data: dict[str, Any]) -> StatefxError:
+    return kind(message, **data)
+
+
+class TopologyError(StatefxError, ValueError):
+    """The topology is wired wrong; raised on the driver before Spark starts."""
+
+
+class ConfigError(StatefxError, ValueError):
+    """A setting is unknown, of the wrong type or out of range; raised before Spark starts."""
+
+
+class ProviderError(ConfigError):
+    """A state provider can't be found, imported or built."""
+
+
+class CheckpointError(StatefxError):
+    """The checkpoint location can't be used for this run."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """The checkpoint belongs to another topology, or a part of it was moved, copied or replaced."""
+
+
+class CheckpointFormatError(CheckpointError):
+    """The checkpoint was written in a format that this version does not read."""
+
+
+class FencedError(StatefxError):
+    """A newer generation has taken over this checkpoint: stop, do not retry."""
+
+
+class LogOutcomeUnknownError(StatefxError):
+    """An append to the transaction log may or may not have happened, and reading back did not tell."""
+
+
+class StateError(StatefxError):
+    """Root of what state raises."""
+
+
+class CodecError(StateError, TypeError):
+    """A key or value of a type that state can't hold."""
+
+
+class StateClosedError(StateError):
+    """The state was used after ``close``."""
+
+
+class StatePhaseError(StateError):
+    """The call has no meaning in the present phase of the transaction."""
+
+
+class StateCorruptedError(StateError):
+    """A state file or log record is damaged, missing or edited; names the file and the remedy."""
+
+
+class AmbiguousKeyError(StateError, LookupError):
+    """Several tasks hold the key; say which with ``task``."""
+
+
+class CommitFailedError(StateError):
+    """The commit is known not to have happened: commit again."""
+
+
+class CommitOutcomeUnknownError(StateError):
+    """The commit may have happened: read back and commit again; never roll back."""
+
+
+class TransactionError(StatefxError):
+    """A transaction could not be carried through."""
+
+
+class FailedException(TransactionError):
+    """Raised by a bolt to fail the transaction it is in; it is rolled back and tried again.
+
+    >>> raise FailedException("the price feed is stale")
+    Traceback (most recent call last):
+    statefx.errors.FailedException: the price feed is stale
+    """
+
+
+class TransactionTimeoutError(TransactionError):
+    """A transaction took longer than ``topology.transaction.timeout.secs``."""
+
+
+class AttemptsExhaustedError(TransactionError):
+    """A transaction failed ``topology.transaction.attempts.max`` times."""
+
+
+class BoltError(StatefxError):
+    """A bolt's own code raised; carries ``component``, ``task``, ``hook`` and ``txid``."""
+
+
+class SchemaError(BoltError):
+    """A bolt emitted values that its declared schema can't hold."""

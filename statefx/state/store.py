@@ -1,0 +1,181 @@
+"""The contract of a state provider: a bytes-level store per namespace, opened at one version."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from statefx.protocol.identity import EMPTY, Namespace, Version
+
+Write = tuple[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a provider declares about itself.
+
+    Attributes
+    ----------
+    durable : bool
+        What was prepared survives the death of the process.
+    shared : bool
+        Any machine that reaches the store sees the same state (else: any that sees the checkpoint folder).
+    lazy_commit : bool
+        Naming the token in the transaction log commits it; ``commit`` needs no job of its own.
+    fences_writers : bool
+        The store itself refuses commits of an older generation.
+    """
+
+    durable: bool
+    shared: bool
+    lazy_commit: bool
+    fences_writers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A full image of a namespace at `version`, which counts only when the transaction log names it."""
+
+    version: Version
+    checksum: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateContext:
+    """Where and at which version a store is opened.
+
+    Attributes
+    ----------
+    generation : int
+        The generation of the driver that asks.
+    version : Version
+        The committed version to open at.
+    snapshot : Snapshot | None
+        The newest snapshot at or before `version` that the transaction log names.
+    folder : str
+        ``<checkpointLocation>/state/<component>/<task>``, seen by driver and executors.
+    cache : str
+        Folder on this machine that caches of this checkpoint may use; may be lost at any time.
+    read_only : bool
+        The store will be read only; nothing may be written outside private temporary folders.
+    """
+
+    generation: int
+    version: Version
+    folder: str
+    cache: str
+    snapshot: Snapshot | None = None
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What must be kept of one namespace, as read from the log.
+
+    Attributes
+    ----------
+    generation : int
+        The newest generation.
+    head : Version
+        The last committed version.
+    snapshots : tuple of Snapshot
+        Retained snapshots, oldest first; every version from the oldest one's to `head` must stay readable
+        (from the empty state on, if there is none).
+    min_age_secs : float
+        Files younger than this are kept in any case, for readers that are under way.
+    """
+
+    generation: int
+    head: Version
+    snapshots: tuple[Snapshot, ...]
+    min_age_secs: float
+
+
+class StateStore(ABC):
+    """The state of one namespace, opened at one committed version (see the module's contract)."""
+
+    @abstractmethod
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the committed values of `keys`, None where absent, in one round trip."""
+
+    @abstractmethod
+    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield committed (key, value) with start <= key < stop, in key order; None is unbounded."""
+
+    @abstractmethod
+    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
+        """Make `writes` (sorted by key, None deletes) durable and invisible; return their token."""
+
+    @abstractmethod
+    def commit(self, txid: int, token: str) -> None:
+        """Make what `token` names the committed version; doing it again is a no-op."""
+
+    @abstractmethod
+    def rollback(self, txid: int, token: str) -> None:
+        """Say that what `token` names will never be committed; doing it again is a no-op."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the store holds; closing again is a no-op."""
+
+    prepared_bytes: int = 0
+
+    def snapshot(self) -> Snapshot | None:
+        """Write a full image of the committed version; None if this provider needs none."""
+        return None
+
+
+class StateProvider(ABC):
+    """Makes stores; built on the driver from the user's options, pickled to the executors.
+
+    Parameters
+    ----------
+    options : Mapping[str, Any]
+        ``topology.state.provider.config``. Checked here, on the driver.
+
+    Raises
+    ------
+    ConfigError
+        An option is unknown, or its value is of the wrong type or out of range.
+    """
+
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = dict(options)
+
+    @abstractmethod
+    def newState(self, namespace: Namespace, context: StateContext) -> StateStore:  # noqa: N802 - Storm's name
+        """Open the store of `namespace` at ``context.version``; never deletes and never fences."""
+
+    def fence(self, lineage: str, generation: int, folder: str) -> None:
+        """Refuse commits and deletions of generations older than `generation` from now on.
+
+        Called by the driver at start, with ``<checkpointLocation>/state``, after the generation is in the log.
+        """
+
+    def sweep(self, namespace: Namespace, folder: str, retention: Callable[[], Retention]) -> int:
+        """Delete what nothing needs; return how many artefacts were deleted.
+
+        List the artefacts first, call `retention` second (it reads the log, and raises FencedError when a newer
+        generation exists), then delete only artefacts of a generation and txid at or below those retained that
+        no retained version names.
+        """
+        return 0
+
+
+__all__ = [
+    "EMPTY",
+    "Capabilities",
+    "Namespace",
+    "Retention",
+    "Snapshot",
+    "StateContext",
+    "StateProvider",
+    "StateStore",
+    "Version",
+    "Write",
+]
