@@ -46,7 +46,7 @@ class StatefxError(Exception):
         Picklable facts, kept as attributes of the same names.
     """
 
-    def __init__(self, message: str, **data: Any) -> None:
+    def __init__(self, message: str = "", **data: Any) -> None:
         super().__init__(message)
         self.message = message
         self.data = data

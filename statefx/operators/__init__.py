@@ -1,1 +1,25 @@
-""""""
+"""What users subclass: bolts, their hooks, and what they are handed."""
+
+from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
+from statefx.operators.collector import DEFAULT_STREAM, Collector
+from statefx.operators.context import Context
+from statefx.operators.hooks import overrides
+from statefx.operators.schema import parse_schema, parse_streams, to_ddl
+from statefx.operators.tuples import tuple_class
+
+__all__ = [
+    "DEFAULT_STREAM",
+    "BasicBolt",
+    "BatchBolt",
+    "Bolt",
+    "Collector",
+    "Committer",
+    "Context",
+    "Stateful",
+    "StatefulBolt",
+    "overrides",
+    "parse_schema",
+    "parse_streams",
+    "to_ddl",
+    "tuple_class",
+]

@@ -1,1 +1,1 @@
-""""""
+"""The transaction protocol as pure values, tables and decisions: no I/O, clock or threads."""

@@ -1,1 +1,38 @@
-""""""
+"""State of one task: keys, values and their transaction, over a provider's store."""
+
+from statefx.state.codec import Codec, StandardCodec
+from statefx.state.keyvalue import KeyValueState, Phase
+from statefx.state.registry import load_provider, resolve
+from statefx.state.store import (
+    EMPTY,
+    Capabilities,
+    Namespace,
+    Retention,
+    Snapshot,
+    StateContext,
+    StateProvider,
+    StateStore,
+    Version,
+    Write,
+)
+from statefx.state.values import register_namedtuples
+
+__all__ = [
+    "EMPTY",
+    "Capabilities",
+    "Codec",
+    "KeyValueState",
+    "Namespace",
+    "Phase",
+    "Retention",
+    "Snapshot",
+    "StandardCodec",
+    "StateContext",
+    "StateProvider",
+    "StateStore",
+    "Version",
+    "Write",
+    "load_provider",
+    "register_namedtuples",
+    "resolve",
+]

@@ -61,6 +61,9 @@ class StateContext:
         Folder on this machine that caches of this checkpoint may use; may be lost at any time.
     read_only : bool
         The store will be read only; nothing may be written outside private temporary folders.
+    token : str
+        Name for what this store prepares first, chosen by the caller so that rows can carry it before; made up
+        by the store when empty. What is prepared later in the same store gets a name of its own.
     """
 
     generation: int
@@ -69,6 +72,7 @@ class StateContext:
     cache: str
     snapshot: Snapshot | None = None
     read_only: bool = False
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,45 @@
+# Each target does all its own set-up: a virtual environment in .venv, and Java 17+ where Spark is run.
+# PYTHON=... names the interpreter to make .venv with (after `make clean`); ARGS=... is handed on to the program that is run.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint bench docs clean
+
+PY := .venv/bin/python
+export PYTHON
+
+# Spark's workers are whatever `python3` is unless told; and a SPARK_HOME would decide over the pyspark in .venv.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+unexport SPARK_HOME
+
+# JAVA_HOME decides over PATH in Spark's start scripts, so it is always set.
+WITH_JAVA = JAVA_HOME="$$(tools/java.sh)" && export JAVA_HOME &&
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+
+demo: ## count words over real text, killed and restarted twice, and compare with a plain recount
+	@tools/venv.sh rocksdb
+	@$(WITH_JAVA) $(PY) examples/word_count.py $(ARGS)
+
+test: lint ## everything that must stay green: lint, types, layers, doctests, tests
+	@$(WITH_JAVA) $(PY) -m pytest -q --doctest-modules statefx providers
+	@$(WITH_JAVA) $(PY) -m pytest -q $(ARGS)
+
+lint: ## ruff, mypy --strict and the import contracts
+	@tools/venv.sh rocksdb,testing,dev
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+
+bench: ## the benchmarks: prints a table, writes build/bench.json (ARGS="--quick" for a short look)
+	@tools/venv.sh rocksdb,bench
+	@$(WITH_JAVA) $(PY) tests/benchmarks/bench.py $(ARGS)
+
+docs: ## the documentation, into docs/_build/html
+	@tools/venv.sh docs
+	@$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean: ## remove .venv, caches and what was built
+	@rm -rf .venv build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,38 @@
+"""The memory provider: a dict per namespace, caught up from the changelog when a store is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from statefx.errors import ConfigError
+from statefx.state.changelog import Changelog
+from statefx.state.changelog_store import ChangelogProvider, Image
+from statefx.state.materialisation import MaterialisationCache
+from statefx.state.store import StateContext
+
+_CACHE = MaterialisationCache()
+"""The process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
+
+
+class MemoryStateProvider(ChangelogProvider):
+    """Keeps each task's whole state in memory; for state that fits.
+
+    Parameters
+    ----------
+    options : Mapping[str, Any]
+        None are known.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        if options:
+            raise ConfigError(
+                f"state provider 'memory' takes no options, got {sorted(options)}; remove them from "
+                "topology.state.provider.config",
+                options=sorted(options),
+            )
+
+    def open_image(self, changelog: Changelog, context: StateContext) -> Image:
+        """Return the image of ``context.version`` from the process's dicts."""
+        return _CACHE.open(changelog, context)

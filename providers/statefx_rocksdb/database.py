@@ -1,0 +1,231 @@
+"""One RocksDB directory: the image of one namespace, with a head that says of which version.
+
+The head lies under the empty key; of the user's keys, those made of NUL bytes alone (the empty one among
+them) get one more NUL, which keeps all keys apart and in order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, cast
+
+import msgpack
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from statefx.errors import StateError
+from statefx.state.artefacts import Chunk
+from statefx.state.store import Namespace, Version
+from statefx_rocksdb.settings import Settings
+
+_HEAD_KEY = b""
+_FIRST_PLAIN = b"\x01"
+_BATCH_BYTES = 16 << 20
+_LEVEL0_FILES = 8
+_OPEN_TRIES = 3
+
+
+class UnusableError(StateError):
+    """The local copy is damaged or can't be opened; it is a cache, so another one is built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a directory holds; while `complete` is False it holds a part of the version."""
+
+    namespace: Namespace
+    version: Version
+    generation: int
+    complete: bool = True
+
+
+class Database:
+    """A RocksDB directory, opened read-only (beside any writer) or for writing (one, under a lock).
+
+    Parameters
+    ----------
+    path : str
+        The directory.
+    settings : Settings
+        Sizes.
+    writable : bool
+        Whether `apply` will be called; the directory is then made if it is missing.
+
+    Raises
+    ------
+    UnusableError
+        It is missing or damaged. All other methods raise it too when they come upon damage.
+    """
+
+    def __init__(self, path: str, settings: Settings, *, writable: bool = False) -> None:
+        self.path = path
+        if not writable and not os.path.exists(os.path.join(path, "CURRENT")):
+            raise UnusableError(f"{path}: there is no database", path=path)
+        access = AccessType.read_write() if writable else AccessType.read_only(False)
+        for left in reversed(range(1 if writable else _OPEN_TRIES)):
+            try:
+                self._rdict = Rdict(path, _options(settings), access_type=access)
+                return
+            except Exception as error:  # rocksdict raises nothing more exact
+                if not left:
+                    raise self._unusable(error) from error
+
+    def head(self) -> Head | None:
+        """Return what the directory holds; None if nothing was ever written."""
+        [raw] = self._multi_get([_HEAD_KEY])
+        if raw is None:
+            return None
+        try:
+            data = msgpack.unpackb(raw)
+            return Head(
+                Namespace(**data["namespace"]), Version(**data["version"]), data["generation"], data["complete"]
+            )
+        except Exception as error:
+            raise self._unusable(error) from error
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys`, None where absent."""
+        if not keys:
+            return []
+        if min(keys) < _FIRST_PLAIN:
+            return self._multi_get([_stored(key) for key in keys])
+        return self._multi_get(keys)
+
+    def _multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            return cast("list[bytes | None]", self._rdict.get(list(keys)))
+        except Exception as error:
+            raise self._unusable(error) from error
+
+    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, in key order."""
+        low = _stored(start or b"")
+        high = None if stop is None else _stored(stop)
+        if high is not None and high <= low:
+            return
+        bounds = ReadOptions()
+        if high is not None:
+            bounds.set_iterate_upper_bound(high)
+        stored = low
+        rows = cast("Iterator[tuple[bytes, bytes]]", self._rdict.items(from_key=low, read_opt=bounds))
+        for stored, value in rows:
+            yield (stored if stored >= _FIRST_PLAIN else _plain(stored)), value
+        self._check_end(stored, bounds)
+
+    def _check_end(self, last: bytes, bounds: ReadOptions) -> None:
+        """Tell the end of a scan from damage, at which RocksDB's iterators end too."""
+        cursor = self._rdict.iter(bounds)
+        try:
+            cursor.seek(last)
+            if cursor.valid() and cursor.key() == last:
+                cursor.next()
+            cursor.status()
+        except Exception as error:
+            raise self._unusable(error) from error
+        if cursor.valid():
+            raise UnusableError(f"{self.path}: a scan ended before {cursor.key()!r}", path=self.path)
+
+    def apply(self, chunks: Iterable[Chunk], size_bytes: int, head: Head) -> None:
+        """Write `chunks` and `head` so that a kill at any moment leaves the old head, the new, or an incomplete one.
+
+        Without RocksDB's own log: memtables reach the disk whole and in order, and the head rides in the
+        batch of the last entries.
+        """
+        whole = size_bytes <= _BATCH_BYTES
+        options = WriteOptions()
+        options.disable_wal = True  # type: ignore[assignment, method-assign]  # a property, which the stub calls a method
+        try:
+            if not whole:
+                self._write_head(Head(head.namespace, head.version, head.generation, complete=False), options)
+            batch = WriteBatch(raw_mode=True)
+            for keys, values in chunks:
+                _fill(batch, keys, values)
+                if not whole:
+                    self._rdict.write(batch, options)
+                    batch = WriteBatch(raw_mode=True)
+            batch.put(_HEAD_KEY, _packed(head))
+            self._rdict.write(batch, options)
+            self._rdict.flush()
+        except StateError:
+            raise
+        except Exception as error:
+            raise self._unusable(error) from error
+
+    def _write_head(self, head: Head, options: WriteOptions) -> None:
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_HEAD_KEY, _packed(head))
+        self._rdict.write(batch, options)
+        self._rdict.flush()
+
+    def close(self) -> None:
+        """Release the files."""
+        try:
+            self._rdict.close()
+        except Exception as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> UnusableError:
+        return UnusableError(f"{self.path}: {error}", path=self.path)
+
+
+def _fill(batch: WriteBatch, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    put, delete = batch.put, batch.delete
+    if keys and keys[0] < _FIRST_PLAIN:
+        keys = [_stored(key) for key in keys]
+    for key, value in zip(keys, values, strict=True):
+        if value is None:
+            delete(key)
+        else:
+            put(key, value)
+
+
+def _stored(key: bytes) -> bytes:
+    return key if key.strip(b"\x00") else b"\x00" + key
+
+
+def _plain(stored: bytes) -> bytes:
+    return stored if stored.strip(b"\x00") else stored[1:]
+
+
+def _packed(head: Head) -> bytes:
+    packed: bytes = msgpack.packb(asdict(head))
+    return packed
+
+
+@cache
+def _block_cache(size_mb: int) -> Any:
+    return Cache(size_mb << 20)
+
+
+def _options(settings: Settings) -> Options:
+    """Return the options that were measured; all files stay open, so compaction can't pull them from a reader."""
+    table = BlockBasedOptions()
+    table.set_block_cache(_block_cache(settings.block_cache_mb))
+    table.set_bloom_filter(10, False)
+    table.set_format_version(5)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_max_open_files(-1)
+    options.set_write_buffer_size(settings.write_buffer_mb << 20)
+    options.set_max_write_buffer_number(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_level_zero_file_num_compaction_trigger(_LEVEL0_FILES)
+    options.set_level_zero_slowdown_writes_trigger(_LEVEL0_FILES)
+    options.set_level_zero_stop_writes_trigger(_LEVEL0_FILES)
+    options.set_keep_log_file_num(1)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options

@@ -1,0 +1,192 @@
+"""Where the image of one namespace comes from: the machine's shared copy, caught up, or a private one.
+
+::
+
+    <cache>/<lineage>/<component>/<task>/
+        db/         the shared copy; its head says of which version
+        lock        held only while db/ is written or replaced
+        damaged     someone read damage in db/: the next one who needs it replaces it
+        private-*/  copies under construction or of a single store
+
+Readers need no lock: an open database never changes under its reader. What the shared copy lacks is laid
+over it in memory while that is little, and written to it when it is more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from statefx.state.changelog import Changelog, Route
+from statefx.state.store import StateContext
+from statefx_rocksdb import folders
+from statefx_rocksdb.database import Database, Head, UnusableError
+from statefx_rocksdb.folders import PrivateFolder
+from statefx_rocksdb.settings import Settings
+
+_STEPS_MAX = 16
+_OVERLAY_BYTES = 32 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Opened:
+    """An image: a database at some version, what has changed since, and the folder to delete at the end."""
+
+    database: Database | None
+    changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    folder: PrivateFolder | None = None
+
+    def close(self) -> None:
+        """Release it."""
+        with contextlib.suppress(UnusableError):
+            if self.database is not None:
+                self.database.close()
+        if self.folder is not None:
+            self.folder.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the shared copy is good for: `database` is open only if it is in the chain."""
+
+    database: Database | None
+    head: Head | None
+    route: Route
+
+
+class Place:
+    """The copies of one namespace on this machine, as one store wants them."""
+
+    def __init__(self, settings: Settings, changelog: Changelog, context: StateContext) -> None:
+        namespace = changelog.namespace
+        root = settings.dir or context.cache
+        component = quote(namespace.component, safe="").replace(".", "%2E")
+        self.folder = os.path.join(root, namespace.lineage, component, str(namespace.task))
+        self._path = os.path.join(self.folder, "db")
+        self._damaged = os.path.join(self.folder, "damaged")
+        self._settings = settings
+        self._changelog = changelog
+        self._context = context
+
+    def open(self) -> Opened:
+        """Return the image of the context's version."""
+        look = self._look()
+        try:
+            if self._near(look.route):
+                return self._overlaid(look)
+            if not self._context.read_only and self._may_replace(look):
+                os.makedirs(self.folder, exist_ok=True)
+                with folders.locked(os.path.join(self.folder, "lock"), self._settings.lock_timeout_secs) as held:
+                    if held:
+                        _close(look.database)
+                        return self._advanced()
+            if look.route.cached and look.route.size_bytes <= _OVERLAY_BYTES:
+                return self._overlaid(look)
+        except BaseException:
+            _close(look.database)
+            raise
+        _close(look.database)
+        return self.private()
+
+    def private(self) -> Opened:
+        """Return the image from a copy of its own, built from the changelog alone."""
+        folder = PrivateFolder(None if self._context.read_only else self.folder)
+        try:
+            return Opened(self._built(folder), folder=folder)
+        except BaseException:
+            folder.close()
+            raise
+
+    def report_damage(self) -> None:
+        """Have the shared copy replaced by the next one who needs it."""
+        if not self._context.read_only:
+            with contextlib.suppress(OSError):
+                os.close(os.open(self._damaged, os.O_CREAT | os.O_WRONLY, 0o644))
+
+    def _look(self) -> _Look:
+        database, head = None, None
+        if not os.path.exists(self._damaged):
+            with contextlib.suppress(UnusableError):
+                database = Database(self._path, self._settings)
+                head = database.head()
+        if head is not None and not (head.complete and head.namespace == self._changelog.namespace):
+            head = None
+        try:
+            cached = None if head is None else head.version
+            route = self._changelog.route(self._context.version, self._context.snapshot, cached)
+        except BaseException:
+            _close(database)
+            raise
+        if not route.cached:
+            _close(database)
+            database = None
+        return _Look(database, head, route)
+
+    def _near(self, route: Route) -> bool:
+        """Say whether what is missing is so little that it need not be written down."""
+        if not route.steps and route.snapshot is None:
+            return True
+        return route.size_bytes <= self._settings.catch_up_kb << 10 and len(route.steps) <= _STEPS_MAX
+
+    def _may_replace(self, look: _Look) -> bool:
+        """Say whether the shared copy is behind; it is never taken back to an older version."""
+        head, context = look.head, self._context
+        if head is None or look.route.cached or context.generation > head.generation:
+            return True
+        return context.generation == head.generation and context.version.txid >= head.version.txid
+
+    def _overlaid(self, look: _Look) -> Opened:
+        changes: dict[bytes, bytes | None] = {}
+        for keys, values in look.route.chunks():
+            changes.update(zip(keys, values, strict=True))
+        return Opened(look.database, changes)
+
+    def _advanced(self) -> Opened:
+        """Bring the shared copy to the version, with the lock held, and open it."""
+        folders.sweep(self.folder)
+        look = self._look()
+        if self._near(look.route):
+            return self._overlaid(look)
+        _close(look.database)
+        if not self._may_replace(look):
+            return self.private()
+        if look.route.cached:
+            with contextlib.suppress(UnusableError):
+                self._write(self._path, look.route)
+                return Opened(Database(self._path, self._settings))
+        self._replace()
+        return Opened(Database(self._path, self._settings))
+
+    def _replace(self) -> None:
+        """Put a new copy in the place of the shared one; its readers keep their files."""
+        folder = PrivateFolder(self.folder)
+        try:
+            self._built(folder).close()
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self._path, folder.join("old"))
+            os.rename(folder.join("db"), self._path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._damaged)
+        finally:
+            folder.close()
+
+    def _built(self, folder: PrivateFolder) -> Database:
+        route = self._changelog.route(self._context.version, self._context.snapshot, None)
+        self._write(folder.join("db"), route)
+        return Database(folder.join("db"), self._settings)
+
+    def _write(self, path: str, route: Route) -> None:
+        head = Head(self._changelog.namespace, self._context.version, self._context.generation)
+        database = Database(path, self._settings, writable=True)
+        try:
+            database.apply(route.chunks(), route.size_bytes, head)
+        finally:
+            database.close()
+
+
+def _close(database: Database | None) -> None:
+    if database is not None:
+        with contextlib.suppress(UnusableError):
+            database.close()

@@ -1,0 +1,50 @@
+"""The rocksdb provider: a RocksDB directory per namespace on each worker machine, caught up from the changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from statefx.errors import ProviderError
+from statefx.state.changelog import Changelog
+from statefx.state.changelog_store import ChangelogProvider, Image
+from statefx.state.store import StateContext
+from statefx_rocksdb.settings import Settings
+
+
+class RocksDbStateProvider(ChangelogProvider):
+    """Keeps each task's state in RocksDB on the worker's disk; for state that does not fit in memory.
+
+    Parameters
+    ----------
+    options : Mapping[str, Any]
+        See `Settings`.
+
+    Raises
+    ------
+    ProviderError
+        The extra is not installed.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._settings = Settings.of(options)
+        _require_rocksdict("the driver")
+
+    def open_image(self, changelog: Changelog, context: StateContext) -> Image:
+        """Return the image of ``context.version`` from the machine's copy, or from a private one."""
+        _require_rocksdict("this worker")
+        from statefx_rocksdb.image import RocksDbImage  # noqa: PLC0415  # imports rocksdict, an extra
+        from statefx_rocksdb.place import Place  # noqa: PLC0415  # likewise
+
+        return RocksDbImage(Place(self._settings, changelog, context))
+
+
+def _require_rocksdict(where: str) -> None:
+    try:
+        import rocksdict  # noqa: F401, PLC0415  # only whether it is there
+    except ImportError as error:
+        raise ProviderError(
+            f"state provider 'rocksdb' needs rocksdict, which can't be imported on {where} ({error}): "
+            "pip install statefx[rocksdb]"
+        ) from error

@@ -1,0 +1,74 @@
+"""The rocksdb provider's options, checked on the driver."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from statefx.errors import ConfigError
+
+_KEY = "topology.state.provider.config"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What may be set, with the defaults.
+
+    Attributes
+    ----------
+    dir : str
+        Absolute folder on every worker for caches of all checkpoints; empty: the one Spark's task names.
+    block_cache_mb : int
+        RocksDB's block cache, one per process.
+    write_buffer_mb : int
+        RocksDB's memtable while a cache catches up.
+    lock_timeout_secs : float
+        How long to wait for another process that brings the same cache up to date, before reading past it.
+    catch_up_kb : int
+        Changelog bytes that are read over RocksDB before they are written to it; 0: written at once.
+    """
+
+    dir: str = ""
+    block_cache_mb: int = 16
+    write_buffer_mb: int = 16
+    lock_timeout_secs: float = 2.0
+    catch_up_kb: int = 1024
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Settings:
+        """Return the settings that `options` name; ConfigError says what is wrong with them."""
+        known = {field.name for field in fields(cls)}
+        for name in options:
+            if name not in known:
+                nearest = difflib.get_close_matches(str(name), known, 1, 0.0)[0]
+                raise ConfigError(
+                    f"{_KEY}: unknown option {name!r}; did you mean {nearest!r}? Known: {', '.join(sorted(known))}",
+                    option=name,
+                )
+        for name, (least, most) in _RANGES.items():
+            if name in options:
+                _check_number(name, options[name], least, most)
+        folder = options.get("dir", "")
+        if not isinstance(folder, str) or (folder and not os.path.isabs(folder)):
+            raise ConfigError(f"{_KEY}: dir must be an absolute path, got {folder!r}", option="dir")
+        return cls(**options)
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "block_cache_mb": (1, 65536),
+    "write_buffer_mb": (1, 4096),
+    "lock_timeout_secs": (0, 600),
+    "catch_up_kb": (0, 1048576),
+}
+
+
+def _check_number(name: str, value: object, least: float, most: float) -> None:
+    whole = name != "lock_timeout_secs"
+    kinds = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise ConfigError(f"{_KEY}: {name} must be {'an int' if whole else 'a number'}, got {value!r}", option=name)
+    if not least <= value <= most:
+        raise ConfigError(f"{_KEY}: {name} must be from {least} to {most}, got {value}", option=name)

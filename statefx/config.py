@@ -1,0 +1,241 @@
+"""Settings: Storm's names and statefx's own, read and checked in one place."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statefx.errors import ConfigError
+
+PREFIX = "topology."
+INT_MAX = 2**31 - 1
+PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table of settings.
+
+    Attributes
+    ----------
+    key : str
+        Its full name.
+    type : str
+        ``int``, ``seconds`` (an int or a float), ``text``, ``provider`` or ``options``.
+    default : Any
+        The value if it is not given; `implied` says what it means where that is not plain.
+    least, most : int, optional
+        The range, both ends included.
+    doc : str
+        What it does.
+    implied : str
+        For the reference: the default in words.
+    """
+
+    key: str
+    type: str
+    default: Any
+    doc: str
+    least: int = 0
+    most: int = INT_MAX
+    implied: str = ""
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of `Config`: the key without ``topology.``, with underscores."""
+        return self.key.removeprefix(PREFIX).replace(".", "_")
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, in words."""
+        return {
+            "int": f"a whole number from {self.least} to {self.most}",
+            "seconds": f"a number of seconds, more than {self.least} and at most {self.most}",
+            "text": "a text that is not empty",
+            "provider": 'the name of a registered provider, or "module:Class"',
+            "options": "a mapping with texts as keys, or the JSON text of an object",
+        }[self.type]
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "topology.state.provider", "provider", "memory", "Where state is kept: a registered name or `module:Class`."
+    ),
+    Setting("topology.state.provider.config", "options", {}, "Options of the state provider; it checks them itself."),
+    Setting(
+        "topology.state.checkpoint.interval.ms",
+        "int",
+        1000,
+        "The least time between the beginnings of two transactions, unless `trigger` says otherwise.",
+    ),
+    Setting(
+        "topology.message.timeout.secs",
+        "seconds",
+        30,
+        "How long a tuple's tree may take to be acked before the tuple counts as failed.",
+    ),
+    Setting("topology.max.spout.pending", "int", 1, "How many transactions may be in processing at a time.", least=1),
+    Setting(
+        "topology.acker.executors",
+        "int",
+        None,
+        "How many tasks track tuple trees; 0 acks a tuple as soon as it is emitted.",
+        implied="as many as are needed",
+    ),
+    Setting(
+        "topology.transactional.id",
+        "text",
+        None,
+        "The name under which transactions are known to systems outside.",
+        implied="the topology's name",
+    ),
+    Setting(
+        "topology.transaction.timeout.secs",
+        "seconds",
+        600,
+        "How long one attempt of a transaction may take, restoring state not counted, before it is rolled back.",
+    ),
+    Setting(
+        "topology.transaction.attempts.max",
+        "int",
+        8,
+        "How many times a transaction is tried before the query ends with AttemptsExhaustedError.",
+        least=1,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings of one submitted topology, checked.
+
+    Every attribute is named like its key, without ``topology.`` and with underscores; `user` keeps the keys that do not
+    begin with ``topology.``, as they were given.
+
+    Examples
+    --------
+    >>> config = Config.parse({"topology.max.spout.pending": 2, "feed.url": "http://feed"}, "word-count")
+    >>> config.max_spout_pending, config.transactional_id, config.user["feed.url"]
+    (2, 'word-count', 'http://feed')
+    """
+
+    state_provider: str
+    state_provider_config: Mapping[str, Any]
+    state_checkpoint_interval_ms: int
+    message_timeout_secs: float
+    max_spout_pending: int
+    acker_executors: int | None
+    transactional_id: str
+    transaction_timeout_secs: float
+    transaction_attempts_max: int
+    user: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, mapping: Mapping[str, Any] | None, topology_name: str) -> Config:
+        """Check a mapping of settings and fill in the defaults.
+
+        Called by ``submit``, on the driver, before Spark starts.
+
+        Parameters
+        ----------
+        mapping : Mapping or None
+            Settings by full name, and any keys of the user's own that don't begin with ``topology.``.
+        topology_name : str
+            The default of ``topology.transactional.id``.
+
+        Raises
+        ------
+        ConfigError
+            A ``topology.*`` key is unknown (``nearest`` has the likely one), or a value is of the wrong type or out of
+            range; the message names key, value and what is allowed.
+        """
+        given = dict(mapping or {})
+        known = {setting.key: setting for setting in SETTINGS}
+        for key in given:
+            if not isinstance(key, str):
+                raise ConfigError(f"the name of a setting is a text, not {key!r}", key=key)
+            if key not in known and key.lower().startswith(PREFIX):
+                nearest = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.0)[0]
+                raise ConfigError(
+                    f"unknown setting {key!r}; the nearest is {nearest!r}. Settings of your own must not begin with "
+                    f"{PREFIX!r}.",
+                    key=key,
+                    nearest=nearest,
+                )
+        values = {
+            setting.attribute: _check(setting, given.pop(setting.key)) if setting.key in given else setting.default
+            for setting in SETTINGS
+        }
+        values["state_provider_config"] = dict(values["state_provider_config"])
+        if values["transactional_id"] is None:
+            values["transactional_id"] = topology_name
+        return cls(**values, user=given)
+
+    def mapping(self) -> dict[str, Any]:
+        """Return all settings by full name, defaults and the user's own keys included: ``context.config``."""
+        return {setting.key: getattr(self, setting.attribute) for setting in SETTINGS} | dict(self.user)
+
+
+def reference_table() -> str:
+    """Return the settings as a Markdown table, for the documentation.
+
+    Examples
+    --------
+    >>> print(reference_table().splitlines()[0])
+    | setting | default | allowed | meaning |
+    """
+    lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+    for setting in SETTINGS:
+        default = setting.implied or f"`{json.dumps(setting.default)}`"
+        lines.append(f"| `{setting.key}` | {default} | {setting.allowed} | {setting.doc} |")
+    return "\n".join(lines) + "\n"
+
+
+def _check(setting: Setting, value: Any) -> Any:
+    """Return `value` as the setting's type."""
+    if setting.type == "options":
+        return _options(setting, value)
+    if value is None and setting.default is None:
+        return None
+    if not _fits(setting, value):
+        raise _refused(setting, value)
+    return value
+
+
+def _fits(setting: Setting, value: Any) -> bool:
+    if setting.type == "text":
+        return isinstance(value, str) and value.strip() != ""
+    if setting.type == "provider":
+        return isinstance(value, str) and PROVIDER.fullmatch(value) is not None
+    if setting.type == "int":
+        return isinstance(value, int) and not isinstance(value, bool) and setting.least <= value <= setting.most
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and setting.least < value <= setting.most
+
+
+def _options(setting: Setting, value: Any) -> Mapping[str, Any]:
+    options = value
+    if isinstance(value, str):
+        try:
+            options = json.loads(value)
+        except ValueError as error:
+            raise ConfigError(
+                f"{setting.key} is no valid JSON: {error}, in {value!r}. Give {setting.allowed}.",
+                key=setting.key,
+                value=value,
+            ) from None
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise _refused(setting, value)
+    return dict(options)
+
+
+def _refused(setting: Setting, value: Any) -> ConfigError:
+    return ConfigError(
+        f"{setting.key} is {value!r}, of type {type(value).__name__}; it must be {setting.allowed}",
+        key=setting.key,
+        value=value,
+    )

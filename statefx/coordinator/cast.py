@@ -1,0 +1,59 @@
+"""Who takes part in the transactions of a topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statefx.operators.hooks import overrides
+from statefx.protocol.ledger import LedgerEdge
+from statefx.protocol.order import Task
+from statefx.topology.plan import Plan
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who takes part in a transaction.
+
+    Attributes
+    ----------
+    tasks : tuple of (component, task)
+        Every task that must ack.
+    edges : tuple of LedgerEdge
+    stateful : frozenset of (component, task)
+        Tasks that prepare state.
+    committing, rolling_back : frozenset of (component, task)
+        Tasks that have something to run in the commit, in the rollback.
+    """
+
+    tasks: tuple[Task, ...]
+    edges: tuple[LedgerEdge, ...]
+    stateful: frozenset[Task]
+    committing: frozenset[Task]
+    rolling_back: frozenset[Task]
+
+
+def cast_of(plan: Plan, *, lazy_commit: bool) -> Cast:
+    """Read the cast from a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    lazy_commit : bool
+        The state provider's capability: a store without it has to be told of every commit.
+    """
+    stateful = frozenset(task for task in plan.tasks if plan.components[task[0]].stateful)
+    edges = tuple(
+        LedgerEdge(edge.id, edge.source, edge.target, plan.multiplicity(edge), local=plan.fused(edge))
+        for edge in plan.edges
+    )
+
+    def having(hook: str) -> frozenset[Task]:
+        return frozenset(task for task in stateful if overrides(type(plan.components[task[0]].bolt), hook))
+
+    return Cast(
+        tasks=plan.tasks,
+        edges=edges,
+        stateful=stateful,
+        committing=having("preCommit") if lazy_commit else stateful,
+        rolling_back=having("preRollback"),
+    )

@@ -1,0 +1,222 @@
+"""The checkpoint location as a driver finds it: its format, whose it is, and the generation taken on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from statefx.coordinator.fold import LogState
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.records import Generation, Lineage
+from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, ConfigError
+from statefx.topology.graph import Topology
+
+FORMAT = 1
+ADOPTIONS = ("move", "fork")
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The parts of a checkpoint location."""
+
+    location: str
+
+    @property
+    def log(self) -> str:
+        """The transaction log."""
+        return os.path.join(self.location, "transactions")
+
+    @property
+    def spark(self) -> str:
+        """Spark's own checkpoint."""
+        return os.path.join(self.location, "spark")
+
+    @property
+    def state(self) -> str:
+        """State files."""
+        return os.path.join(self.location, "state")
+
+    @property
+    def format(self) -> str:
+        """The version of all of it."""
+        return os.path.join(self.location, "format")
+
+
+def local_path(location: str | os.PathLike[str]) -> str:
+    """Return a checkpoint location as an absolute path.
+
+    Raises
+    ------
+    ConfigError
+        It names a file system that statefx can't use.
+    """
+    text = os.fspath(location)
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"checkpointLocation must be a folder's path, got {location!r}")
+    if text.startswith("file:"):
+        text = "/" + text.removeprefix("file:").lstrip("/")
+    elif "://" in text:
+        raise ConfigError(
+            f"checkpointLocation {text!r}: only folders that the driver and the executors can mount are supported; "
+            "give a path or file:/path"
+        )
+    return os.path.realpath(text)
+
+
+def identity(topology: Topology, provider: str, source: str) -> dict[str, Any]:
+    """Return what must stay the same for a topology to go on with a checkpoint.
+
+    Parameters
+    ----------
+    topology : Topology
+    provider : str
+        Name or reference of the state provider.
+    source : str
+        ``stream`` or ``batch``.
+    """
+    stateful = {
+        c.id: {
+            "parallelism": c.parallelism,
+            "provider": provider,
+            "codec": "msgpack",
+            "stateVersion": getattr(c.bolt, "stateVersion", 1),
+        }
+        for c in topology.components
+        if c.stateful
+    }
+    return {"name": topology.name, "source": source, "stateful": stateful}
+
+
+def look(folders: Folders) -> LogState:
+    """Read a checkpoint without changing it; empty if there is none."""
+    _check_format(folders)
+    if not os.path.isdir(folders.log):
+        return LogState()
+    return read_state(folders.log)
+
+
+def check(found: LogState, wanted: Mapping[str, Any], folders: Folders, adopt: str | None, *, shared: bool) -> None:
+    """Refuse a checkpoint that this topology can't go on with; changes nothing.
+
+    Raises
+    ------
+    ConfigError
+        `adopt` is not one of the two words.
+    CheckpointMismatchError
+        Names both sides and the remedy.
+    """
+    if adopt is not None and adopt not in ADOPTIONS:
+        raise ConfigError(f"adopt must be 'move' or 'fork', got {adopt!r}")
+    if not found.generation:
+        return
+    _check_identity(found.topology, wanted, folders.location)
+    if found.location != folders.location and adopt is None:
+        raise CheckpointMismatchError(
+            f"the checkpoint in {folders.location} was last run in {found.location}. If it was moved, submit with "
+            "adopt='move'; if it is a copy that shall go its own way, with adopt='fork'. Never run both as one.",
+            location=folders.location,
+            last=found.location,
+        )
+    if adopt == "fork" and shared:
+        raise CheckpointMismatchError(
+            f"the checkpoint in {folders.location} can't be forked: its state lives outside the folder, "
+            "where both would change it. Use adopt='move', or start with a new checkpointLocation.",
+            location=folders.location,
+        )
+
+
+def take(folders: Folders, wanted: Mapping[str, Any], adopt: str | None) -> TransactionLog:
+    """Open the log for appending and take the next generation: from here on older drivers are fenced."""
+    prepare(folders)
+    log = TransactionLog(folders.log)
+    if not log.state.lineage or adopt == "fork":
+        log.append(Lineage(uuid.uuid4().hex))
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    log.append(Generation(log.state.generation + 1, folders.location, wanted, started))
+    return log
+
+
+def prepare(folders: Folders) -> None:
+    """Make the folder and its format file.
+
+    Raises
+    ------
+    CheckpointError
+        It can't be made or written.
+    """
+    try:
+        os.makedirs(folders.location, exist_ok=True)
+        if not os.path.exists(folders.format):
+            temporary = f"{folders.format}.{uuid.uuid4().hex}"
+            with open(temporary, "w", encoding="ascii") as file:
+                json.dump({"format": FORMAT}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, folders.format)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpointLocation {folders.location} can't be written ({error.strerror}): "
+            "give a folder in which this user may create files",
+            path=folders.location,
+        ) from error
+
+
+def _check_format(folders: Folders) -> None:
+    try:
+        with open(folders.format, encoding="ascii") as file:
+            found = json.load(file)["format"]
+    except FileNotFoundError:
+        if os.path.isdir(folders.log) and os.listdir(folders.log):
+            raise CheckpointFormatError(
+                f"{folders.format} is missing, but there is a transaction log beside it: restore the file "
+                f'({{"format": {FORMAT}}} if this release wrote the checkpoint)',
+                path=folders.format,
+            ) from None
+        return
+    except NotADirectoryError as error:
+        raise CheckpointError(f"checkpointLocation {folders.location} is not a folder", path=folders.location) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointFormatError(f"{folders.format} can't be read: {error}", path=folders.format) from error
+    if found != FORMAT:
+        raise CheckpointFormatError(
+            f"{folders.location} has checkpoint format {found!r}, this statefx reads {FORMAT}: "
+            "open it with the release that wrote it",
+            path=folders.format,
+            format=found,
+        )
+
+
+def _check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any], location: str) -> None:
+    for what, word in (("name", "topology"), ("source", "kind of input")):
+        if found[what] != wanted[what]:
+            raise CheckpointMismatchError(
+                f"the checkpoint in {location} is of {word} {found[what]!r}, this one has {wanted[what]!r}: "
+                "give each its own checkpointLocation",
+                location=location,
+                found=found[what],
+                wanted=wanted[what],
+            )
+    for component, before in found["stateful"].items():
+        now = wanted["stateful"].get(component)
+        if now is None:
+            raise CheckpointMismatchError(
+                f"the checkpoint in {location} holds state of bolt {component!r}, which the topology no longer has "
+                "(or which is no longer stateful): bring it back, or start with a new checkpointLocation",
+                location=location,
+                component=component,
+            )
+        for key, value in before.items():
+            if now[key] != value:
+                raise CheckpointMismatchError(
+                    f"bolt {component!r} has {key} {now[key]!r}, the checkpoint in {location} was written with "
+                    f"{value!r}: go back to {value!r}, or start with a new checkpointLocation",
+                    location=location,
+                    component=component,
+                    found=value,
+                    wanted=now[key],
+                )

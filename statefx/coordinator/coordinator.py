@@ -1,0 +1,258 @@
+"""The driver's side of the protocol: one transaction after another, and recovery at start.
+
+::
+
+    1 PREPARING is durable      2 the attempt runs        3 its acks are judged
+    4 COMMITTING is durable     5 hooks and stores commit 6 COMMITTED is durable
+
+A failure before 4 rolls the attempt back and tries again; after 4 the commit is repeated until it succeeds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from statefx.coordinator.cast import Cast
+from statefx.coordinator.engine import Engine, JobFailedError, StoppedError
+from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.records import Committed, Committing, Input, Preparing, RolledBack
+from statefx.errors import (
+    AttemptsExhaustedError,
+    BoltError,
+    FencedError,
+    StateCorruptedError,
+)
+from statefx.protocol.barrier import FENCED
+from statefx.protocol.identity import TransactionAttempt, Version
+from statefx.protocol.ledger import AckLedger, Complete
+from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
+from statefx.protocol.report import Report
+from statefx.protocol.transaction import ActionKind
+
+logger = logging.getLogger("statefx")
+
+BACKOFF_FIRST_SECS = 0.1
+BACKOFF_MAX_SECS = 10.0
+CORRUPTED = "corrupted"
+
+
+@dataclass(frozen=True)
+class SnapshotPolicy:
+    """When a task shall write a snapshot: its changelog has outgrown the last one, or has too many files."""
+
+    files: int = 500
+    min_bytes: int = 4 << 20
+
+    def due(self, files: int, size_bytes: int, snapshot: SnapshotName | None) -> bool:
+        """Tell whether a task with such a changelog shall write one."""
+        base = 0 if snapshot is None else snapshot.size_bytes
+        return files >= self.files or size_bytes > max(self.min_bytes, base)
+
+
+@dataclass
+class Coordinator:
+    """Takes transactions through the protocol; one at a time, called from one thread.
+
+    Parameters
+    ----------
+    log : TransactionLog
+        Open, with this driver's GENERATION record as the newest of its kind.
+    engine : Engine
+    players : Cast
+    attempts_max : int
+        How often a transaction may fail before the query ends.
+    pause : callable
+        Waits the given seconds between tries; returns False if the query is being stopped.
+    committed : callable
+        Called after each COMMITTED record with the txid.
+    policy : SnapshotPolicy
+    """
+
+    log: TransactionLog
+    engine: Engine
+    players: Cast
+    attempts_max: int
+    pause: Callable[[float], bool]
+    committed: Callable[[int], None] = lambda txid: None
+    policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
+    progress: Progress = field(default_factory=Progress)
+
+    def recover(self) -> None:
+        """Roll the transactions that a former driver left under way forward or back."""
+        for action in self.log.state.recovery():
+            if action.kind is ActionKind.COMMIT:
+                logger.info("transaction %d was COMMITTING: rolling it forward", action.txid)
+                self.progress.recovered("forward", action.txid)
+                self._commit()
+            elif action.kind is ActionKind.ROLLBACK:
+                logger.info("transaction %d was PREPARING: rolling it back", action.txid)
+                assert action.attempt is not None
+                self.progress.recovered("back", action.txid)
+                self._roll_back(TransactionAttempt(action.txid, action.attempt), "found under way at start")
+
+    def transact(self, source: Input, work: Any) -> TransactionProgress:
+        """Run the next transaction over `work` until it is committed.
+
+        Raises
+        ------
+        BoltError
+            A bolt's code raised; the transaction is rolled back.
+        AttemptsExhaustedError
+            It failed too often; rolled back.
+        FencedError
+            A newer generation has taken over.
+        StoppedError
+            The query is being stopped; rolled back.
+        """
+        txid = self.log.state.committed + 1
+        tries = 0
+        while True:
+            attempt = TransactionAttempt(txid, self.log.state.next_attempt(txid))
+            self.progress.begin(attempt)
+            self.log.append(Preparing(txid, attempt.attempt, self.log.state.generation, source))
+            result = self._attempt(attempt, work)
+            if isinstance(result, Complete):
+                break
+            tries += 1
+            self._roll_back(attempt, result)
+            logger.warning("transaction %d, attempt %d was rolled back: %s", txid, attempt.attempt, result)
+            if tries >= self.attempts_max:
+                raise AttemptsExhaustedError(
+                    f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {result}",
+                    txid=txid,
+                    attempts=tries,
+                )
+            if not self.pause(min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2 ** (tries - 1))):
+                raise StoppedError("the query was stopped")
+        self._decide(attempt, result)
+        return self._commit()
+
+    def _attempt(self, attempt: TransactionAttempt, work: Any) -> Complete | str:
+        """Run one attempt; return its tokens, or the reason to roll it back and try again."""
+        ledger = AckLedger(attempt, self.players.tasks, self.players.edges)
+        try:
+            for ack in self.engine.attempt(self._order(attempt), work):
+                if not ledger.add(ack):
+                    logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
+        except JobFailedError as error:
+            return error.message
+        except (BoltError, StoppedError) as error:
+            self._roll_back(attempt, error.message)
+            raise
+        verdict = ledger.judge()
+        if isinstance(verdict, Complete):
+            return verdict
+        failure = verdict.failure
+        where = f"{failure.component}[{failure.task}]: {failure.reason}"
+        if failure.kind == FENCED:
+            raise FencedError(where, txid=attempt.txid)
+        if failure.kind == CORRUPTED:
+            self._roll_back(attempt, where)
+            raise StateCorruptedError(failure.reason, component=failure.component, task=failure.task)
+        return where
+
+    def _order(self, attempt: TransactionAttempt) -> Order:
+        state = self.log.state
+        newest = {name: kept[-1] for name, kept in state.snapshots.items()}
+        due = [
+            name
+            for name, grown in state.growth.items()
+            if self.policy.due(grown.files, grown.bytes, newest.get(name))
+        ]
+        return Order(attempt, state.generation, state.heads, newest, frozenset(due))
+
+    def _decide(self, attempt: TransactionAttempt, complete: Complete) -> None:
+        """Make the decision to commit durable. From the moment the append begins nothing is rolled back."""
+        stateful = sorted(self.players.stateful)
+        snapshots = {}
+        for task in stateful:
+            made = complete.acks[task].snapshot
+            if made is not None:
+                snapshots[task_key(*task)] = SnapshotName(Version(made[0], made[1]), made[2], made[3])
+        self.progress.acked(complete)
+        self.log.append(
+            Committing(
+                attempt.txid,
+                attempt.attempt,
+                self.log.state.generation,
+                tokens={task_key(*task): complete.tokens[task] for task in stateful},
+                snapshots=snapshots,
+                prepared_bytes={task_key(*task): complete.acks[task].prepared_bytes for task in stateful},
+                hooks=tuple(task_key(*task) for task in sorted(self.players.committing)),
+            )
+        )
+        self.progress.committing()
+
+    def _commit(self) -> TransactionProgress:
+        """Carry out the decision that is in the log; repeated until it is done."""
+        entry = self.log.state.committing
+        assert entry is not None and entry.committing is not None
+        record = entry.committing
+        state = self.log.state
+        order = Order(
+            TransactionAttempt(record.txid, record.attempt),
+            state.generation,
+            {name: Version(record.txid, token) for name, token in record.tokens.items()},
+            {name: kept[-1] for name, kept in state.snapshots.items()},
+        )
+        self._hooks(HookOrder("commit", order, tuple(_task(name) for name in record.hooks), state.heads))
+        self.log.append(Committed(record.txid, self.progress.rows()))
+        done = self.progress.end(record.txid)
+        self.committed(record.txid)
+        return done
+
+    def _roll_back(self, attempt: TransactionAttempt, reason: str) -> None:
+        tasks = tuple(sorted(self.players.rolling_back))
+        order = Order(attempt, self.log.state.generation, self.log.state.heads, self._order(attempt).snapshots)
+        self._hooks(HookOrder("rollback", order, tasks))
+        self.log.append(RolledBack(attempt.txid, attempt.attempt, reason))
+
+    def _hooks(self, order: HookOrder) -> None:
+        """Run the hooks of a commit or a rollback until every task has reported success."""
+        left = order.tasks
+        tries = 0
+        while left:
+            tries += 1
+            failed = self._run_hooks(HookOrder(order.phase, order.order, left, order.previous))
+            left = tuple(task for task in left if task in failed)
+            if not left:
+                break
+            reason = "; ".join(f"{name}[{task}]: {failed[name, task]}" for name, task in left[:3])
+            logger.warning("%s of transaction %d is tried again: %s", order.phase, order.attempt.txid, reason)
+            self.progress.stuck(order.phase, order.attempt.txid, reason)
+            if order.phase == "rollback" and tries >= self.attempts_max:
+                raise AttemptsExhaustedError(
+                    f"the rollback of transaction {order.attempt.txid} failed {tries} times: {reason}",
+                    txid=order.attempt.txid,
+                )
+            if not self.pause(min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2 ** (tries - 1))):
+                raise StoppedError(f"stopped while the {order.phase} of transaction {order.attempt.txid} went on")
+        self.progress.stuck(None, 0, "")
+
+    def _run_hooks(self, order: HookOrder) -> dict[Task, str]:
+        """Run hooks once; return the tasks that have not succeeded, with the reason."""
+        failed: dict[Task, str] = dict.fromkeys(order.tasks, "no report")
+        try:
+            for report in self.engine.hooks(order):
+                self._take_report(report, failed)
+        except JobFailedError as error:
+            return dict.fromkeys(order.tasks, error.message)
+        return failed
+
+    def _take_report(self, report: Report, failed: dict[Task, str]) -> None:
+        if report.kind == FENCED:
+            raise FencedError(report.error or "", component=report.component, task=report.task)
+        if report.error is None:
+            failed.pop((report.component, report.task), None)
+        else:
+            failed[report.component, report.task] = report.error
+
+
+def _task(name: str) -> Task:
+    component, _, task = name.rpartition("/")
+    return component, int(task)
+

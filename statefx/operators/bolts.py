@@ -1,0 +1,266 @@
+"""The classes that users subclass.
+
+Hooks come in this order in a task: ``open(context)`` once per object; ``initState(state)`` at the start of every
+transaction and after every rollback; ``execute`` or ``executeBatch``; ``finishBatch``; ``prePrepare(txid)``; later
+``preCommit(txid)`` or ``preRollback()``; ``close()``.
+
+``preCommit`` is Storm's word for a hook *before the commit phase*. What Flink calls preCommit, the prepare phase, is
+``prePrepare`` here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from statefx.operators.hooks import check_hooks, overrides
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from statefx.operators.collector import Collector
+    from statefx.operators.context import Context
+
+
+class Committer:
+    """Marker: the bolt's effects are ordered by txid. Every stateful bolt is one without saying so.
+
+    A committer sees transaction t only when t-1 can no longer be rolled back.
+    """
+
+
+class Stateful(ABC):
+    """Mixin for bolts that keep state: ``class Join(Stateful, Bolt)``.
+
+    Attributes
+    ----------
+    stateVersion : int
+        The version of what the bolt keeps in its state; part of the topology's identity in the checkpoint.
+    """
+
+    stateVersion: int = 1
+
+    @abstractmethod
+    def initState(self, state: Any) -> None:
+        """Take the task's state, as last committed.
+
+        When it is called
+            At the start of every transaction and after every rollback, before any tuple; also before
+            ``preCommit`` and ``preRollback`` when those run in a fresh object. Always after ``open``.
+        Guaranteed
+            `state` holds what the last committed transaction left, and nothing of a transaction that was rolled back.
+            Before ``preCommit`` in a fresh object it is a read-only view of what was prepared.
+        Not guaranteed
+            That the object is the one of the last transaction, or a new one: anything that was derived from state
+            must be derived again here.
+        Raising
+            Fails the attempt; Spark tries the task again, then the transaction is rolled back and the query ends
+            with BoltError.
+
+        Parameters
+        ----------
+        state : KeyValueState
+            Keep it; it is valid until the next ``initState``.
+        """
+
+    def prePrepare(self, txid: int) -> None:
+        """Finish what belongs to the transaction; the last chance to change state.
+
+        When it is called
+            In the task, after the last tuple and ``finishBatch``, just before the state is prepared.
+        Guaranteed
+            All input of the transaction has been executed. State may still be changed and is prepared afterwards.
+        Not guaranteed
+            That the transaction will be committed; that this is the only attempt or the only task object doing it.
+        Raising
+            Fails the attempt, as in ``execute``. FailedException: the transaction is rolled back and tried again.
+
+        Parameters
+        ----------
+        txid : int
+            The transaction that is about to be prepared.
+        """
+
+    def preCommit(self, txid: int) -> None:
+        """Do what may only happen once the transaction is certain to be committed. Must be idempotent.
+
+        When it is called
+            After the decision to commit is durable, before the state's ``commit``. A bolt that does not define it
+            spares each transaction a round of tasks.
+        Guaranteed
+            The transaction can no longer be rolled back. ``open`` and ``initState`` were called on this object before;
+            in a fresh object the state is a read-only view of what was prepared.
+        Not guaranteed
+            That it runs once, soon or in the same process: it may run after a restart, several times, and late from a
+            task that was thought dead. ``put`` raises StatePhaseError.
+        Raising
+            The commit is tried again until it succeeds; it is never rolled back.
+
+        Parameters
+        ----------
+        txid : int
+            The transaction being committed; ``context.attempt`` and ``context.generation`` tell which try of it.
+        """
+
+    def preRollback(self) -> None:
+        """Undo what the bolt did outside its state for the attempt that is rolled back. Must be idempotent.
+
+        When it is called
+            Once per task of the bolt when an attempt is rolled back, before the state's ``rollback``.
+        Guaranteed
+            ``context.txid`` and ``context.attempt`` name what is rolled back; the state is as last committed.
+        Not guaranteed
+            That it comes once, that the task had prepared or even seen a tuple, that the object is the one that
+            executed, or an order between this and hooks of other attempts.
+        Raising
+            The rollback is tried again.
+        """
+
+
+class Bolt(ABC):  # noqa: B024 - users' own abstract bolts work, but ours asks for one of two hooks
+    """An operator: takes tuples, emits tuples. Anchors and acks by hand; most bolts are a ``BasicBolt``.
+
+    A bolt is built on the driver, pickled, and run by one object per task.
+
+    Attributes
+    ----------
+    outputFields : str, StructType, mapping or None
+        The schema of what it emits, as Spark DDL or StructType, or ``{stream: schema}``; None: it emits nothing.
+
+    Contract
+    --------
+    - A subclass that defines a near-miss of a hook's name, a hook of another kind of bolt, or a hook with other
+      arguments gets a TypeError when the class is created.
+    - A class without ``execute`` and ``executeBatch`` can't be instantiated.
+    - Only state and what ``open`` rebuilds may be relied on from one transaction to the next.
+    """
+
+    outputFields: str | Mapping[str, Any] | Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_hooks(cls)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Bolt:
+        """Refuse a bolt that takes no input."""
+        if not (inspect.isabstract(cls) or overrides(cls, "execute") or overrides(cls, "executeBatch")):
+            raise TypeError(
+                f"{cls.__name__} has neither hook that takes input. Define def execute(self, tup, collector), "
+                f"or def executeBatch(self, batch, collector) for Arrow batches."
+            )
+        return super().__new__(cls)
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether input comes by ``executeBatch``; it goes before ``execute`` if a bolt has both."""
+        return overrides(type(self), "executeBatch")
+
+    def open(self, context: Context) -> None:
+        """Set up what can't be pickled: connections, models, caches.
+
+        When it is called
+            Once per object, in the task, before any other hook.
+        Guaranteed
+            ``context`` stays valid; its ``txid`` and ``attempt`` follow the transaction under way.
+        Not guaranteed
+            That the object lives longer than one transaction, or that ``close`` will be called.
+        Raising
+            Fails the attempt; Spark tries the task again, then the transaction is rolled back and the query ends
+            with BoltError.
+
+        Parameters
+        ----------
+        context : Context
+            Config, component, task, parallelism, generation, and the live txid and attempt.
+        """
+
+    def execute(self, tup: Any, collector: Collector) -> None:
+        """Deal with one tuple.
+
+        When it is called
+            For every input tuple of the transaction, unless the bolt has ``executeBatch``.
+        Guaranteed
+            Tuples of one upstream task come in the order in which it emitted them. With state: after ``initState``.
+        Not guaranteed
+            An order between upstream tasks; that the attempt is the first, or the only one running. What is done
+            outside state and collector may happen more than once.
+        Raising
+            Fails the attempt; Spark tries the task again, then the transaction is rolled back and the query ends
+            with BoltError. FailedException: the transaction is rolled back and tried again, the query goes on.
+
+        Parameters
+        ----------
+        tup : namedtuple
+            The stream's fields by attribute, position or name (``tup["word"]``).
+        collector : Collector
+            Takes what is emitted.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no execute: it takes batches")
+
+    def executeBatch(self, batch: pa.RecordBatch, collector: Collector) -> None:
+        """Deal with a batch of tuples of one stream; optional, takes the place of ``execute``.
+
+        When it is called
+            For every Arrow batch of the transaction's input, if the bolt defines it.
+        Guaranteed
+            All rows come from one stream and have its schema; otherwise as ``execute``.
+        Not guaranteed
+            The size of a batch, or that batches of two attempts are cut alike.
+        Raising
+            As ``execute``.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch
+            Immutable; at least one row.
+        collector : Collector
+            Takes what is emitted.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no executeBatch: it takes tuples")
+
+    def close(self) -> None:
+        """Release what ``open`` set up.
+
+        When it is called
+            When the object is given up in good order.
+        Guaranteed
+            No hook follows.
+        Not guaranteed
+            That it is called at all: Spark kills the tasks of a failed or cancelled job.
+        Raising
+            Is logged and changes nothing.
+        """
+
+
+class BasicBolt(Bolt):
+    """A bolt whose tuples are anchored and acked for it: what it emits comes from the tuple it was given."""
+
+
+class BatchBolt(BasicBolt):
+    """A BasicBolt that is told when the task has the whole transaction."""
+
+    def finishBatch(self, collector: Collector) -> None:
+        """Emit what only the whole transaction tells.
+
+        When it is called
+            Once per attempt, after the task's last tuple of the transaction, before ``prePrepare``; also in a task
+            without input. For a committer in the ordered phase, in the order of txids.
+        Guaranteed
+            A barrier has come from every upstream task: nothing of the transaction is missing, nothing of the next
+            is in.
+        Not guaranteed
+            That the transaction will be committed.
+        Raising
+            As ``execute``.
+
+        Parameters
+        ----------
+        collector : Collector
+            Takes what is emitted.
+        """
+
+
+class StatefulBolt(Stateful, BasicBolt):
+    """A BasicBolt that keeps state."""

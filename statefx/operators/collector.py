@@ -1,0 +1,85 @@
+"""What a bolt hands its results to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT_STREAM = "default"
+
+
+class Collector(ABC):
+    """Takes what a bolt emits; given to ``execute``, ``executeBatch`` and ``finishBatch``.
+
+    Contract
+    --------
+    - Rows from one task to one task of a consumer arrive in the order in which they were emitted.
+    - What is emitted counts only if the transaction commits.
+    - A collector is of no use after the transaction it was given in.
+    """
+
+    @abstractmethod
+    def emit(
+        self,
+        values: Sequence[Any],
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        anchors: Sequence[tuple[Any, ...]] = (),
+    ) -> None:
+        """Send one tuple to every bolt that reads `stream`.
+
+        Parameters
+        ----------
+        values : Sequence
+            One value per field of the stream, in the order of its schema.
+        stream : str
+            A stream that ``outputFields`` declares.
+        task : int, optional
+            The consumer's task, 0..parallelism-1; required by, and only for, readers by ``directGrouping``.
+        anchors : Sequence of tuples
+            The input tuples this one comes from. Only for a plain ``Bolt``; a ``BasicBolt`` anchors by itself.
+
+        Raises
+        ------
+        SchemaError
+            The stream is not declared, or the values do not fit its schema. At the latest when the
+            transaction's rows are sent, so not always in the call that emitted them.
+
+        Contract
+        --------
+        - A stream that nobody reads may be emitted to; the rows go nowhere.
+        - The values are taken as they are; changing a list after it was emitted may or may not be seen.
+        """
+
+    @abstractmethod
+    def emitBatch(self, batch: pa.RecordBatch, stream: str = DEFAULT_STREAM) -> None:
+        """Send the rows of an Arrow batch to every bolt that reads `stream`, as `emit` does one by one.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch
+            Its columns are those of the stream's schema, by name and type.
+        stream : str
+            A stream that ``outputFields`` declares.
+
+        Raises
+        ------
+        SchemaError
+            The stream is not declared, or the batch's schema is not the stream's.
+        """
+
+    @abstractmethod
+    def ack(self, tup: tuple[Any, ...]) -> None:
+        """Say that `tup` has been dealt with. A ``BasicBolt`` does it by itself when ``execute`` returns."""
+
+    @abstractmethod
+    def fail(self, tup: tuple[Any, ...]) -> None:
+        """Say that `tup` could not be dealt with: the transaction is rolled back and tried again."""
+
+    @abstractmethod
+    def resetTimeout(self, tup: tuple[Any, ...]) -> None:
+        """Give the tree of `tup` a full new ``topology.message.timeout.secs``."""

@@ -1,0 +1,45 @@
+"""What a bolt is told about where and when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statefx.protocol.identity import TransactionAttempt
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """Where a bolt runs, and which transaction is under way; given to ``open``.
+
+    Attributes
+    ----------
+    config : Mapping[str, Any]
+        All settings by their full names: ``topology.*`` with defaults filled in, and the user's own keys.
+    component : str
+        The id given to ``setBolt``.
+    task : int
+        Which of the component's instances this is, 0..parallelism-1.
+    parallelism : int
+        How many instances the component has.
+    generation : int
+        How many times the topology has been started on this checkpoint.
+    attempt : int
+        How many times the present transaction has been tried before. Live: it changes under the bolt's hands.
+    txid : int
+        The present transaction. Live.
+    """
+
+    config: Mapping[str, Any]
+    component: str
+    task: int
+    parallelism: int
+    generation: int
+    attempt: int = 0
+    txid: int = 0
+
+    def enter(self, attempt: TransactionAttempt) -> None:
+        """Name the transaction that begins; called by the runtime before any hook of it."""
+        object.__setattr__(self, "txid", attempt.txid)
+        object.__setattr__(self, "attempt", attempt.attempt)

@@ -1,0 +1,93 @@
+"""Tuple classes: namedtuples of a stream's fields, with look-up by name."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def tuple_class(fields: pa.Schema | Sequence[str]) -> type[Any]:
+    """Return the namedtuple class for a stream's fields; the same class for the same names.
+
+    Called by the runtime, once per stream and task.
+
+    Parameters
+    ----------
+    fields : pyarrow.Schema or sequence of str
+        The schema, or the names alone.
+
+    Returns
+    -------
+    type
+        A subclass of tuple. Build with ``cls(*values)`` or ``cls._make(values)``; ``cls._names`` has the fields'
+        own names.
+
+    Contract
+    --------
+    - ``tup.word`` costs what it costs on a plain namedtuple.
+    - ``tup["word"]``, ``tup[0]`` and ``tup[1:]`` work; an unknown name is a KeyError that lists the fields there are.
+    - A name that can't be an attribute (a keyword, no identifier, a leading underscore) is reached by
+      ``tup["..."]``.
+    - Tuples can be pickled, copied, hashed, and compared with plain tuples.
+
+    Examples
+    --------
+    >>> tup = tuple_class(["word", "class"])("spark", 3)
+    >>> tup.word, tup["class"], tup[1]
+    ('spark', 3, 3)
+    """
+    names: Sequence[str] = fields if isinstance(fields, (list, tuple)) else fields.names  # type: ignore[union-attr]
+    return _tuple_class(tuple(names))
+
+
+@cache
+def _tuple_class(names: tuple[str, ...]) -> type[Any]:
+    if len(set(names)) != len(names):
+        raise ValueError(f"field names must differ: {', '.join(names)}")
+    parent: Any = namedtuple("Tuple", list(names), rename=True)  # type: ignore[misc]
+    # One dict finds the attribute for a name and for an index: getattr is quicker than tuple.__getitem__ here.
+    attributes: dict[Any, str] = dict(zip(names, parent._fields, strict=True))
+    for position in range(len(names)):
+        attributes[position] = attributes[position - len(names)] = parent._fields[position]
+    plain = tuple.__getitem__
+
+    def __getitem__(self: tuple[Any, ...], key: Any) -> Any:  # noqa: N807 - becomes a method below
+        if type(key) is slice:
+            return plain(self, key)
+        try:
+            return getattr(self, attributes[key])
+        except KeyError:
+            pass
+        if isinstance(key, str):
+            raise KeyError(f"no field {key!r}; the fields are {', '.join(names)}")
+        return plain(self, key)
+
+    def __repr__(self: tuple[Any, ...]) -> str:  # noqa: N807 - becomes a method below
+        return f"Tuple({', '.join(f'{name}={value!r}' for name, value in zip(names, self, strict=True))})"
+
+    def __reduce__(self: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: N807 - becomes a method below
+        return _rebuild, (names, tuple(self))
+
+    # Python puts the class's name into "'...' object has no attribute": so it lists the fields.
+    return type(
+        f"Tuple({', '.join(names)})",
+        (parent,),
+        {
+            "__slots__": (),
+            "__module__": __name__,
+            "__doc__": f"A tuple with the fields {', '.join(names)}.",
+            "__getitem__": __getitem__,
+            "__repr__": __repr__,
+            "__reduce__": __reduce__,
+            "_names": names,
+        },
+    )
+
+
+def _rebuild(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return _tuple_class(names)._make(values)

@@ -1,0 +1,169 @@
+"""Decides, for one task, whether its whole input of one transaction attempt has arrived.
+
+Judged at the end of the input and never by the order of rows: Spark promises no order between blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from statefx.protocol.barrier import MISALIGNED, UPSTREAM, Barrier, Failure
+from statefx.protocol.identity import TransactionAttempt
+
+Channel = tuple[int, str, int]
+"""(edge id, source component, source task): what one task expects rows and a barrier from."""
+
+_REASONS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentResult:
+    """What `Alignment.finish` decides.
+
+    Attributes
+    ----------
+    seen : Mapping[tuple[str, int], str]
+        (source component, task) -> token of its barrier.
+    received : Mapping[int, int]
+        Edge id -> rows.
+    failure : Failure or None
+        None when aligned.
+    stale : tuple of Barrier
+        Barriers of other attempts or of transactions already seen: ignored, to be logged.
+    """
+
+    seen: Mapping[tuple[str, int], str]
+    received: Mapping[int, int]
+    failure: Failure | None
+    stale: tuple[Barrier, ...]
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the task may prepare."""
+        return self.failure is None
+
+
+class Alignment:
+    """The input of one task in one transaction attempt; made anew for each, so nothing leaks to the next.
+
+    Parameters
+    ----------
+    component, task : str, int
+        Whose input it is; named in failures.
+    attempt : TransactionAttempt
+        The attempt being prepared.
+    channels : Iterable of (edge id, source, source task)
+        Every channel that must be closed by a barrier.
+    last_txid : int
+        Barriers at or below it are ignored.
+    raw : Collection of int
+        Edges from raw DataFrames: rows are counted, no barrier is expected.
+
+    Contract
+    --------
+    * Aligned only if there is a barrier of this attempt from every source task, with one token each, every row
+      carries its barrier's token, and every channel received as many rows as its barrier says.
+    * A failed barrier makes the result a failure of kind ``upstream`` with its reason.
+    * The order of calls does not change the result.
+    """
+
+    def __init__(
+        self,
+        component: str,
+        task: int,
+        attempt: TransactionAttempt,
+        channels: Iterable[Channel],
+        last_txid: int = 0,
+        raw: Collection[int] = (),
+    ) -> None:
+        if attempt.txid <= last_txid:
+            raise ValueError(f"transaction {attempt.txid} is not after the last one seen, {last_txid}")
+        self.component = component
+        self.task = task
+        self.attempt = attempt
+        self._channels = frozenset(channels)
+        self._sources = sorted({(source, number) for _, source, number in self._channels})
+        self._raw = frozenset(raw)
+        self._barriers: dict[tuple[str, int], list[Barrier]] = {}
+        self._stale: list[Barrier] = []
+        self._rows: dict[tuple[int, str, int, str], int] = {}
+        self._raw_rows: dict[int, int] = {}
+
+    def records(self, source: str, task: int, token: str, edge: int, rows: int) -> None:
+        """Count `rows` that arrived from one source task on one edge, carrying `token`."""
+        if edge in self._raw:
+            self._raw_rows[edge] = self._raw_rows.get(edge, 0) + rows
+            return
+        key = (edge, source, task, token)
+        self._rows[key] = self._rows.get(key, 0) + rows
+
+    def barrier(self, barrier: Barrier) -> None:
+        """Take a barrier; one of another attempt or an earlier transaction is kept aside as stale."""
+        if barrier.attempt != self.attempt:
+            self._stale.append(barrier)
+            return
+        known = self._barriers.setdefault((barrier.source, barrier.task), [])
+        if barrier not in known:
+            known.append(barrier)
+
+    def finish(self) -> AlignmentResult:
+        """Judge what has arrived; call it when the input has ended."""
+        seen = {source: self._barriers[source][0].token for source in self._sources if source in self._barriers}
+        received = dict.fromkeys(sorted({edge for edge, _, _ in self._channels} | self._raw), 0)
+        for (edge, *_), rows in sorted(self._rows.items()):
+            received[edge] = received.get(edge, 0) + rows
+        received.update(self._raw_rows)
+        return AlignmentResult(seen, received, self._failure(), tuple(self._stale))
+
+    def _failure(self) -> Failure | None:
+        passed_on = [
+            f"{name}[{task}]: {barrier.failed}"
+            for (name, task), barriers in sorted(self._barriers.items())
+            for barrier in barriers
+            if barrier.failed is not None
+        ]
+        if passed_on:
+            return self._fail(UPSTREAM, passed_on)
+        reasons = self._barrier_reasons() + self._row_reasons()
+        return self._fail(MISALIGNED, reasons) if reasons else None
+
+    def _barrier_reasons(self) -> list[str]:
+        reasons = []
+        for source, task in self._sources:
+            barriers = self._barriers.get((source, task), [])
+            if not barriers:
+                reasons.append(f"no barrier from {source}[{task}]")
+            elif len({barrier.token for barrier in barriers}) > 1:
+                tokens = ", ".join(sorted(barrier.token for barrier in barriers))
+                reasons.append(f"barriers of several attempts of {source}[{task}]: {tokens}")
+            elif len(barriers) > 1:
+                reasons.append(f"barriers of {source}[{task}] with one token and different counts")
+        unknown = sorted(set(self._barriers) - set(self._sources))
+        reasons += [f"a barrier from {source}[{task}], which is no input" for source, task in unknown]
+        return reasons
+
+    def _row_reasons(self) -> list[str]:
+        reasons = []
+        arrived: dict[Channel, int] = {}
+        for (edge, source, task, token), rows in sorted(self._rows.items()):
+            barriers = self._barriers.get((source, task), [])
+            if (edge, source, task) not in self._channels:
+                reasons.append(f"{rows} rows on edge {edge} from {source}[{task}], which is no input")
+            elif barriers and token != barriers[0].token:
+                reasons.append(f"{rows} rows of {source}[{task}] carry token {token}, its barrier {barriers[0].token}")
+            else:
+                arrived[edge, source, task] = arrived.get((edge, source, task), 0) + rows
+        for (source, task), barriers in sorted(self._barriers.items()):
+            counts = barriers[0].counts
+            edges = {edge for edge, name, number in self._channels if (name, number) == (source, task)}
+            for edge in sorted(edges | set(counts)):
+                sent, got = counts.get(edge, 0), arrived.get((edge, source, task), 0)
+                if sent != got:
+                    reasons.append(f"{source}[{task}] sent {sent} rows on edge {edge}, {got} arrived")
+        return reasons
+
+    def _fail(self, kind: str, reasons: list[str]) -> Failure:
+        shown = "; ".join(reasons[:_REASONS_SHOWN])
+        more = len(reasons) - _REASONS_SHOWN
+        return Failure(kind, self.component, self.task, shown + (f"; and {more} more" if more > 0 else ""))

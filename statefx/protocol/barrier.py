@@ -1,0 +1,190 @@
+"""What tasks send: the barrier that closes a transaction on a channel, and the ack that goes to the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from statefx.errors import StatefxError
+from statefx.protocol.identity import TransactionAttempt
+
+WIRE_VERSION = 1
+
+FAILED = "failed"
+FENCED = "fenced"
+MISALIGNED = "misaligned"
+UPSTREAM = "upstream"
+MISSING = "missing"
+
+
+SnapshotTuple = tuple[int, str, str, int]
+"""(txid, token, checksum, size in bytes) of a full image; it counts only once a COMMITTING record carries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a task could not prepare a transaction.
+
+    Attributes
+    ----------
+    kind : str
+        ``failed`` (the bolt said so), ``fenced``, ``misaligned`` (rows, barriers or tokens do not fit together),
+        ``upstream`` (passed on from the failed barrier of another task), ``missing`` (no ack at all).
+        Others are carried as they are.
+    component, task : str, int
+        Who reports it.
+    reason : str
+        One sentence.
+    """
+
+    kind: str
+    component: str
+    task: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Closes one transaction attempt on one channel, from an upstream task to a downstream task.
+
+    Attributes
+    ----------
+    attempt : TransactionAttempt
+        What it closes.
+    source, task : str, int
+        The upstream component and task.
+    token : str
+        Names the very task attempt whose rows it closes.
+    counts : Mapping[int, int]
+        Edge id -> rows sent to this very target task; an edge that is left out sent none.
+    failed : str or None
+        The reason, if the upstream task could not prepare.
+    """
+
+    attempt: TransactionAttempt
+    source: str
+    task: int
+    token: str
+    counts: Mapping[int, int] = field(default_factory=dict)
+    failed: str | None = None
+
+    def pack(self) -> bytes:
+        """Return the barrier as bytes that `unpack` reads."""
+        body = (self.attempt.txid, self.attempt.attempt, self.source, self.task, self.token, dict(self.counts))
+        return _packed("B", (*body, self.failed))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Barrier:
+        """Read what `pack` wrote.
+
+        Raises
+        ------
+        StatefxError
+            The bytes are not a barrier of this version: driver and executors run different statefx releases.
+        """
+        txid, attempt, source, task, token, counts, failed = _unpacked("B", data, 7)
+        return cls(TransactionAttempt(txid, attempt), source, task, token, counts, failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """What one task attempt reports to the driver for one transaction attempt.
+
+    Attributes
+    ----------
+    attempt : TransactionAttempt
+        What is acknowledged.
+    component, task, token : str, int, str
+        Who, and the name of what was prepared.
+    seen : Mapping[tuple[str, int], str]
+        (upstream component, task) -> the token in its barrier.
+    received, emitted : Mapping[int, int]
+        Edge id -> rows; `emitted` is counted before a row is multiplied for an allGrouping.
+    failed : Failure or None
+        Why nothing can be committed.
+    prepared_bytes, keys : int
+        Size of what was prepared, and how many keys it holds.
+    snapshot : (txid, token, checksum, size in bytes) or None
+        A full image the task has written beside it.
+    metrics : Mapping[str, Any]
+        Numbers and text for the query's progress.
+    """
+
+    attempt: TransactionAttempt
+    component: str
+    task: int
+    token: str
+    seen: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    received: Mapping[int, int] = field(default_factory=dict)
+    emitted: Mapping[int, int] = field(default_factory=dict)
+    failed: Failure | None = None
+    prepared_bytes: int = 0
+    snapshot: SnapshotTuple | None = None
+    keys: int = 0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def pack(self) -> bytes:
+        """Return the ack as bytes that `unpack` reads."""
+        failed = self.failed
+        body = (
+            (self.attempt.txid, self.attempt.attempt, self.component, self.task, self.token),
+            [(component, task, token) for (component, task), token in self.seen.items()],
+            dict(self.received),
+            dict(self.emitted),
+            None if failed is None else (failed.kind, failed.component, failed.task, failed.reason),
+            self.prepared_bytes,
+            None if self.snapshot is None else tuple(self.snapshot),
+            self.keys,
+            dict(self.metrics),
+        )
+        return _packed("A", body)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Ack:
+        """Read what `pack` wrote.
+
+        Raises
+        ------
+        StatefxError
+            The bytes are not an ack of this version: driver and executors run different statefx releases.
+        """
+        who, seen, received, emitted, failed, size, snapshot, keys, metrics = _unpacked("A", data, 9)
+        txid, attempt, component, task, token = who
+        return cls(
+            TransactionAttempt(txid, attempt),
+            component,
+            task,
+            token,
+            {(source, number): consumed for source, number, consumed in seen},
+            received,
+            emitted,
+            None if failed is None else Failure(*failed),
+            size,
+            None if snapshot is None else tuple(snapshot),
+            keys,
+            metrics,
+        )
+
+
+def _packed(kind: str, body: tuple[Any, ...]) -> bytes:
+    packed: bytes = msgpack.packb((kind, WIRE_VERSION, body), use_bin_type=True)
+    return packed
+
+
+def _unpacked(kind: str, data: bytes, fields: int) -> list[Any]:
+    try:
+        found, version, body = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        if (found, version) == (kind, WIRE_VERSION) and len(body) == fields:
+            read: list[Any] = body
+            return read
+    except (ValueError, TypeError, msgpack.UnpackException):
+        found, version = "?", "?"
+    name = "barrier" if kind == "B" else "ack"
+    raise StatefxError(
+        f"a {name} row of version {WIRE_VERSION} was expected, found kind {found!r}, version {version!r}: "
+        "install the same statefx release on the driver and on every executor",
+        expected=WIRE_VERSION,
+    )

@@ -1,0 +1,79 @@
+"""The commit and the rollback of one task: preCommit -> commit, preRollback -> rollback."""
+
+from __future__ import annotations
+
+from statefx.errors import BoltError, FencedError, StateError
+from statefx.operators import Bolt, Stateful
+from statefx.operators.hooks import overrides
+from statefx.protocol.identity import Version
+from statefx.protocol.order import HookOrder, Task, task_key
+from statefx.protocol.report import Report
+from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of
+from statefx.state import KeyValueState
+from statefx.state.store import StateStore
+from statefx.topology.deployment import Deployment
+
+HOOKS = {"commit": "preCommit", "rollback": "preRollback"}
+
+
+def run_hooks(deployment: Deployment, order: HookOrder, task: Task) -> Report:
+    """Commit or roll back one task; whatever goes wrong is reported, never raised."""
+    try:
+        _Phase(deployment, order, *task).run()
+    except FencedError as error:
+        return Report(*task, error.message, "fenced")
+    except BoltError as error:
+        return Report(*task, error.message, "bolt")
+    except (StateError, OSError) as error:
+        return Report(*task, f"{type(error).__name__}: {error}", "store")
+    return Report(*task)
+
+
+class _Phase:
+    def __init__(self, deployment: Deployment, order: HookOrder, component: str, task: int) -> None:
+        self._deployment = deployment
+        self._order = order
+        self._component = component
+        self._task = task
+        self._provider = provider_of(deployment)
+
+    def run(self) -> None:
+        """Call the hook on a fresh bolt, if it has one, then the store."""
+        bolt = self._deployment.plan.components[self._component].bolt
+        assert bolt is not None
+        if overrides(type(bolt), HOOKS[self._order.phase]):
+            self._hook()
+        if self._order.phase == "commit" and not self._provider.capabilities.lazy_commit:
+            store = self._open(self._previous())
+            try:
+                token = self._order.order.version(self._component, self._task).token
+                store.commit(self._order.attempt.txid, token)
+            finally:
+                store.close()
+
+    def _previous(self) -> Version | None:
+        return self._order.previous.get(task_key(self._component, self._task))
+
+    def _hook(self) -> None:
+        store = self._open(None)
+        state = KeyValueState(store, read_only=True)
+        bolt = fresh_bolt(self._deployment, self._component, self._task, self._order.attempt)
+        assert isinstance(bolt, Stateful) and isinstance(bolt, Bolt)
+        try:
+            with self._wrapped("initState"):
+                bolt.initState(state)
+            with self._wrapped(HOOKS[self._order.phase]):
+                if self._order.phase == "commit":
+                    bolt.preCommit(self._order.attempt.txid)
+                else:
+                    bolt.preRollback()
+        finally:
+            state.close()
+            close_bolt(bolt)
+
+    def _open(self, version: Version | None) -> StateStore:
+        context = self._deployment.state_context(self._order.order, self._component, self._task, version=version)
+        return self._provider.newState(self._deployment.namespace(self._component, self._task), context)
+
+    def _wrapped(self, name: str):  # type: ignore[no-untyped-def]
+        return hook(self._component, self._task, name, self._order.attempt.txid)

@@ -1,0 +1,247 @@
+"""What one Spark task does in one attempt: a chain of bolt tasks, relayed rows, barriers and acks.
+
+::
+
+    rows in -> head of the chain -> followers -> rows out
+               each: open, tuples, [all barriers here?] finishBatch, prePrepare, prepare -> barrier on -> ack
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statefx.errors import FailedException, FencedError, StateCorruptedError, StateError
+from statefx.protocol.alignment import Alignment, AlignmentResult
+from statefx.protocol.barrier import FAILED, FENCED, Ack, Barrier, Failure
+from statefx.protocol.order import Order
+from statefx.runtime import wire
+from statefx.runtime.collector import Deliver, TaskCollector, edge_buffer
+from statefx.runtime.task import Prepared, TaskRun
+from statefx.topology.deployment import Deployment
+from statefx.topology.graph import Edge
+from statefx.topology.plan import INGEST
+
+CORRUPTED = "corrupted"
+STORE = "store"
+
+EDGE_COLUMN = "__edge"
+"""Names the edge of a raw row, where more than one edge leaves the raw DataFrames."""
+
+
+@dataclass
+class _Member:
+    """One bolt task of the chain with what surrounds it."""
+
+    component: str
+    task: int
+    token: str
+    run: TaskRun
+    collector: TaskCollector
+    alignment: Alignment
+    inbox: deque[tuple[Edge, pa.RecordBatch]] = field(default_factory=deque)
+    failure: Failure | None = None
+
+    def attempt(self, step: str, *arguments: object) -> object:
+        """Run one step of the task; what only fails this transaction becomes its failure."""
+        if self.failure is not None:
+            return None
+        try:
+            return getattr(self.run, step)(*arguments)
+        except FailedException as error:
+            self._fail(FAILED, error.message)
+        except FencedError as error:
+            self._fail(FENCED, error.message)
+        except StateCorruptedError as error:
+            self._fail(CORRUPTED, error.message)
+        except (StateError, OSError) as error:
+            self._fail(STORE, f"{type(error).__name__}: {error}")
+        return None
+
+    def _fail(self, kind: str, reason: str) -> None:
+        self.failure = Failure(kind, self.component, self.task, reason)
+
+
+class Slot:
+    """The chain of bolt tasks at one level and partition, for one attempt.
+
+    Parameters
+    ----------
+    deployment : Deployment
+    order : Order
+    level, partition : int
+    """
+
+    def __init__(self, deployment: Deployment, order: Order, level: int, partition: int) -> None:
+        self._deployment = deployment
+        self._plan = deployment.plan
+        self._order = order
+        self._level = level
+        widths = tuple(len(slots) for slots in self._plan.levels)
+        self._outbox = wire.Outbox(level, partition, widths)
+        self._members: dict[str, _Member] = {}
+        for component, task in self._plan.levels[level][partition]:
+            self._members[component] = self._member(component, task)
+        self._head = next(iter(self._members.values()))
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the attempt over the Spark task's input and yield the rows of its output.
+
+        Raises
+        ------
+        BoltError
+            A bolt's own code raised.
+        """
+        done = False
+        take = self._take_raw if self._level == 0 else self._take_wire
+        try:
+            for member in self._members.values():
+                member.attempt("open")
+            for batch in batches:
+                take(batch)
+                self._drain()
+                if self._outbox.full():
+                    yield from self._outbox.take()
+            for member in self._members.values():
+                self._finish(member)
+            yield from self._outbox.take()
+            done = True
+        finally:
+            for member in self._members.values():
+                member.run.close(keep=done and member.failure is None)
+
+    def _member(self, component: str, task: int) -> _Member:
+        plan, attempt = self._plan, self._order.attempt
+        token = uuid.uuid4().hex
+        outputs = plan.components[component].outputs
+        buffers = [
+            edge_buffer(
+                edge,
+                outputs[edge.stream],
+                plan.components[edge.target].parallelism,
+                task,
+                plan.fused(edge),
+                self._deliver(edge, component, task, token),
+            )
+            for edge in plan.outputs[component]
+        ]
+        collector = TaskCollector(component, outputs, buffers)
+        raw = [edge.id for edge in plan.inputs[component] if edge in plan.raw]
+        return _Member(
+            component,
+            task,
+            token,
+            TaskRun(self._deployment, self._order, component, task, token, collector),
+            collector,
+            Alignment(component, task, attempt, plan.channels(component, task), raw=raw),
+        )
+
+    def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
+        """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""
+        if self._plan.fused(edge):
+
+            def follow(target: int, batch: pa.RecordBatch) -> None:
+                follower = self._members[edge.target]
+                follower.alignment.records(component, task, token, edge.id, batch.num_rows)
+                follower.inbox.append((edge, batch))
+
+            return follow
+        source = self._plan.index[component]
+
+        def send(target: int, batch: pa.RecordBatch) -> None:
+            level, partition = self._plan.place[edge.target, target]
+            address = wire.Address(level, partition, edge.id, source, task)
+            self._outbox.send(address, wire.RECORDS, batch.num_rows, wire.tagged(token, wire.serialize(batch)))
+
+        return send
+
+    def _take_raw(self, batch: pa.RecordBatch) -> None:
+        """Give a DataFrame's own rows to the head of the chain."""
+        edges = [edge for edge in self._plan.raw if edge.target == self._head.component]
+        tagged = len(self._plan.raw) > 1
+        for edge in edges:
+            rows = batch
+            if tagged and len(edges) > 1:
+                rows = rows.filter(pc.equal(batch.column(EDGE_COLUMN), edge.id))
+            if rows.num_rows:
+                self._feed(self._head, edge, self._plan.raw_rows(edge, rows), "", 0)
+
+    def _take_wire(self, batch: pa.RecordBatch) -> None:
+        """Give rows of the level before to the head of the chain, and pass on what is for later levels."""
+        for kind, rows, head, payload in wire.rows_of(batch):
+            address = wire.Address.unpack(head)
+            if address.level != self._level:
+                self._outbox.forward(address.level, address.partition, kind, rows, head, payload)
+            elif kind == wire.BARRIER:
+                self._head.alignment.barrier(Barrier.unpack(payload))
+            else:
+                edge = self._plan.edges[address.edge]
+                token, body = wire.untagged(payload)
+                source = self._plan.components[edge.source]
+                self._feed(
+                    self._head, edge, wire.deserialize(body, source.outputs[edge.stream]), token, address.task
+                )
+
+    def _feed(self, member: _Member, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> None:
+        member.alignment.records(edge.source, task, token, edge.id, batch.num_rows)
+        member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
+
+    def _drain(self) -> None:
+        """Let followers work through what came to them inside the chain."""
+        for member in self._members.values():
+            while member.inbox:
+                edge, batch = member.inbox.popleft()
+                member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
+            if self._plan.follows(member.component):
+                member.attempt("flush")
+
+    def _finish(self, member: _Member) -> None:
+        """Close a member's input, prepare it, and send its barriers and its ack."""
+        while member.inbox:
+            edge, batch = member.inbox.popleft()
+            member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
+        aligned = member.alignment.finish()
+        if member.failure is None:
+            member.failure = aligned.failure
+        prepared = member.attempt("finish")
+        member.attempt("flush")
+        self._send_barriers(member)
+        self._send_ack(member, aligned, prepared if isinstance(prepared, Prepared) else Prepared())
+
+    def _send_barriers(self, member: _Member) -> None:
+        failed = None if member.failure is None else member.failure.reason
+        counts: dict[tuple[str, int], dict[int, int]] = {}
+        for buffer in member.collector.buffers:
+            edge = buffer.edge
+            for target in [member.task] if self._plan.fused(edge) else range(buffer.width):
+                counts.setdefault((edge.target, target), {})[edge.id] = buffer.sent[target]
+        for (target, task), sent in counts.items():
+            barrier = Barrier(self._order.attempt, member.component, member.task, member.token, sent, failed)
+            level, partition = self._plan.place[target, task]
+            if level == self._level:
+                self._members[target].alignment.barrier(barrier)
+                continue
+            address = wire.Address(level, partition, -1, self._plan.index[member.component], member.task)
+            self._outbox.send(address, wire.BARRIER, sum(sent.values()), barrier.pack())
+
+    def _send_ack(self, member: _Member, aligned: AlignmentResult, prepared: Prepared) -> None:
+        ack = Ack(
+            self._order.attempt,
+            member.component,
+            member.task,
+            member.token,
+            seen=aligned.seen,
+            received=aligned.received,
+            emitted={buffer.edge.id: buffer.emitted for buffer in member.collector.buffers},
+            failed=member.failure,
+            prepared_bytes=prepared.size_bytes,
+            snapshot=prepared.snapshot,
+            keys=prepared.keys,
+        )
+        driver = wire.Address(len(self._plan.levels), 0, -1, self._plan.index[member.component], member.task)
+        self._outbox.send(driver, wire.ACK, 0, ack.pack())

@@ -1,0 +1,234 @@
+"""One task of one bolt in one attempt: open, tuples, finish, prepare."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.errors import BoltError, CodecError, FailedException, FencedError, StateClosedError, StateError
+from statefx.errors import StatePhaseError
+from statefx.operators import BatchBolt, Bolt, Context, Stateful, tuple_class
+from statefx.protocol.barrier import SnapshotTuple
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.order import Order, task_key
+from statefx.runtime.collector import TaskCollector
+from statefx.state import KeyValueState
+from statefx.state.store import StateProvider, StateStore
+from statefx.topology.deployment import Deployment
+from statefx.topology.graph import Edge
+
+_USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)
+
+_idle: dict[tuple[str, int, str, int], Bolt] = {}
+"""Opened bolts of this process that no attempt is using."""
+
+_providers: dict[tuple[str, int], StateProvider] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a task's prepare left behind."""
+
+    size_bytes: int = 0
+    keys: int = 0
+    snapshot: SnapshotTuple | None = None
+
+
+@contextmanager
+def hook(component: str, task: int, name: str, txid: int) -> Iterator[None]:
+    """Turn what a bolt's hook raises into an error that names bolt, task, hook and transaction."""
+    try:
+        yield
+    except (FailedException, FencedError):
+        raise
+    except StateError as error:
+        if not isinstance(error, _USER_STATE_ERRORS):
+            raise
+        raise bolt_error(error, component, task, name, txid) from error
+    except Exception as error:
+        raise bolt_error(error, component, task, name, txid) from error
+
+
+def bolt_error(error: Exception, component: str, task: int, name: str, txid: int) -> BoltError:
+    """Build the error that a failing hook becomes; its text can be found again in a Spark stack trace."""
+    cause = f"{type(error).__name__}: {error}"
+    return BoltError(
+        f"bolt {component!r}, task {task}, hook {name}, transaction {txid}: {cause}",
+        component=component,
+        task=task,
+        hook=name,
+        txid=txid,
+        cause=cause,
+    )
+
+
+def take_bolt(deployment: Deployment, component: str, task: int, order: Order) -> Bolt:
+    """Return an opened bolt for a task: one that this process kept, or a fresh one."""
+    key = (deployment.lineage, deployment.generation, component, task)
+    kept = _idle.pop(key, None)
+    if kept is not None:
+        context: Context = kept.__dict__["_statefx_context"]
+        context.enter(order.attempt)
+        return kept
+    return fresh_bolt(deployment, component, task, order.attempt)
+
+
+def fresh_bolt(deployment: Deployment, component: str, task: int, attempt: TransactionAttempt) -> Bolt:
+    """Return a bolt object of its own for a task, opened."""
+    part = deployment.plan.components[component]
+    bolt = copy.deepcopy(part.bolt)
+    assert bolt is not None
+    context = Context(
+        config=deployment.config,
+        component=component,
+        task=task,
+        parallelism=part.parallelism,
+        generation=deployment.generation,
+    )
+    context.enter(attempt)
+    with hook(component, task, "open", attempt.txid):
+        bolt.open(context)
+    bolt.__dict__["_statefx_context"] = context
+    return bolt
+
+
+def keep_bolt(deployment: Deployment, component: str, task: int, bolt: Bolt) -> None:
+    """Keep an opened bolt for the next transaction that this process sees of its task."""
+    for key in [k for k in _idle if k[0] == deployment.lineage and k[1] < deployment.generation]:
+        close_bolt(_idle.pop(key))
+    _idle[deployment.lineage, deployment.generation, component, task] = bolt
+
+
+def close_bolt(bolt: Bolt) -> None:
+    """Close a bolt that is given up."""
+    try:
+        bolt.close()
+    except Exception:  # noqa: BLE001, S110 - close is a courtesy; its failure must not fail a transaction
+        pass
+
+
+def provider_of(deployment: Deployment) -> StateProvider:
+    """Return this process's provider for a deployment."""
+    key = (deployment.lineage, deployment.generation)
+    if key not in _providers:
+        _providers[key] = deployment.build_provider()
+    return _providers[key]
+
+
+class TaskRun:
+    """Runs one bolt through one attempt.
+
+    Parameters
+    ----------
+    deployment : Deployment
+    order : Order
+    component, task : str, int
+    token : str
+        Names this task attempt and what it prepares.
+    collector : TaskCollector
+    """
+
+    def __init__(
+        self, deployment: Deployment, order: Order, component: str, task: int, token: str, collector: TaskCollector
+    ) -> None:
+        self.component = component
+        self.task = task
+        self.txid = order.attempt.txid
+        self._deployment = deployment
+        self._order = order
+        self._token = token
+        self._collector = collector
+        self._bolt: Bolt | None = None
+        self._store: StateStore | None = None
+        self._state: KeyValueState | None = None
+        self._classes: dict[int, Any] = {}
+
+    def open(self) -> None:
+        """Take a bolt and give it its state."""
+        self._bolt = take_bolt(self._deployment, self.component, self.task, self._order)
+        if isinstance(self._bolt, Stateful):
+            context = self._deployment.state_context(self._order, self.component, self.task, self._token)
+            namespace = self._deployment.namespace(self.component, self.task)
+            self._store = provider_of(self._deployment).newState(namespace, context)
+            self._state = KeyValueState(self._store, version=context.version)
+            with self._hook("initState"):
+                self._bolt.initState(self._state)
+
+    def feed(self, edge: Edge, source: str, batch: pa.RecordBatch) -> None:
+        """Run the tuples of one batch."""
+        bolt = self._bolt
+        assert bolt is not None
+        if bolt.vectorised:
+            with self._hook("executeBatch"):
+                bolt.executeBatch(batch, self._collector)
+            return
+        columns = [column.to_pylist() for column in batch.columns]
+        if self._state is not None and edge.grouping.kind == "fields":
+            keys = [columns[batch.schema.get_field_index(name)] for name in edge.grouping.fields]
+            with suppress(CodecError):  # a key that state can't hold matters only if the bolt uses it
+                self._state.prefetch(keys[0] if len(keys) == 1 else list(zip(*keys, strict=True)))
+        new = self._classes.get(edge.id)
+        if new is None:
+            new = self._classes[edge.id] = _tuple_maker(edge, source, batch.schema)
+        execute, collector = bolt.execute, self._collector
+        with self._hook("execute"):
+            for tup in map(new, zip(*columns, strict=True)):
+                execute(tup, collector)
+
+    def finish(self) -> Prepared:
+        """End the input: finishBatch, prePrepare, prepareCommit."""
+        bolt, state = self._bolt, self._state
+        assert bolt is not None
+        if isinstance(bolt, BatchBolt):
+            with self._hook("finishBatch"):
+                bolt.finishBatch(self._collector)
+        if not isinstance(bolt, Stateful):
+            return Prepared()
+        assert state is not None and self._store is not None
+        with self._hook("prePrepare"):
+            bolt.prePrepare(self.txid)
+        try:
+            state.prepareCommit(self.txid)
+        except CodecError as error:
+            raise bolt_error(error, self.component, self.task, "prepareCommit", self.txid) from error
+        return Prepared(self._store.prepared_bytes, state.prepared_keys, self._snapshot())
+
+    def _snapshot(self) -> SnapshotTuple | None:
+        if task_key(self.component, self.task) not in self._order.snapshot_due:
+            return None
+        assert self._store is not None
+        made = self._store.snapshot()
+        return None if made is None else (made.version.txid, made.version.token, made.checksum, made.size_bytes)
+
+    def flush(self) -> None:
+        """Send on what the bolt has emitted."""
+        with self._hook("emit"):
+            self._collector.flush()
+
+    def close(self, *, keep: bool) -> None:
+        """Release the state; keep the bolt for the next transaction if it came through this one."""
+        if self._state is not None:
+            self._state.close()
+        if self._bolt is None:
+            return
+        if keep:
+            keep_bolt(self._deployment, self.component, self.task, self._bolt)
+        else:
+            close_bolt(self._bolt)
+        self._bolt = None
+
+    def _hook(self, name: str) -> Any:
+        return hook(self.component, self.task, name, self.txid)
+
+
+def _tuple_maker(edge: Edge, source: str, schema: pa.Schema) -> Any:
+    """Return a quick maker of tuples that know where they came from."""
+    named = tuple_class(schema)
+    marked = type(named.__name__, (named,), {"__slots__": (), "source_component": source, "source_stream": edge.stream})
+    return partial(tuple.__new__, marked)

@@ -1,0 +1,163 @@
+"""Runs attempts and hooks as Spark jobs."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from statefx.coordinator.engine import JobFailedError, StoppedError
+from statefx.errors import BoltError, StatefxError
+from statefx.protocol.barrier import Ack
+from statefx.protocol.order import HookOrder, Order
+from statefx.protocol.report import Report
+from statefx.runtime import wire
+from statefx.spark.frames import Chain
+from statefx.spark.worker import ORDER_PROPERTY, Hooks, Parcel
+from statefx.topology.deployment import Deployment
+
+_BOLT = re.compile(
+    r"statefx\.errors\.BoltError: (bolt '(?P<component>[^']*)', task (?P<task>\d+), hook (?P<hook>\w+), "
+    r"transaction (?P<txid>\d+): (?P<cause>[^\n]*))"
+)
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+
+
+class SparkEngine:
+    """Runs one deployment on one Spark session.
+
+    Parameters
+    ----------
+    deployment : Deployment
+    frame : DataFrame
+        The united raw frame, for its schema.
+    timeout_secs : float
+        After it the attempt's jobs are cancelled.
+    stopping : threading.Event
+        Set when the query is being stopped.
+    """
+
+    def __init__(
+        self, deployment: Deployment, frame: DataFrame, timeout_secs: float, stopping: threading.Event
+    ) -> None:
+        parcel = Parcel.pack(deployment)
+        self._chain = Chain(deployment.plan, parcel, frame)
+        self._hooks = Hooks(parcel)
+        self._timeout_secs = timeout_secs
+        self._tag = f"statefx-{deployment.lineage}-{deployment.generation}"
+        self._session: SparkSession | None = None
+        self._stopping = stopping
+
+    def bind(self, session: SparkSession) -> None:
+        """Use `session` for the jobs that follow: a query's callback runs in a clone of the user's."""
+        self._session = session
+        session.conf.set("spark.sql.adaptive.enabled", "false")
+        session.conf.set("spark.sql.classic.shuffleDependency.fileCleanup.enabled", "true")
+
+    def stop(self) -> None:
+        """Cancel the job under way; the attempt ends as stopped."""
+        self._stopping.set()
+        self._context().cancelJobsWithTag(self._tag)
+
+    def attempt(self, order: Order, work: DataFrame) -> Iterable[Ack]:
+        """Run one attempt as one Spark job (see `Engine.attempt`)."""
+        rows = self._job(order.to_json(), lambda: self._chain.over(work).collect(), check=True)
+        if not rows:
+            rows = self._job(order.to_json(), lambda: self._chain.over(self._no_rows(work)).collect(), check=True)
+        return [Ack.unpack(bytes(row.payload)) for row in rows]
+
+    def hooks(self, order: HookOrder) -> Iterable[Report]:
+        """Run commits or rollbacks as one Spark job (see `Engine.hooks`)."""
+        width = len(order.tasks)
+
+        def run() -> Any:
+            assert self._session is not None
+            return self._session.range(0, width, 1, width).mapInArrow(self._hooks, wire.DDL).collect()
+
+        return [Report.unpack(bytes(row.payload)) for row in self._job(order.to_json(), run, check=False)]
+
+    def _no_rows(self, work: DataFrame) -> DataFrame:
+        """Return an empty frame that Spark does not optimise away, so that every task runs."""
+        assert self._session is not None
+        rdd = self._session.sparkContext.parallelize([], 1)
+        return self._session.createDataFrame(rdd, work.schema)
+
+    def _job(self, order: str, run: Callable[[], Any], *, check: bool) -> Any:
+        context = self._context()
+        tag = f"{self._tag}-{uuid.uuid4().hex}"
+        timer = threading.Timer(self._timeout_secs, context.cancelJobsWithTag, [tag])
+        timer.daemon = True
+        context.addJobTag(self._tag)
+        context.addJobTag(tag)
+        context.setLocalProperty(ORDER_PROPERTY, order)
+        timer.start()
+        try:
+            rows = run()
+        except (PySparkException, Py4JError) as error:
+            raise self._translated(error, timed_out=not timer.is_alive()) from error
+        finally:
+            timer.cancel()
+            context.removeJobTag(tag)
+            context.removeJobTag(self._tag)
+            context.setLocalProperty(ORDER_PROPERTY, None)  # type: ignore[arg-type]
+        if check and self._rerun(tag):
+            raise JobFailedError("a stage of the job had to be run again: rows may have been routed differently")
+        return rows
+
+    def _rerun(self, tag: str) -> bool:
+        """Tell whether any stage of the jobs with `tag` ran more than once."""
+        tracker = self._context()._jsc.sc().statusTracker()
+        for job in tracker.getJobIdsForTag(tag):
+            info = tracker.getJobInfo(job)
+            if info.isEmpty():
+                continue
+            for stage in info.get().stageIds():
+                found = tracker.getStageInfo(stage)
+                if not found.isEmpty() and found.get().currentAttemptId() > 0:
+                    return True
+        return False
+
+    def _translated(self, error: Exception, *, timed_out: bool) -> StatefxError:
+        """Say what a failed job means."""
+        text = str(error)
+        if self._stopping.is_set():
+            return StoppedError("the query was stopped")
+        if "InterruptedException" in text or "Job was cancelled" in text.replace("has been", "was") and not timed_out:
+            return StoppedError("the query was stopped")
+        found = _BOLT.search(text)
+        if found:
+            return BoltError(
+                found[1],
+                component=found["component"],
+                task=int(found["task"]),
+                hook=found["hook"],
+                txid=int(found["txid"]),
+                cause=found["cause"],
+            )
+        missing = _MISSING.search(text)
+        if missing:
+            return BoltError(
+                f"module {missing[1]!r} is not installed on the executors: install it there, or send it along with "
+                "spark.submit.pyFiles / SparkContext.addPyFile",
+                module=missing[1],
+            )
+        if timed_out:
+            return JobFailedError(
+                f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s)", timeout=True
+            )
+        return JobFailedError(_first_lines(text))
+
+    def _context(self) -> Any:
+        assert self._session is not None
+        return self._session.sparkContext
+
+
+def _first_lines(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:3])[:600]

@@ -1,0 +1,215 @@
+"""Where transactions come from: the micro-batches of a streaming query, or one batch DataFrame."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.log import read_state
+from statefx.coordinator.records import BatchInput, StreamInput
+from statefx.errors import CheckpointMismatchError, FencedError
+from statefx.spark import offsets
+from statefx.spark.engine import SparkEngine
+from statefx.spark.session import clone, rebase
+
+logger = logging.getLogger("statefx")
+
+_RESTARTS_MAX = 5
+_CONCURRENT = ("ConcurrentModificationException", "CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries")
+
+
+class _QuietError(Exception):
+    """Ends Spark's query as stopped; anything else with a long trace makes Spark's matching overflow its stack."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling statefx: java.lang.InterruptedException"
+        )
+
+
+class StreamFeed:
+    """The micro-batches of one streaming query.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The united streaming frame.
+    folders : Folders
+    trigger : Mapping
+        Arguments for Spark's ``trigger``.
+    name : str
+        For Spark's UI.
+    coordinator : Coordinator
+    engine : SparkEngine
+    """
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        folders: Folders,
+        trigger: Mapping[str, Any],
+        name: str,
+        coordinator: Coordinator,
+        engine: SparkEngine,
+    ) -> None:
+        self._frame = frame
+        self._folders = folders
+        self._trigger = dict(trigger)
+        self._name = name
+        self._coordinator = coordinator
+        self._engine = engine
+        self._query: StreamingQuery | None = None
+        self._error: BaseException | None = None
+        self._draining = False
+        self._idle = threading.Condition()
+        self._busy = False
+
+    def run(self, started: Callable[[], None]) -> None:
+        """Run Spark's query until it ends (see `Feed.run`)."""
+        for tries in range(_RESTARTS_MAX + 1):
+            self._query = self._start()
+            started()
+            try:
+                self._query.awaitTermination()
+            except StreamingQueryException as error:
+                if self._error is None and not self._draining:
+                    self._check_fenced()
+                    if tries < _RESTARTS_MAX and any(text in str(error) for text in _CONCURRENT):
+                        logger.warning("Spark's query met another writer in its log and is started again")
+                        continue
+                    raise
+            break
+        if self._error is not None:
+            raise self._error
+
+    def drain(self) -> None:
+        """Begin no further transaction, and wait for the one under way (see `Feed.drain`)."""
+        with self._idle:
+            self._draining = True
+            self._idle.wait_for(lambda: not self._busy)
+
+    def cancel(self) -> None:
+        """Cancel what runs (see `Feed.cancel`)."""
+        self._draining = True
+        self._engine.stop()
+        if self._query is not None:
+            self._query.stop()
+
+    def process_all_available(self) -> None:
+        """Wait for all input that is there now (see `Feed.process_all_available`)."""
+        assert self._query is not None
+        try:
+            self._query.processAllAvailable()
+        except StreamingQueryException:
+            if self._error is None:
+                raise
+
+    def _start(self) -> StreamingQuery:
+        writer = self._frame.writeStream.foreachBatch(self._on_batch).outputMode("update").queryName(self._name)
+        return writer.option("checkpointLocation", self._folders.spark).trigger(**self._trigger).start()
+
+    def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Take one micro-batch through the protocol; returns only once its transaction can't be rolled back."""
+        with self._idle:
+            if self._draining or self._error is not None:
+                raise _QuietError
+            self._busy = True
+        try:
+            self._engine.bind(frame.sparkSession)
+            self._take(frame, batch_id)
+        except BaseException as error:  # noqa: BLE001 - SystemExit in a callback would hang Spark's query
+            self._error = error
+            raise _QuietError from None
+        finally:
+            with self._idle:
+                self._busy = False
+                self._idle.notify_all()
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        state = self._coordinator.log.state
+        query = offsets.query_id(self._folders) or ""
+        source = StreamInput(query, batch_id, offsets.read(self._folders, batch_id))
+        txid = batch_id + 1
+        if txid == state.committed + 1:
+            self._coordinator.transact(source, frame)
+            return
+        if txid == state.committed and state.last_input == source:
+            logger.info("transaction %d is committed: Spark's batch %d is passed over", txid, batch_id)
+            frame.write.format("noop").mode("overwrite").save()  # Spark's own state, if any, must still move on
+            return
+        raise CheckpointMismatchError(
+            f"Spark's batch {batch_id} of query {query} would be transaction {txid}, but transaction "
+            f"{state.committed} is the last one committed (by {state.last_input}). Spark's part of the checkpoint, "
+            f"{self._folders.spark}, was lost or replaced: restore it, or start with a new checkpointLocation.",
+            txid=txid,
+            committed=state.committed,
+        )
+
+    def _check_fenced(self) -> None:
+        newest, own = read_state(self._folders.log).generation, self._coordinator.log.state.generation
+        if newest != own:
+            raise FencedError(
+                f"generation {newest} has taken over the checkpoint in {self._folders.location}; this is {own}",
+                generation=newest,
+            )
+
+
+class BatchFeed:
+    """One batch DataFrame: one transaction.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The united frame.
+    batch_id : int or None
+        The same id, or a lower one, is never applied twice.
+    """
+
+    def __init__(
+        self, frame: DataFrame, batch_id: int | None, spark: SparkSession, coordinator: Coordinator, engine: SparkEngine
+    ) -> None:
+        self._frame = frame
+        self._batch_id = batch_id
+        self._spark = spark
+        self._coordinator = coordinator
+        self._engine = engine
+        self._done = threading.Event()
+
+    def run(self, started: Callable[[], None]) -> None:
+        """Run the one transaction (see `Feed.run`)."""
+        session = clone(self._spark)
+        started()
+        try:
+            state = self._coordinator.log.state
+            if self._batch_id is not None and state.applied(self._batch_id):
+                logger.info("batch %d was applied before: nothing to do", self._batch_id)
+                return
+            self._engine.bind(session)
+            self._coordinator.transact(BatchInput(self._batch_id), rebase(self._frame, session))
+        finally:
+            self._done.set()
+
+    def drain(self) -> None:
+        """Wait for the transaction (see `Feed.drain`)."""
+        self._done.wait()
+
+    def cancel(self) -> None:
+        """Cancel it (see `Feed.cancel`)."""
+        if not self._done.is_set():
+            self._engine.stop()
+
+    def process_all_available(self) -> None:
+        """Wait for the transaction (see `Feed.process_all_available`)."""
+        self._done.wait()
+
+
+__all__ = ["BatchFeed", "StoppedError", "StreamFeed"]

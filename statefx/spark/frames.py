@@ -1,0 +1,143 @@
+"""DataFrames around the stages: the raw input united and routed, the chain of stages behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+from pyspark.sql.types import DataType, MapType
+
+from statefx.errors import TopologyError
+from statefx.runtime import wire
+from statefx.runtime.slot import EDGE_COLUMN
+from statefx.spark.worker import Parcel, Stage
+from statefx.topology.graph import Edge
+from statefx.topology.plan import Plan
+
+_STREAM = "__stream"
+_TARGET = "__target"
+_ROTATING = ("shuffle", "local", "none")
+
+
+def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Put the rows of all raw DataFrames into one, each in columns of its own; only then can one query run them.
+
+    A single frame keeps its columns; names become positions, so that any name is allowed.
+    """
+    if len(frames) == 1:
+        frame = next(iter(frames.values()))
+        return frame.toDF(*[f"c{i}" for i in range(len(frame.columns))])
+    types: list[tuple[int, DataType]] = [
+        (number, field.dataType) for number, frame in enumerate(frames.values()) for field in frame.schema.fields
+    ]
+    padded = []
+    for number, frame in enumerate(frames.values()):
+        own = iter(frame.toDF(*[f"n{i}" for i in range(len(frame.columns))]).columns)
+        renamed = frame.toDF(*[f"n{i}" for i in range(len(frame.columns))])
+        columns = [
+            (F.col(next(own)) if owner == number else F.lit(None).cast(kind)).alias(f"c{i}")
+            for i, (owner, kind) in enumerate(types)
+        ]
+        padded.append(renamed.select(*columns, F.lit(number).alias(_STREAM)))
+    return reduce(DataFrame.union, padded)
+
+
+class Router:
+    """Sends the rows of the united frame to the partitions of the first level.
+
+    Parameters
+    ----------
+    plan : Plan
+    frame : DataFrame
+        The united frame, for its schema.
+    """
+
+    def __init__(self, plan: Plan, frame: DataFrame) -> None:
+        self._plan = plan
+        self._width = len(plan.levels[0])
+        self._hashable = [f.name for f in frame.schema.fields if not isinstance(f.dataType, MapType)]
+        self._columns = [f.name for f in frame.schema.fields if f.name != _STREAM]
+
+    def route(self, frame: DataFrame) -> DataFrame:
+        """Return `frame` with one partition for each task of the first level."""
+        if len(self._plan.raw) == 1:
+            edge = self._plan.raw[0]
+            if edge.grouping.kind in _ROTATING:
+                return frame.repartition(self._width)
+            if edge.grouping.kind != "all":
+                target = self._targets(edge)[0]
+                return frame.withColumn(_TARGET, target).repartitionById(self._width, F.col(_TARGET))
+        return self._route_many(frame)
+
+    def _route_many(self, frame: DataFrame) -> DataFrame:
+        chosen: Column | None = None
+        for number, stream in enumerate(self._plan.streams):
+            copies = F.array(
+                *[
+                    F.struct(F.lit(edge.id).alias("edge"), target.alias("target"))
+                    for edge in self._plan.raw
+                    if edge.source == stream
+                    for target in self._targets(edge)
+                ]
+            )
+            if len(self._plan.streams) == 1:
+                chosen = copies
+            elif chosen is None:
+                chosen = F.when(F.col(_STREAM) == number, copies)
+            else:
+                chosen = chosen.when(F.col(_STREAM) == number, copies)
+        assert chosen is not None
+        copied = frame.select(*self._columns, F.explode(chosen).alias("__to"))
+        routed = copied.select(
+            *self._columns, F.col("__to.edge").alias(EDGE_COLUMN), F.col("__to.target").alias(_TARGET)
+        )
+        return routed.repartitionById(self._width, F.col(_TARGET))
+
+    def _targets(self, edge: Edge) -> list[Column]:
+        """Partitions of the first level that a row of `edge` goes to."""
+        kind = edge.grouping.kind
+        tasks = self._plan.components[edge.target].parallelism
+        first = self._plan.place[edge.target, 0][1]
+        if kind == "all":
+            return [F.lit(first + task) for task in range(tasks)]
+        if kind == "global":
+            return [F.lit(first)]
+        columns = self._keys(edge) if kind == "fields" else self._hashable
+        if not columns:
+            raise TopologyError(f"stream {edge.source!r} has only map columns: its rows can't be distributed")
+        share = F.pmod(F.xxhash64(*[F.col(c) for c in columns]), F.lit(tasks))
+        return [(share + first).cast("int")]
+
+    def _keys(self, edge: Edge) -> Sequence[str]:
+        start, schema = self._plan.layout[edge.source]
+        return [self._columns[start + schema.get_field_index(name)] for name in edge.grouping.fields]
+
+
+class Chain:
+    """The stages of a topology as one chain of DataFrames.
+
+    Parameters
+    ----------
+    plan : Plan
+    parcel : Parcel
+    frame : DataFrame
+        The united frame, for its schema.
+    """
+
+    def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame) -> None:
+        self._router = Router(plan, frame)
+        self._widths = [len(level) for level in plan.levels]
+        self._stages = [Stage(parcel, level) for level in range(len(plan.levels))]
+
+    def over(self, frame: DataFrame) -> DataFrame:
+        """Return the frame whose rows are the acks of one attempt over `frame`."""
+        rows: Any = self._router.route(frame)
+        for level, stage in enumerate(self._stages):
+            if level:
+                rows = rows.repartitionById(self._widths[level], F.col("target"))
+            rows = rows.mapInArrow(stage, wire.DDL)
+        acks: DataFrame = rows.select("payload")
+        return acks

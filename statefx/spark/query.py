@@ -1,0 +1,135 @@
+"""A running topology, with the face of pyspark's StreamingQuery."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.engine import StoppedError
+from statefx.errors import StatefxError
+
+logger = logging.getLogger("statefx")
+
+
+class Feed(Protocol):
+    """Brings transactions to the coordinator until its input ends or it is told to stop."""
+
+    def run(self, started: Callable[[], None]) -> None:
+        """Feed; returns when the input has ended, raises what ended it otherwise."""
+
+    def drain(self) -> None:
+        """Begin no further transaction, and wait for the one under way."""
+
+    def cancel(self) -> None:
+        """Cancel the transaction under way; it is rolled back."""
+
+    def process_all_available(self) -> None:
+        """Wait until all input that is there now has been committed."""
+
+
+class Query:
+    """A topology that has been submitted.
+
+    Contract
+    --------
+    - `awaitTermination` raises what ended the query; `exception` returns it.
+    - `stop` leaves nothing half done: the running transaction is committed, or rolled back.
+    """
+
+    def __init__(self, name: str, feed: Feed, coordinator: Coordinator) -> None:
+        self.name = name
+        self._feed = feed
+        self._coordinator = coordinator
+        self._error: BaseException | None = None
+        self._started = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"statefx-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start; returns when transactions can flow, raises what made the start fail."""
+        self._thread.start()
+        self._started.wait()
+        if self._ended.is_set() and self._error is not None:
+            raise self._error
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - pyspark's name
+        """Whether the query is running."""
+        return not self._ended.is_set()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - pyspark's name
+        """Wait until the query ends.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; with it, returns whether the query has ended.
+
+        Raises
+        ------
+        StatefxError
+            What ended it, if it wasn't `stop` or the end of its input.
+        """
+        ended = self._ended.wait(timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return None if timeout is None else ended
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the query, or None."""
+        return self._error
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the query is doing: phase, txid, attempt; ``stuck`` if a commit fails again and again."""
+        status = self._coordinator.progress.status() | {"isActive": self.isActive}
+        if self._error is not None:
+            status["message"] = str(self._error)
+        return status
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - pyspark's name
+        """The last committed transaction, or None."""
+        recent = self.recentProgress
+        return recent[-1] if recent else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802 - pyspark's name
+        """The last committed transactions of this run, oldest first."""
+        return self._coordinator.progress.recent()
+
+    @property
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Transactions of a former run that were rolled forward or back at start."""
+        return list(self._coordinator.progress.recoveries)
+
+    def processAllAvailable(self) -> None:  # noqa: N802 - pyspark's name
+        """Wait until all input that is there now has been committed."""
+        self._feed.process_all_available()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """End the query: wait up to `timeout` seconds for the running transaction, else roll it back."""
+        drain = threading.Thread(target=self._feed.drain, daemon=True)
+        drain.start()
+        drain.join(timeout)
+        self._feed.cancel()
+        self._ended.wait()
+
+    def _run(self) -> None:
+        try:
+            self._coordinator.recover()
+            self._feed.run(self._started.set)
+        except StoppedError:
+            logger.info("query %s was stopped", self.name)
+        except BaseException as error:  # noqa: BLE001 - it is kept for the caller, whatever it is
+            self._error = error
+            if not isinstance(error, StatefxError):
+                logger.exception("query %s ended", self.name)
+        finally:
+            self._ended.set()
+            self._started.set()

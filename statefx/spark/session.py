@@ -1,0 +1,65 @@
+"""What a Spark session must be, and what would make it quicker."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from statefx.errors import ConfigError
+
+logger = logging.getLogger("statefx")
+
+RECOMMENDED = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Settings of a session that make small transactions cheaper; none changes what is computed."""
+
+_hinted = False
+
+
+def check_session(spark: Any) -> SparkSession:
+    """Return `spark` if statefx can run on it.
+
+    Raises
+    ------
+    ConfigError
+        It isn't a session, or it is a Spark Connect one.
+    """
+    if not isinstance(spark, SparkSession):
+        name = f"{type(spark).__module__}.{type(spark).__qualname__}"
+        if "connect" in name:
+            raise ConfigError(
+                "statefx needs a classic SparkSession: Spark Connect has no local properties, job tags of tasks or "
+                "RDD-level control. Build the session with .master(...) instead of .remote(...)."
+            )
+        raise ConfigError(f"submit needs the SparkSession as its second argument, got {name}")
+    return spark
+
+
+def hint(spark: SparkSession) -> None:
+    """Say once per process which settings would help."""
+    global _hinted  # noqa: PLW0603 - once per process
+    missing = {key: value for key, value in RECOMMENDED.items() if spark.conf.get(key, None) != value}
+    if missing and not _hinted:
+        _hinted = True
+        settings = " ".join(f'.config("{key}", "{value}")' for key, value in missing.items())
+        logger.info("small transactions get cheaper with these settings on SparkSession.builder: %s", settings)
+
+
+def clone(spark: SparkSession) -> SparkSession:
+    """Return a session with the same settings and catalog whose settings can be changed freely."""
+    inner = spark._jsparkSession.cloneSession()
+    return SparkSession(spark.sparkContext, inner)
+
+
+def rebase(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """Return `frame` as a DataFrame of `session`."""
+    jvm: Any = session.sparkContext._jvm
+    plan = frame._jdf.queryExecution().logical()
+    inner = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(inner, session)

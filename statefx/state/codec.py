@@ -1,0 +1,85 @@
+"""What turns keys and values into bytes and back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from statefx.state.keys import decode_key, encode_key
+from statefx.state.values import decode_value, make_encoder
+
+
+class Codec(ABC):
+    """Turns the keys and values of one task's state into bytes and back.
+
+    Made in the task, one for each opened state, without arguments; used by one thread.
+
+    Contract
+    --------
+    * Bytes of keys order as the keys do: by type, then by value.
+    * Keys of different types are different keys; equal keys of one type have the same bytes.
+    * What was encoded is decoded to something equal and of the same type.
+    * ``decode_value`` makes new objects at each call.
+    * What can't be encoded raises CodecError with ``path`` and ``type``; bytes that can't be decoded raise
+      StateCorruptedError.
+
+    Attributes
+    ----------
+    name : str
+        Identity of the format; stored with the checkpoint, which can only be read with the same one.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def encode_key(self, key: Any, /) -> bytes:
+        """Return the bytes of `key`."""
+
+    @abstractmethod
+    def decode_key(self, data: bytes, /) -> Any:
+        """Return the key whose bytes are `data`."""
+
+    @abstractmethod
+    def encode_value(self, value: Any, /) -> bytes:
+        """Return the bytes of `value`."""
+
+    @abstractmethod
+    def decode_value(self, data: bytes, /) -> Any:
+        """Return the value whose bytes are `data`."""
+
+
+class StandardCodec(Codec):
+    """Order-preserving keys (`statefx.state.keys`) and msgpack values (`statefx.state.values`).
+
+    Examples
+    --------
+    >>> codec = StandardCodec()
+    >>> codec.decode_value(codec.encode_value({"seen": (1, 2)}))
+    {'seen': (1, 2)}
+    """
+
+    name = "statefx-1"
+
+    def __init__(self) -> None:
+        self._encode_value = make_encoder()
+        # instance attributes, so that a call goes straight to the function
+        self.encode_key = encode_key  # type: ignore[method-assign]
+        self.decode_key = decode_key  # type: ignore[method-assign]
+        self.encode_value = self._encode_value  # type: ignore[method-assign]
+        self.decode_value = decode_value  # type: ignore[method-assign]
+
+    def encode_key(self, key: Any, /) -> bytes:
+        """Return the bytes of `key`; see `statefx.state.keys.encode_key`."""
+        return encode_key(key)
+
+    def decode_key(self, data: bytes, /) -> Any:
+        """Return the key whose bytes are `data`; see `statefx.state.keys.decode_key`."""
+        return decode_key(data)
+
+    def encode_value(self, value: Any, /) -> bytes:
+        """Return the bytes of `value`; see `statefx.state.values.make_encoder`."""
+        return self._encode_value(value)
+
+    def decode_value(self, data: bytes, /) -> Any:
+        """Return the value whose bytes are `data`; see `statefx.state.values.decode_value`."""
+        return decode_value(data)

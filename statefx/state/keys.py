@@ -1,0 +1,331 @@
+"""Order-preserving bytes of keys: comparing two encodings as bytes compares the keys.
+
+A key's bytes are a tag for its type, then its value. A string, bytes or a tuple ends with the key; inside a
+tuple each element closes itself, so that no element's bytes are a prefix of a longer one's:
+
+==============  =======================================================================================
+type            bytes after the tag
+==============  =======================================================================================
+None, bool      none: the tag says it
+int             8 bytes, biased by 2**63; beyond 64 bits: another tag, length, magnitude (negative: inverted)
+float           IEEE 754 bits, sign flipped (negative: all inverted); -0.0 is 0.0
+Decimal         sign and kind, adjusted exponent, digits in pairs, end (negative: inverted)
+str, bytes      UTF-8, or the bytes; inside a tuple a NUL is ``00 FF`` and the end is ``00``
+date            8 bytes: the day's ordinal
+datetime        8 bytes: microseconds from 1970 to the instant
+tuple           the elements; inside a tuple the end is ``00``
+==============  =======================================================================================
+
+Keys that are equal and of one type are one key: ``Decimal("1.0")`` is ``Decimal("1.00")`` and comes back as
+``Decimal("1")``; 12:00 UTC is 14:00+02:00 and comes back in UTC. Keys of different types are different keys.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+from statefx.errors import CodecError, StateCorruptedError
+from statefx.state.remedy import refusal
+
+MAX_DEPTH = 64
+"""Tuples nested in tuples; deeper keys are refused."""
+
+_END = 0x00
+_NONE, _FALSE, _TRUE = 0x10, 0x18, 0x19
+_INT_BELOW, _INT, _INT_ABOVE = 0x20, 0x21, 0x22
+_FLOAT, _DECIMAL, _STR, _BYTES = 0x28, 0x30, 0x38, 0x40
+_DATE, _DATETIME, _TUPLE = 0x48, 0x50, 0x58
+
+_STR_TAG = chr(_STR)
+_BYTES_TAG = bytes([_BYTES])
+_TUPLE_TAG = bytes([_TUPLE])
+_BIAS = 1 << 63
+_ALL_BITS = (1 << 64) - 1
+_pack_tagged = struct.Struct(">BQ").pack
+_pack_double = struct.Struct(">d").pack
+_unpack_double = struct.Struct(">d").unpack
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOWEST_UTC = datetime.min.replace(tzinfo=UTC) - _EPOCH
+_HIGHEST_UTC = datetime.max.replace(tzinfo=UTC) - _EPOCH
+_MICROSECOND = timedelta(microseconds=1)
+_INVERTED = bytes(255 - byte for byte in range(256))
+
+_NEGATIVE_INFINITY, _NEGATIVE, _ZERO, _POSITIVE, _POSITIVE_INFINITY = range(1, 6)
+
+
+def encode_key(key: Any) -> bytes:
+    """Return the bytes of `key`, which order as the keys do.
+
+    Parameters
+    ----------
+    key : None, bool, int, float, Decimal, str, bytes, date, datetime or a tuple of them
+        Of exactly these types; subclasses are refused, because they would come back as another type.
+
+    Raises
+    ------
+    CodecError
+        The type can't be a key; or a NaN, a naive datetime, a lone surrogate. Carries ``path``.
+
+    Examples
+    --------
+    >>> encode_key(1) < encode_key(1.0) < encode_key("1") < encode_key((1,))
+    True
+    """
+    kind = type(key)
+    if kind is str:
+        try:
+            return (_STR_TAG + key).encode()  # type: ignore[no-any-return]
+        except UnicodeEncodeError:
+            raise _surrogate(key, "key") from None
+    if kind is int:
+        try:
+            return _pack_tagged(_INT, key + _BIAS)
+        except struct.error:
+            return _encode_big(key)
+    if kind is bytes:
+        return _BYTES_TAG + key  # type: ignore[no-any-return]
+    if kind is tuple:
+        parts = [_TUPLE_TAG]
+        _append_elements(parts, key, "key", 1)
+        return b"".join(parts)
+    encode = _FIXED.get(kind)
+    if encode is None:
+        raise refusal(key, "key", as_key=True)
+    return encode(key, "key")
+
+
+def decode_key(data: bytes) -> Any:
+    """Return the key that `encode_key` made `data` from: equal to it and of the same type.
+
+    Raises
+    ------
+    StateCorruptedError
+        The bytes are no key; what holds them is damaged or was written by another codec.
+    """
+    try:
+        tag = data[0]
+        if tag == _STR:
+            return data[1:].decode()
+        if tag == _INT and len(data) == 9:
+            return int.from_bytes(data[1:], "big") - _BIAS
+        if tag == _BYTES:
+            return data[1:]
+        if tag == _TUPLE:
+            return _read_elements(data, 1, len(data))[0]
+        key, position = _read(data, 0)
+    except (IndexError, ValueError, ArithmeticError, struct.error) as error:
+        raise _damaged(data) from error
+    if position != len(data):
+        raise _damaged(data)
+    return key
+
+
+def _damaged(data: bytes) -> StateCorruptedError:
+    return StateCorruptedError(f"{data[:80]!r} is not the encoding of a key", data=data[:80])
+
+
+def _surrogate(key: str, path: str) -> CodecError:
+    return CodecError(
+        f"{path} is a str with a lone surrogate, {key[:80]!r}, which has no place in the order of keys; "
+        'decode the text properly, or use bytes: key.encode("utf-8", "surrogatepass")',
+        path=path,
+        type="str",
+    )
+
+
+# ---- writing
+
+
+def _encode_big(key: int) -> bytes:
+    magnitude = abs(key)
+    size = (magnitude.bit_length() + 7) // 8
+    body = size.to_bytes(4, "big") + magnitude.to_bytes(size, "big")
+    if key < 0:
+        return bytes([_INT_BELOW]) + body.translate(_INVERTED)
+    return bytes([_INT_ABOVE]) + body
+
+
+def _encode_int(key: int, path: str) -> bytes:
+    return encode_key(key)
+
+
+def _encode_none(key: None, path: str) -> bytes:
+    return bytes([_NONE])
+
+
+def _encode_bool(key: bool, path: str) -> bytes:
+    return bytes([_TRUE if key else _FALSE])
+
+
+def _encode_float(key: float, path: str) -> bytes:
+    if key != key:
+        raise CodecError(f"{path} is NaN, which equals nothing and has no place in the order of keys", path=path)
+    bits = int.from_bytes(_pack_double(key + 0.0), "big")
+    return _pack_tagged(_FLOAT, bits ^ _ALL_BITS if bits & _BIAS else bits | _BIAS)
+
+
+def _encode_decimal(key: Decimal, path: str) -> bytes:
+    if key.is_nan():
+        raise CodecError(f"{path} is a Decimal NaN, which has no place in the order of keys", path=path)
+    if key.is_infinite():
+        return bytes([_DECIMAL, _NEGATIVE_INFINITY if key < 0 else _POSITIVE_INFINITY])
+    if not key:
+        return bytes([_DECIMAL, _ZERO])
+    sign, digits, _ = key.as_tuple()
+    text = "".join(map(str, digits)).lstrip("0").rstrip("0")
+    pairs = bytes(int(text[at : at + 2].ljust(2, "0")) + 1 for at in range(0, len(text), 2))
+    body = (key.adjusted() + _BIAS).to_bytes(8, "big") + pairs + b"\0"
+    if sign:
+        return bytes([_DECIMAL, _NEGATIVE]) + body.translate(_INVERTED)
+    return bytes([_DECIMAL, _POSITIVE]) + body
+
+
+def _encode_date(key: date, path: str) -> bytes:
+    return _pack_tagged(_DATE, key.toordinal())
+
+
+def _encode_datetime(key: datetime, path: str) -> bytes:
+    if key.utcoffset() is None:
+        raise CodecError(
+            f"{path} is a naive datetime, {key!r}: which instant it names depends on the reader; "
+            "give it a time zone, for example key.replace(tzinfo=timezone.utc)",
+            path=path,
+            type="datetime",
+        )
+    return _pack_tagged(_DATETIME, (key - _EPOCH) // _MICROSECOND + _BIAS)
+
+
+_FIXED: dict[type, Callable[[Any, str], bytes]] = {
+    type(None): _encode_none,
+    bool: _encode_bool,
+    int: _encode_int,
+    float: _encode_float,
+    Decimal: _encode_decimal,
+    date: _encode_date,
+    datetime: _encode_datetime,
+}
+
+
+def _append_elements(parts: list[bytes], elements: tuple[Any, ...], path: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise CodecError(f"{path} is nested deeper than {MAX_DEPTH} tuples", path=path, type="tuple")
+    for at, element in enumerate(elements):
+        kind = type(element)
+        if kind is str:
+            try:
+                body = (_STR_TAG + element).encode()
+            except UnicodeEncodeError:
+                raise _surrogate(element, f"{path}[{at}]") from None
+            parts.append(body.replace(b"\0", b"\0\xff") + b"\0")
+        elif kind is bytes:
+            parts.append(_BYTES_TAG + element.replace(b"\0", b"\0\xff") + b"\0")
+        elif kind is tuple:
+            parts.append(_TUPLE_TAG)
+            _append_elements(parts, element, f"{path}[{at}]", depth + 1)
+            parts.append(b"\0")
+        else:
+            encode = _FIXED.get(kind)
+            if encode is None:
+                raise refusal(element, f"{path}[{at}]", as_key=True)
+            parts.append(encode(element, f"{path}[{at}]"))
+
+
+# ---- reading
+
+
+def _read(data: bytes, at: int) -> tuple[Any, int]:
+    """Return the self-delimiting key at `at`, and where the next one starts."""
+    tag = data[at]
+    at += 1
+    if tag == _STR:
+        body, at = _read_escaped(data, at)
+        return body.decode(), at
+    if tag == _BYTES:
+        return _read_escaped(data, at)
+    if tag == _TUPLE:
+        return _read_elements(data, at, None)
+    if tag in _MARKS:
+        return _MARKS[tag], at
+    if tag == _DECIMAL:
+        return _read_decimal(data, at)
+    if tag in (_INT_ABOVE, _INT_BELOW):
+        return _read_big(data, at, negative=tag == _INT_BELOW)
+    number = int.from_bytes(data[at : at + 8], "big")
+    if at + 8 > len(data) or tag not in _NUMBERS:
+        raise ValueError(tag)
+    return _NUMBERS[tag](number), at + 8
+
+
+def _read_escaped(data: bytes, at: int) -> tuple[bytes, int]:
+    start = at
+    while True:
+        end = data.index(0, at)
+        if data[end + 1 : end + 2] != b"\xff":
+            return data[start:end].replace(b"\0\xff", b"\0"), end + 1
+        at = end + 2
+
+
+def _read_elements(data: bytes, at: int, stop: int | None) -> tuple[tuple[Any, ...], int]:
+    elements: list[Any] = []
+    while at != stop:
+        if stop is None and data[at] == _END:
+            return tuple(elements), at + 1
+        element, at = _read(data, at)
+        elements.append(element)
+    return tuple(elements), at
+
+
+def _read_big(data: bytes, at: int, negative: bool) -> tuple[int, int]:
+    table = _INVERTED if negative else None
+    size = int.from_bytes(data[at : at + 4].translate(table), "big")
+    end = at + 4 + size
+    if end > len(data):
+        raise ValueError(size)
+    magnitude = int.from_bytes(data[at + 4 : end].translate(table), "big")
+    return (-magnitude if negative else magnitude), end
+
+
+def _read_decimal(data: bytes, at: int) -> tuple[Decimal, int]:
+    kind = data[at]
+    at += 1
+    if kind == _ZERO:
+        return Decimal(0), at
+    if kind in (_NEGATIVE_INFINITY, _POSITIVE_INFINITY):
+        return Decimal("-Infinity" if kind == _NEGATIVE_INFINITY else "Infinity"), at
+    table = _INVERTED if kind == _NEGATIVE else None
+    end = data.index(0xFF if table else 0x00, at + 8)
+    exponent = int.from_bytes(data[at : at + 8].translate(table), "big") - _BIAS
+    text = "".join(f"{pair - 1:02d}" for pair in data[at + 8 : end].translate(table)).rstrip("0")
+    digits = tuple(map(int, text))
+    return Decimal((int(kind == _NEGATIVE), digits, exponent - len(digits) + 1)), end + 1
+
+
+def _read_float(bits: int) -> float:
+    raw = bits ^ _BIAS if bits & _BIAS else bits ^ _ALL_BITS
+    value: float = _unpack_double(raw.to_bytes(8, "big"))[0]
+    if math.isnan(value):
+        raise ValueError(bits)
+    return value
+
+
+def _read_datetime(number: int) -> datetime:
+    since = timedelta(microseconds=number - _BIAS)
+    if since < _LOWEST_UTC:  # years 1 and 9999 have instants that only another offset can write
+        return datetime.min.replace(tzinfo=timezone(_LOWEST_UTC - since))
+    if since > _HIGHEST_UTC:
+        return datetime.max.replace(tzinfo=timezone(_HIGHEST_UTC - since))
+    return _EPOCH + since
+
+
+_MARKS = {_NONE: None, _FALSE: False, _TRUE: True}
+_NUMBERS: dict[int, Callable[[int], Any]] = {
+    _INT: lambda number: number - _BIAS,
+    _FLOAT: _read_float,
+    _DATE: date.fromordinal,
+    _DATETIME: _read_datetime,
+}

@@ -1,0 +1,378 @@
+"""The state that a bolt sees: keys and values of one task, and their transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from operator import itemgetter
+from typing import Any
+
+from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
+from statefx.state.codec import Codec, StandardCodec
+from statefx.state.overlay import ABSENT, PLAIN_KINDS, UNKNOWN, Overlay, merge
+from statefx.state.store import EMPTY, StateStore, Version, Write
+from statefx.state.values import SCALARS
+
+CACHE_BYTES = 64 << 20
+"""Default bound on what is remembered of entries that were read."""
+
+
+class Phase(Enum):
+    """Where a `KeyValueState` is in its transaction.
+
+    ::
+
+        OPEN --prepareCommit(t)--> PREPARED --commit(t)--> OPEN
+                                            --rollback()--> OPEN
+        any  --close()--> CLOSED
+    """
+
+    OPEN = "open"
+    PREPARED = "prepared"
+    READ_ONLY = "read-only"
+    CLOSED = "closed"
+
+
+class KeyValueState:
+    """Keys and values of one task, as last committed, with this transaction's own changes on top.
+
+    The runtime opens one for each task and hands it to ``initState``; the bolt reads and writes it in ``execute``.
+    The runtime calls `prepareCommit`, `commit` and `rollback`, in the order that `Phase` shows. For one thread.
+
+    Parameters
+    ----------
+    store : StateStore
+        What keeps the bytes, opened at `version`; closed with this state.
+    codec : Codec, optional
+        Default: a `StandardCodec`.
+    version : Version
+        The committed version that `store` was opened at.
+    read_only : bool
+        Refuse every change.
+    cache_bytes : int
+        Bound on what is remembered of entries that were read. This transaction's changes are not bounded.
+
+    Contract
+    --------
+    * Reads show this transaction's changes, then what is prepared, then what is committed.
+    * Keys of different types are different keys (1, 1.0 and True); equal keys of one type are the same.
+    * A stored None is there: ``get(key, 0)`` returns None and ``key in state`` is True.
+    * Changing an object after `put`, or one that `get` returned, changes no state.
+    * Changes after ``prepareCommit(t)`` are not in ``commit(t)`` and are pending after it.
+    * `rollback` discards what is not committed and nothing else.
+
+    Examples
+    --------
+    >>> from statefx_memory import MemoryStateProvider                             # doctest: +SKIP
+    >>> state = KeyValueState(MemoryStateProvider({}).newState(namespace, context))  # doctest: +SKIP
+    >>> state.put("spark", state.get("spark", 0) + 1)                              # doctest: +SKIP
+    """
+
+    __slots__ = (
+        "_codec",
+        "_doubtful",
+        "_epoch",
+        "_open",
+        "_overlay",
+        "_phase",
+        "_preparing",
+        "_seen",
+        "_store",
+        "_version",
+        "_writable",
+    )
+
+    def __init__(
+        self,
+        store: StateStore,
+        codec: Codec | None = None,
+        *,
+        version: Version = EMPTY,
+        read_only: bool = False,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self._store = store
+        self._codec = codec or StandardCodec()
+        self._version = version
+        self._overlay = Overlay(store, self._codec, cache_bytes)
+        # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
+        self._open: dict[type, dict[Any, Any]] = self._overlay.opened
+        self._seen: dict[type, dict[Any, Any]] = self._overlay.seen
+        self._writable: dict[type, dict[Any, Any]] = {} if read_only else self._overlay.opened
+        self._phase = Phase.READ_ONLY if read_only else Phase.OPEN
+        self._preparing = EMPTY
+        self._doubtful = False
+        self._epoch = 0
+
+    def __repr__(self) -> str:
+        return f"<KeyValueState {self._phase.value}, committed {self._version.txid}>"
+
+    @property
+    def phase(self) -> Phase:
+        """Where this state is in its transaction."""
+        return self._phase
+
+    @property
+    def version(self) -> Version:
+        """The committed version: the one opened at, or the last one committed here."""
+        return self._version
+
+    @property
+    def token(self) -> str:
+        """The token of what is prepared, else that of the committed version."""
+        return self._preparing.token if self._phase is Phase.PREPARED else self._version.token
+
+    @property
+    def prepared_keys(self) -> int:
+        """How many keys what is prepared changes."""
+        return len(self._overlay.prepared)
+
+    # ---- reading
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, or `default` if there is none.
+
+        Raises
+        ------
+        CodecError
+            `key` can't be a key.
+        StateClosedError
+            The state is closed.
+        """
+        kind = type(key)
+        try:
+            value = self._open[kind].get(key, UNKNOWN)
+            if value is not UNKNOWN:
+                return value
+            value = self._seen[kind].get(key, UNKNOWN)
+            if value is not UNKNOWN:
+                return value
+        except (KeyError, TypeError):  # closed, a key of another kind, or one that can't be hashed
+            pass
+        self._require_open()
+        value = self._overlay.find(self._overlay.place(key))
+        return default if value is ABSENT else value
+
+    def __contains__(self, key: Any) -> bool:
+        return self.get(key, ABSENT) is not ABSENT
+
+    def getAll(self, keys: Iterable[Any]) -> Found:
+        """Return the entries of those `keys` that are there, with at most one read of the store."""
+        self._require_open()
+        places = [self._overlay.place(key) for key in keys]
+        found = {}
+        for (kind, name, key_bytes), value in zip(places, self._overlay.find_all(places), strict=True):
+            if value is not ABSENT:
+                key = name if kind in PLAIN_KINDS else self._codec.decode_key(key_bytes)
+                found[key_bytes] = key, value
+        return Found(self._codec.encode_key, found)
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Read what is not known of `keys` with one read of the store, so that `get` need not ask it.
+
+        Called by the runtime with the keys of a batch. Reads nothing twice and changes nothing.
+        """
+        self._require_open()
+        self._overlay.prefetch(keys)
+
+    def items(self, start: Any = None, stop: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Yield (key, value) with start <= key < stop in key order; None is unbounded.
+
+        Shows the state as it was at the call: later changes do not appear.
+
+        Raises
+        ------
+        StatePhaseError
+            When going on after a commit or rollback.
+        StateClosedError
+            When going on after `close`.
+        """
+        self._require_open()
+        low = None if start is None else self._codec.encode_key(start)
+        high = None if stop is None else self._codec.encode_key(stop)
+        if low is not None and high is not None and low >= high:
+            return iter(())
+        changes: dict[bytes, bytes | None] = {**self._overlay.prepared, **dict(self._overlay.changes())}
+        inside: list[Write] = [
+            (key, data) for key, data in changes.items() if (low is None or low <= key) and (high is None or key < high)
+        ]
+        inside.sort(key=itemgetter(0))
+        return self._items(merge(inside, self._store.scan(low, high)), self._epoch)
+
+    def _items(self, entries: Iterator[tuple[bytes, bytes]], epoch: int) -> Iterator[tuple[Any, Any]]:
+        decode_key, decoded = self._codec.decode_key, self._overlay.decoded
+        while True:
+            if self._epoch != epoch:
+                self._require_open()
+                raise StatePhaseError("items() can't go on after a commit or rollback; call it again")
+            entry = next(entries, None)
+            if entry is None:
+                return
+            yield decode_key(entry[0]), decoded(*entry)
+
+    # ---- writing
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`; committed when the transaction is.
+
+        Raises
+        ------
+        CodecError
+            `key` can't be a key, or `value` is (or holds, at ``path``) what state can't hold.
+        StatePhaseError
+            The state is read-only.
+        StateClosedError
+            The state is closed.
+        """
+        if type(value) in SCALARS:
+            kind = type(key)
+            try:
+                entries = self._writable[kind]
+                if key in entries or key in self._seen[kind]:
+                    entries[key] = value
+                    return
+            except (KeyError, TypeError):  # as in get, or read-only
+                pass
+        self._require_writable("put")
+        self._overlay.put(key, value)
+
+    def putAll(self, mapping: Mapping[Any, Any]) -> None:
+        """`put` every entry of `mapping`."""
+        self._require_writable("putAll")
+        for key, value in mapping.items():
+            self.put(key, value)
+
+    def delete(self, key: Any) -> Any:
+        """Remove `key` and return the value it had; None if it was not there."""
+        self._require_writable("delete")
+        place = self._overlay.place(key)
+        value = self._overlay.find(place)
+        if value is ABSENT:
+            return None
+        self._overlay.delete(place)
+        return value
+
+    # ---- the transaction
+
+    def prepareCommit(self, txid: int) -> str:
+        """Make this transaction's changes durable and invisible, and return their token.
+
+        Called when all tuples of `txid` have been executed. Again with the same `txid`: the same token.
+
+        Raises
+        ------
+        StatePhaseError
+            Another transaction is prepared, or `txid` is not later than the committed one.
+        """
+        self._require_writable("prepareCommit")
+        if self._phase is Phase.PREPARED:
+            if txid == self._preparing.txid:
+                return self._preparing.token
+            raise self._misplaced(f"prepareCommit({txid}) while {self._preparing.txid} is prepared", txid)
+        if txid <= self._version.txid:
+            raise self._misplaced(f"prepareCommit({txid}) when {self._version.txid} is committed", txid)
+        writes = self._overlay.changes()
+        writes.sort(key=itemgetter(0))
+        self._preparing = Version(txid, self._store.prepare(txid, writes))
+        self._phase = Phase.PREPARED
+        self._overlay.settle(writes)
+        return self._preparing.token
+
+    def commit(self, txid: int) -> None:
+        """Make what was prepared for `txid` the committed version; again is a no-op.
+
+        Raises
+        ------
+        StatePhaseError
+            `txid` is not what is prepared.
+        CommitFailedError, CommitOutcomeUnknownError
+            From the store; `txid` is still prepared: commit again.
+        """
+        self._require_writable("commit")
+        if txid == self._version.txid:
+            return
+        if self._phase is not Phase.PREPARED or txid != self._preparing.txid:
+            raise self._misplaced(f"commit({txid}) without prepareCommit({txid})", txid)
+        self._doubtful = True
+        try:
+            self._store.commit(txid, self._preparing.token)
+        except CommitFailedError:
+            self._doubtful = False
+            raise
+        self._doubtful = False
+        self._version = self._preparing
+        self._overlay.prepared = {}
+        self._phase = Phase.OPEN
+        self._epoch += 1
+
+    def rollback(self) -> None:
+        """Discard every change that is not committed; again is a no-op.
+
+        Raises
+        ------
+        StatePhaseError
+            A commit was tried and may have happened: commit again instead.
+        """
+        self._require_writable("rollback")
+        if self._phase is Phase.PREPARED:
+            txid, token = self._preparing.txid, self._preparing.token
+            if self._doubtful:
+                raise self._misplaced(f"rollback() when commit({txid}) may have happened: commit again", txid)
+            self._store.rollback(txid, token)
+            self._overlay.unsettle()
+            self._phase = Phase.OPEN
+        self._overlay.discard()
+        self._epoch += 1
+
+    def close(self) -> None:
+        """Release the store; changes that are not prepared are gone. Again is a no-op."""
+        if self._phase is Phase.CLOSED:
+            return
+        self._phase = Phase.CLOSED
+        self._epoch += 1
+        self._open, self._seen, self._writable = {}, {}, {}
+        self._overlay.discard()
+        self._overlay.unsettle()
+        self._store.close()
+
+    # ---- guards
+
+    def _require_open(self) -> None:
+        if self._phase is Phase.CLOSED:
+            raise StateClosedError("the state is closed", txid=self._version.txid)
+
+    def _require_writable(self, call: str) -> None:
+        self._require_open()
+        if self._phase is Phase.READ_ONLY:
+            raise self._misplaced(f"{call} on a read-only view of state", self._version.txid)
+
+    def _misplaced(self, what: str, txid: int) -> StatePhaseError:
+        return StatePhaseError(what, txid=txid, committed=self._version.txid, phase=self._phase.value)
+
+
+class Found(Mapping[Any, Any]):
+    """The entries that `KeyValueState.getAll` found; a mapping whose keys are told apart as state does."""
+
+    __slots__ = ("_encode_key", "_entries")
+
+    def __init__(self, encode_key: Callable[[Any], bytes], entries: dict[bytes, tuple[Any, Any]]) -> None:
+        self._encode_key = encode_key
+        self._entries = entries
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self._entries[self._encode_key(key)][1]
+        except KeyError:
+            raise KeyError(key) from None
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Found({dict(self._entries.values())!r})"
+
+
+__all__ = ["CACHE_BYTES", "Found", "KeyValueState", "Phase"]

@@ -1,0 +1,305 @@
+"""What one task's state keeps in memory: its uncommitted changes, and what it has read below them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, Literal
+
+from statefx.errors import CodecError, StateCorruptedError
+from statefx.state.codec import Codec
+from statefx.state.store import StateStore, Write
+from statefx.state.values import SCALARS, is_immutable
+
+ENTRY_BYTES = 200
+"""What Python needs to remember one entry, beside its bytes."""
+
+
+class Answer(Enum):
+    """What memory says of a key whose value it does not have."""
+
+    ABSENT = "known not to be there"
+    UNKNOWN = "only the store can tell"
+
+
+ABSENT: Final[Literal[Answer.ABSENT]] = Answer.ABSENT
+UNKNOWN: Final[Literal[Answer.UNKNOWN]] = Answer.UNKNOWN
+
+
+class Packed:
+    """Stands for the types of key that are looked up by their bytes: tuples and datetimes."""
+
+
+# Looked up as they are, each type in a dict of its own, so that 1, 1.0 and True do not meet. Datetimes are not
+# among them: in the hour of a clock change, Python's == between two zones isn't by instant.
+PLAIN_KINDS: frozenset[type] = frozenset({type(None), bool, int, float, Decimal, str, bytes, date})
+
+Place = tuple[type, Any, bytes]
+"""Kind, name and key bytes: the entry is under ``[kind][name]``."""
+
+
+class Overlay:
+    """Changes of this transaction over what is prepared over what is committed.
+
+    Four maps of maps, kind -> name -> entry, which are cleared and never replaced. `opened` and `seen` hold
+    immutable values as they are; `held` and `seen_held` hold the bytes of mutable ones, None for a key that is
+    deleted or absent. `opened` and `held` are changes, of any size; `seen` and `seen_held` are what is known below
+    them and may be forgotten at any time. A key in `held` is neither in `opened` nor in `seen`: who finds it in one
+    of these need not look further.
+
+    Parameters
+    ----------
+    store : StateStore
+        What answers when memory can't.
+    codec : Codec
+        Encodes keys and values.
+    cache_bytes : int
+        Bound on `seen` and `seen_held`.
+    """
+
+    __slots__ = (
+        "_cache_bytes",
+        "_codec",
+        "_decode",
+        "_encode",
+        "_encode_key",
+        "_seen_bytes",
+        "_store",
+        "held",
+        "opened",
+        "prepared",
+        "seen",
+        "seen_held",
+    )
+
+    def __init__(self, store: StateStore, codec: Codec, cache_bytes: int) -> None:
+        self._store = store
+        self._codec = codec
+        self._encode_key: Callable[[Any], bytes] = codec.encode_key
+        self._encode: Callable[[Any], bytes] = codec.encode_value
+        self._decode: Callable[[bytes], Any] = codec.decode_value
+        self._cache_bytes = cache_bytes
+        self._seen_bytes = 0
+        self.opened: dict[type, dict[Any, Any]] = {kind: {} for kind in (*PLAIN_KINDS, Packed)}
+        self.held: dict[type, dict[Any, bytes | None]] = {kind: {} for kind in self.opened}
+        self.seen: dict[type, dict[Any, Any]] = {kind: {} for kind in self.opened}
+        self.seen_held: dict[type, dict[Any, bytes | None]] = {kind: {} for kind in self.opened}
+        self.prepared: dict[bytes, bytes | None] = {}
+
+    # ---- reading
+
+    def place(self, key: Any) -> Place:
+        """Return where `key` is kept; raises CodecError for what can't be a key."""
+        key_bytes = self._encode_key(key)
+        kind = type(key)
+        return (kind, key, key_bytes) if kind in PLAIN_KINDS else (Packed, key_bytes, key_bytes)
+
+    def find(self, place: Place) -> Any:
+        """Return the value, or `ABSENT`; asks the store if need be."""
+        value = self.recall(place)
+        return self._remember(place, self._read([place[2]])[0]) if value is UNKNOWN else value
+
+    def find_all(self, places: list[Place]) -> list[Any]:
+        """`find` each of `places`, with at most one read of the store."""
+        values = [self.recall(place) for place in places]
+        unknown = [at for at, value in enumerate(values) if value is UNKNOWN]
+        for at, data in zip(unknown, self._read([places[at][2] for at in unknown]), strict=True):
+            values[at] = self._remember(places[at], data)
+        return values
+
+    def recall(self, place: Place) -> Any:
+        """Return the value, `ABSENT` or `UNKNOWN`, from memory alone."""
+        kind, name, key_bytes = place
+        value = self.opened[kind].get(name, UNKNOWN)
+        if value is not UNKNOWN:
+            return value
+        data = self.held[kind].get(name, UNKNOWN)
+        if data is UNKNOWN:
+            value = self.seen[kind].get(name, UNKNOWN)
+            if value is not UNKNOWN:
+                return value
+            data = self.seen_held[kind].get(name, UNKNOWN)
+            if data is UNKNOWN:
+                return UNKNOWN
+        return ABSENT if data is None else self.decoded(key_bytes, data)
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Read what is not known of `keys`, with one read of the store for each type of key."""
+        keys = keys if isinstance(keys, list | tuple) else list(keys)
+        by_kind: dict[type, set[Any]] = {}
+        kinds = set(map(type, keys))
+        for kind in kinds:
+            same = keys if len(kinds) == 1 else [key for key in keys if type(key) is kind]
+            if kind in PLAIN_KINDS:
+                by_kind[kind] = set(same)
+            else:
+                by_kind.setdefault(Packed, set()).update(map(self._encode_key, same))
+        for kind, names in by_kind.items():
+            self._prefetch(kind, names)
+
+    def _prefetch(self, kind: type, names: set[Any]) -> None:
+        opened, held, seen, seen_held = self.opened[kind], self.held[kind], self.seen[kind], self.seen_held[kind]
+        unknown = [name for name in names if not (name in seen or name in opened or name in seen_held or name in held)]
+        if not unknown:
+            return
+        keys = unknown if kind is Packed else list(map(self._encode_key, unknown))
+        found = self._read(keys)
+        size = _total_bytes(keys, found)
+        if self._seen_bytes + size > self._cache_bytes:
+            self.forget()
+            if size > self._cache_bytes:  # the first of them: get reads the others again
+                fits = max(1, len(keys) * self._cache_bytes // size)
+                unknown, keys, found = unknown[:fits], keys[:fits], found[:fits]
+        self._seen_bytes += size
+        scalars, decode = SCALARS, self.decoded
+        for name, key_bytes, data in zip(unknown, keys, found, strict=True):
+            if data is not None:
+                value = decode(key_bytes, data)
+                if type(value) in scalars or is_immutable(value):
+                    seen[name] = value
+                    continue
+            seen_held[name] = data
+
+    def _read(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return what is prepared for each of `keys`, else what is committed."""
+        prepared = self.prepared
+        if not prepared:
+            return self._store.get(keys) if keys else []
+        missing = [key for key in keys if key not in prepared]
+        committed = dict(zip(missing, self._store.get(missing), strict=True)) if missing else {}
+        return [prepared[key] if key in prepared else committed[key] for key in keys]
+
+    def _remember(self, place: Place, data: bytes | None) -> Any:
+        kind, name, key_bytes = place
+        value = ABSENT if data is None else self.decoded(key_bytes, data)
+        size = _total_bytes([key_bytes], [data])
+        if self._seen_bytes + size > self._cache_bytes:
+            self.forget()
+        if size <= self._cache_bytes:
+            self._seen_bytes += size
+            if data is not None and is_immutable(value):
+                self.seen[kind][name] = value
+            else:
+                self.seen_held[kind][name] = data
+        return value
+
+    def decoded(self, key_bytes: bytes, data: bytes) -> Any:
+        """Return the value encoded as `data`; the error for damaged bytes names the key."""
+        try:
+            return self._decode(data)
+        except StateCorruptedError as error:
+            key = repr(self._codec.decode_key(key_bytes))
+            raise StateCorruptedError(f"the value of key {key}: {error.message}", **error.data, key=key) from error
+
+    def forget(self) -> None:
+        """Drop what was read; it is read again when asked for."""
+        for kind in self.opened:
+            self.seen[kind].clear()
+            self.seen_held[kind].clear()
+        self._seen_bytes = 0
+
+    # ---- changes
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key`."""
+        kind, name, _ = self.place(key)
+        if is_immutable(value):
+            self.opened[kind][name] = value
+            self.held[kind].pop(name, None)
+            return
+        try:
+            data = self._encode(value)
+        except CodecError as error:
+            raise _of_key(error, key) from None
+        self._hold(kind, name, data)
+
+    def delete(self, place: Place) -> None:
+        """Remove the entry at `place`."""
+        self._hold(place[0], place[1], None)
+
+    def _hold(self, kind: type, name: Any, data: bytes | None) -> None:
+        self.opened[kind].pop(name, None)
+        self.seen[kind].pop(name, None)
+        self.held[kind][name] = data
+
+    def changes(self) -> list[Write]:
+        """Return what was changed since it was last settled, in no order."""
+        encode, encode_key = self._encode, self._encode_key
+        writes: list[Write] = []
+        for kind, entries in self.opened.items():
+            names = entries if kind is Packed else map(encode_key, entries)
+            try:
+                writes += zip(names, map(encode, entries.values()), strict=True)
+            except CodecError:
+                self._refuse(kind, entries)
+                raise
+        for kind, held in self.held.items():
+            writes += zip(held if kind is Packed else map(encode_key, held), held.values(), strict=True)
+        return writes
+
+    def _refuse(self, kind: type, entries: dict[Any, Any]) -> None:
+        """Raise CodecError for the first of `entries` that can't be encoded, with its key."""
+        for name, value in entries.items():
+            try:
+                self._encode(value)
+            except CodecError as error:
+                raise _of_key(error, self._codec.decode_key(name) if kind is Packed else name) from None
+
+    def settle(self, writes: list[Write]) -> None:
+        """Take `writes`, all changes there are, as prepared: they are read below the changes that follow."""
+        self.prepared = dict(writes)
+        self._seen_bytes += _total_bytes(self.prepared, self.prepared.values())
+        if self._seen_bytes > self._cache_bytes:
+            self.forget()
+        else:
+            for kind, entries in self.opened.items():
+                stale = self.seen_held[kind]
+                for name in stale.keys() & entries.keys():
+                    del stale[name]
+                self.seen[kind].update(entries)
+                stale.update(self.held[kind])
+        self.discard()
+
+    def discard(self) -> None:
+        """Drop the changes since the last `settle`."""
+        for kind in self.opened:
+            self.opened[kind].clear()
+            self.held[kind].clear()
+
+    def unsettle(self) -> None:
+        """Drop what is prepared."""
+        self.prepared = {}
+        self.forget()
+
+
+def merge(changes: list[Write], committed: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of both, each sorted by key, in key order: a change hides a committed entry, None removes it.
+
+    >>> list(merge([(b"a", b"1"), (b"b", None)], iter([(b"b", b"0"), (b"c", b"0")])))
+    [(b'a', b'1'), (b'c', b'0')]
+    """
+    pending = iter(changes)
+    change = next(pending, None)
+    for key, data in committed:
+        while change is not None and change[0] < key:
+            if change[1] is not None:
+                yield change[0], change[1]
+            change = next(pending, None)
+        if change is None or change[0] != key:
+            yield key, data
+    while change is not None:
+        if change[1] is not None:
+            yield change[0], change[1]
+        change = next(pending, None)
+
+
+def _total_bytes(keys: Iterable[bytes], values: Iterable[bytes | None]) -> int:
+    keys = list(keys)
+    return sum(map(len, keys)) + sum(map(len, filter(None, values))) + ENTRY_BYTES * len(keys)
+
+
+def _of_key(error: CodecError, key: Any) -> CodecError:
+    shown = repr(key)
+    return CodecError(f"key {shown}: {error.message}", **{**error.data, "key": shown})

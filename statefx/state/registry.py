@@ -1,0 +1,118 @@
+"""Finds state providers by name or by reference, and builds them.
+
+A name is an entry point of the group ``statefx.state_providers``; a reference is ``module:Class``. The driver
+resolves names, executors load references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from statefx.errors import ProviderError
+from statefx.state.store import StateProvider
+
+GROUP = "statefx.state_providers"
+"""The entry-point group in which distributions name their providers."""
+
+
+def load_provider(name_or_reference: str, options: Mapping[str, Any]) -> StateProvider:
+    """Build a provider.
+
+    Parameters
+    ----------
+    name_or_reference : str
+        A registered name, or ``module:Class``.
+    options : Mapping[str, Any]
+        ``topology.state.provider.config``.
+
+    Raises
+    ------
+    ProviderError
+        It is unknown, can't be imported (the message says what to install) or is no provider.
+    ConfigError
+        The provider refuses an option.
+    """
+    reference = resolve(name_or_reference)
+    provider = _load_class(reference)
+    try:
+        return provider(options)
+    except ImportError as error:
+        raise _not_importable(reference, error) from error
+
+
+def resolve(name_or_reference: str) -> str:
+    """Return the reference ``module:Class`` of a provider, without importing it.
+
+    Raises
+    ------
+    ProviderError
+        The name is unknown, or claimed by two distributions.
+    """
+    if ":" in name_or_reference:
+        return name_or_reference
+    claims: dict[str, set[tuple[str, str]]] = {}
+    for entry in entry_points(group=GROUP):
+        claims.setdefault(entry.name, set()).add((_distribution(entry), entry.value))
+    found = claims.get(name_or_reference)
+    if found is None:
+        known = sorted(claims)
+        near = get_close_matches(name_or_reference, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ProviderError(
+            f"no state provider is called {name_or_reference!r}{hint} (registered: {', '.join(known) or 'none'}; "
+            "or give a reference, 'module:Class')",
+            name=name_or_reference,
+            known=known,
+        )
+    if len(found) > 1:
+        claimed = ", ".join(f"{distribution} ({reference})" for distribution, reference in sorted(found))
+        raise ProviderError(
+            f"several distributions provide a state provider called {name_or_reference!r}: {claimed}; "
+            "uninstall all but one, or give the reference",
+            name=name_or_reference,
+            distributions=sorted(distribution for distribution, _ in found),
+        )
+    return next(iter(found))[1]
+
+
+def _load_class(reference: str) -> type[StateProvider]:
+    module_name, _, attributes = reference.partition(":")
+    if not module_name or not attributes:
+        raise ProviderError(f"{reference!r} is not a reference: write 'module:Class'", reference=reference)
+    try:
+        found: Any = import_module(module_name)
+    except ImportError as error:
+        raise _not_importable(reference, error) from error
+    for name in attributes.split("."):
+        if not hasattr(found, name):
+            raise ProviderError(f"{reference}: module {module_name} has no {attributes}", reference=reference)
+        found = getattr(found, name)
+    if not (isinstance(found, type) and issubclass(found, StateProvider)):
+        raise ProviderError(f"{reference} is not a subclass of statefx.state.StateProvider", reference=reference)
+    missing = sorted(found.__abstractmethods__)
+    if not hasattr(found, "capabilities"):
+        missing.append("capabilities")
+    if missing:
+        raise ProviderError(f"{reference} does not define {', '.join(missing)}", reference=reference, missing=missing)
+    return found
+
+
+def _not_importable(reference: str, error: ImportError) -> ProviderError:
+    missing = error.name or str(error)
+    remedy = f"install what provides {missing!r}, on the driver and on every executor"
+    for entry in entry_points(group=GROUP):
+        if entry.value == reference and entry.dist is not None:
+            extras = entry.dist.metadata.get_all("Provides-Extra") or []
+            package = f"{_distribution(entry)}[{entry.name}]" if entry.name in extras else _distribution(entry)
+            remedy = f"pip install {package}, on the driver and on every executor"
+    return ProviderError(
+        f"state provider {reference} can't be imported: {error}; {remedy}", reference=reference, missing=missing
+    )
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "unknown"

@@ -1,0 +1,235 @@
+"""Bytes of values: msgpack, with extension types for what msgpack does not have.
+
+======  =====================================================================
+code    payload
+======  =====================================================================
+1       tuple: msgpack array of its elements
+2       namedtuple: msgpack array of its fields, its elements and its extra
+3       int beyond 64 bits: two's complement, big endian
+4       Decimal: its text, exact (``Decimal("1.00")`` keeps its zeros)
+5       date: ordinal of the day
+6       datetime: fields, fold and, if aware, its UTC offset in microseconds
+======  =====================================================================
+
+An aware datetime comes back with the offset it had, as a fixed one: the name of its zone is not kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import namedtuple
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
+from functools import lru_cache, partial
+from typing import Any
+
+import msgpack
+
+from statefx.errors import CodecError, StateCorruptedError
+from statefx.state.remedy import refusal
+
+MAX_DEPTH = 64
+"""Containers nested in containers; deeper values (and those that contain themselves) are refused."""
+
+SCALARS: frozenset[type] = frozenset({type(None), bool, int, float, Decimal, str, bytes, date, datetime})
+"""Immutable types, by exact type: a value of one of them can be kept as it is until it is encoded."""
+
+_TUPLE, _RECORD, _BIG_INT, _DECIMAL, _DATE, _DATETIME = range(1, 7)
+_PLAIN_HEADS = frozenset({*range(0x80), *range(0xA0, 0xC0), 0xC0, 0xC2, 0xC3, 0xC4, 0xC5, 0xC6})
+_PLAIN_HEADS |= {*range(0xCA, 0xD4), 0xD9, 0xDA, 0xDB, *range(0xE0, 0x100)}
+_ordinal = struct.Struct(">I")
+_moment = struct.Struct(">HBBBBBIB")
+_moment_aware = struct.Struct(">HBBBBBIBq")
+_MICROSECOND = timedelta(microseconds=1)
+
+Build = Callable[[tuple[str, ...], tuple[Any, ...], Any], Any]
+Extra = Callable[[Any], Any]
+
+
+def _build_namedtuple(fields: tuple[str, ...], elements: tuple[Any, ...], extra: Any) -> Any:
+    return _namedtuple_class(fields)(*elements)
+
+
+@lru_cache(maxsize=1024)
+def _namedtuple_class(fields: tuple[str, ...]) -> Callable[..., Any]:
+    return namedtuple("Tuple", fields, rename=True)
+
+
+def _no_extra(value: Any) -> None:
+    return None
+
+
+_build: Build = _build_namedtuple
+_extra: Extra = _no_extra
+
+
+def register_namedtuples(build: Build, extra: Extra = _no_extra) -> None:
+    """Say how namedtuples in values are rebuilt, in this process.
+
+    Called once, when the module that defines the classes is imported. Without it they come back as plain
+    ``collections.namedtuple`` classes of the same fields.
+
+    Parameters
+    ----------
+    build : callable (fields, elements, extra) -> namedtuple
+        Makes the instance again.
+    extra : callable (namedtuple) -> value
+        What else of an instance must be kept (anchors, a stream's name); any value that state can hold.
+    """
+    global _build, _extra
+    _build, _extra = build, extra
+
+
+def make_encoder() -> Callable[[Any], bytes]:
+    """Return a function from a value to its bytes; not to be shared between threads.
+
+    The function raises CodecError, with ``path`` and ``type``, for what state can't hold.
+    """
+    pack = msgpack.Packer(default=_pack_extension, strict_types=True).pack
+    scalars = SCALARS
+
+    def encode_value(value: Any) -> bytes:
+        if type(value) not in scalars:
+            check_value(value, "value", 0)
+        try:
+            return pack(value)  # type: ignore[no-any-return]
+        except UnicodeEncodeError:
+            return _pack_surrogates(value)
+        except (ValueError, OverflowError) as error:
+            raise CodecError(f"value can't be encoded: {error}", path="value", type=type(value).__name__) from error
+
+    return encode_value
+
+
+def decode_value(data: bytes) -> Any:
+    """Return the value that was encoded as `data`: equal to it, of the same types, and new at each call.
+
+    Raises
+    ------
+    StateCorruptedError
+        The bytes are no value; what holds them is damaged or was written by another codec.
+    """
+    try:
+        if data[0] in _PLAIN_HEADS:
+            return msgpack.unpackb(data)
+        return _unpack(data)
+    except UnicodeDecodeError:
+        pass
+    except _UNREADABLE as error:
+        raise _damaged(data) from error
+    try:
+        return _unpack_surrogates(data)
+    except _UNREADABLE as error:
+        raise _damaged(data) from error
+
+
+def is_immutable(value: Any) -> bool:
+    """Tell whether nothing can change `value`: a scalar, or a plain tuple of scalars."""
+    kind = type(value)
+    return kind in SCALARS or (kind is tuple and SCALARS.issuperset(map(type, value)))
+
+
+def check_value(value: Any, path: str, depth: int) -> None:
+    """Raise CodecError, with its path, for the first thing in `value` that state can't hold."""
+    kind = type(value)
+    if kind in SCALARS:
+        return
+    if depth >= MAX_DEPTH:
+        raise CodecError(
+            f"{path} is nested deeper than {MAX_DEPTH} containers, or contains itself", path=path, type=kind.__name__
+        )
+    if kind is dict:
+        if not SCALARS.issuperset(map(type, value)):
+            for key in value:
+                check_value(key, f"{path} key {key!r}", depth + 1)
+        if not SCALARS.issuperset(map(type, value.values())):
+            for key, element in value.items():
+                check_value(element, f"{path}[{key!r}]", depth + 1)
+    elif kind is list or kind is tuple or _is_namedtuple(value):
+        if not SCALARS.issuperset(map(type, value)):
+            for at, element in enumerate(value):
+                check_value(element, f"{path}[{at}]", depth + 1)
+        if kind is not list and kind is not tuple and _extra is not _no_extra:
+            check_value(_extra(value), f"extra of {path}", depth + 1)
+    else:
+        raise refusal(value, path, as_key=False)
+
+
+def _is_namedtuple(value: Any) -> bool:
+    # msgpack's own ExtType is a namedtuple too, and would be packed as an extension of ours
+    return isinstance(value, tuple) and hasattr(value, "_fields") and type(value) is not msgpack.ExtType
+
+
+def _pack_extension(value: Any, nested: Callable[[Any], bytes] | None = None) -> Any:
+    pack = nested or _pack_nested
+    kind = type(value)
+    if kind is tuple:
+        return msgpack.ExtType(_TUPLE, pack(list(value)))
+    if kind is int:
+        return msgpack.ExtType(_BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    if kind is Decimal:
+        return msgpack.ExtType(_DECIMAL, str(value).encode())
+    if kind is datetime:
+        return msgpack.ExtType(_DATETIME, _pack_datetime(value))
+    if kind is date:
+        return msgpack.ExtType(_DATE, _ordinal.pack(value.toordinal()))
+    if _is_namedtuple(value):
+        return msgpack.ExtType(_RECORD, pack([list(value._fields), list(value), _extra(value)]))
+    raise refusal(value, "value", as_key=False)
+
+
+_pack_nested = partial(msgpack.packb, default=_pack_extension, strict_types=True)
+
+
+def _pack_surrogates(value: Any) -> bytes:
+    nested = partial(msgpack.packb, strict_types=True, unicode_errors="surrogatepass")
+    nested.keywords["default"] = partial(_pack_extension, nested=nested)
+    return nested(value)  # type: ignore[no-any-return]
+
+
+def _pack_datetime(value: datetime) -> bytes:
+    fields = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold)
+    offset = value.utcoffset()
+    return _moment.pack(*fields) if offset is None else _moment_aware.pack(*fields, offset // _MICROSECOND)
+
+
+def _read_datetime(data: bytes) -> datetime:
+    if len(data) == _moment.size:
+        year, month, day, hour, minute, second, micro, fold = _moment.unpack(data)
+        return datetime(year, month, day, hour, minute, second, micro, fold=fold)  # noqa: DTZ001 - it was naive
+    year, month, day, hour, minute, second, micro, fold, offset = _moment_aware.unpack(data)
+    return datetime(year, month, day, hour, minute, second, micro, _zone(offset), fold=fold)
+
+
+@lru_cache(maxsize=256)
+def _zone(offset_us: int) -> tzinfo:
+    return timezone(timedelta(microseconds=offset_us)) if offset_us else UTC
+
+
+def _read_extension(code: int, data: bytes, unpack: Callable[[bytes], Any] | None = None) -> Any:
+    unpack = unpack or _unpack
+    if code == _TUPLE:
+        return tuple(unpack(data))
+    if code == _RECORD:
+        fields, elements, extra = unpack(data)
+        return _build(tuple(fields), tuple(elements), extra)
+    if code == _BIG_INT:
+        return int.from_bytes(data, "big", signed=True)
+    if code == _DECIMAL:
+        return Decimal(data.decode())
+    if code == _DATE:
+        return date.fromordinal(*_ordinal.unpack(data))
+    if code == _DATETIME:
+        return _read_datetime(data)
+    raise ValueError(f"unknown extension type {code}")
+
+
+_unpack = partial(msgpack.unpackb, ext_hook=_read_extension, strict_map_key=False)
+_unpack_surrogates = partial(msgpack.unpackb, strict_map_key=False, unicode_errors="surrogatepass")
+_unpack_surrogates.keywords["ext_hook"] = partial(_read_extension, unpack=_unpack_surrogates)
+_UNREADABLE = (ValueError, TypeError, IndexError, ArithmeticError, struct.error, msgpack.exceptions.UnpackException)
+
+
+def _damaged(data: bytes) -> StateCorruptedError:
+    return StateCorruptedError(f"{data[:80]!r} is not the encoding of a value", data=data[:80])

@@ -1,0 +1,179 @@
+"""Wires streams and bolts into a topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from statefx.errors import TopologyError
+from statefx.operators import DEFAULT_STREAM, Bolt, Committer, Stateful
+from statefx.topology import checks
+from statefx.topology.graph import Component, Edge, Grouping, Topology
+from statefx.topology.order import topological
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A grouping as it was declared, before anything is known of its source."""
+
+    source: str
+    stream: str
+    grouping: Grouping
+
+
+@dataclass(frozen=True, slots=True)
+class BoltDeclarer:
+    """Declares the inputs of one bolt; every method returns the declarer, to be chained.
+
+    Every grouping takes the id of a stream or bolt, which may be declared later, and optionally one of its streams.
+    The same stream may be given twice; its rows then come twice.
+    """
+
+    id: str
+    wires: list[Wire] = field(default_factory=list)
+
+    def shuffleGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Spread rows evenly over the tasks."""
+        return self._add(source, stream, Grouping("shuffle"))
+
+    def fieldsGrouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Send rows that are equal in `fields` to the same task."""
+        return self._add(source, stream, Grouping("fields", self._keys("fieldsGrouping", source, fields)))
+
+    def globalGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Send all rows to task 0."""
+        return self._add(source, stream, Grouping("global"))
+
+    def allGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Send every row to every task."""
+        return self._add(source, stream, Grouping("all"))
+
+    def noneGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Say that it does not matter which task a row goes to."""
+        return self._add(source, stream, Grouping("none"))
+
+    def localOrShuffleGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Keep rows in the sender's own process where it has a task of this bolt, else spread them evenly."""
+        return self._add(source, stream, Grouping("local"))
+
+    def directGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Send each row to the task that the sender names in ``collector.emit(..., task=n)``."""
+        return self._add(source, stream, Grouping("direct"))
+
+    def partialKeyGrouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Send rows that are equal in `fields` to one of two tasks, the less loaded: evens out a few heavy keys."""
+        return self._add(source, stream, Grouping("partialKey", self._keys("partialKeyGrouping", source, fields)))
+
+    def _add(self, source: str, stream: str, grouping: Grouping) -> BoltDeclarer:
+        for what, value in (("source", source), ("stream", stream)):
+            if not isinstance(value, str):
+                raise TopologyError(
+                    f"bolt {self.id!r}: a {grouping.kind} grouping's {what} is an id, not {value!r}", component=self.id
+                )
+        self.wires.append(Wire(source, stream, grouping))
+        return self
+
+    def _keys(self, name: str, source: str, fields: tuple[str, ...]) -> tuple[str, ...]:
+        if not fields or not all(isinstance(one, str) for one in fields):
+            raise TopologyError(
+                f"bolt {self.id!r}: {name}({source!r}, ...) needs the names of one or more fields, as in "
+                f'{name}({source!r}, "word")',
+                component=self.id,
+            )
+        return fields
+
+
+class TopologyBuilder:
+    """Collects streams and bolts; ``createTopology`` checks them and freezes the result.
+
+    Parameters
+    ----------
+    name : str
+        The topology's name; part of what its checkpoint is recognised by.
+
+    Examples
+    --------
+    ::
+
+        builder = TopologyBuilder("word-count")
+        builder.setStream("lines", spark.readStream.text("corpus/"))
+        builder.setBolt("split", SplitSentence(), parallelism=2).shuffleGrouping("lines")
+        builder.setBolt("count", WordCount(), parallelism=2).fieldsGrouping("split", "word")
+        topology = builder.createTopology()
+    """
+
+    def __init__(self, name: str) -> None:
+        checks.check_name(name)
+        self.name = name
+        self._components: dict[str, Component] = {}
+        self._declarers: dict[str, BoltDeclarer] = {}
+
+    def setStream(self, id: str, dataframe: Any) -> None:
+        """Add a DataFrame, streaming or batch, as a source of rows.
+
+        Parameters
+        ----------
+        id : str
+            Letters, digits, ``_``, ``-`` and ``.``; not used before.
+        dataframe : pyspark.sql.DataFrame
+            All of a topology's DataFrames are streaming or all are batch, and of one session.
+
+        Raises
+        ------
+        TopologyError
+            The id can't be used, it isn't a DataFrame, or a column's type can't travel to a bolt.
+        """
+        checks.check_id(id, self._components)
+        schema = checks.stream_schema(id, dataframe)
+        self._components[id] = Component(id, 0, {DEFAULT_STREAM: schema}, None, dataframe)
+
+    def setBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
+        """Add a bolt; declare its inputs on what is returned.
+
+        Parameters
+        ----------
+        id : str
+            Letters, digits, ``_``, ``-`` and ``.``; not used before. Names the bolt's state in the checkpoint.
+        bolt : Bolt
+            The object, not the class; it is pickled to the executors. One object may be added under several ids.
+        parallelism : int
+            The number of tasks, 1 or more. For a stateful bolt it is part of the checkpoint's identity.
+
+        Raises
+        ------
+        TopologyError
+            The id or the parallelism can't be used, it isn't a bolt, or its ``outputFields`` is malformed.
+        """
+        return self._set(id, bolt, parallelism, isinstance(bolt, (Committer, Stateful)))
+
+    def setCommitterBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
+        """Add a bolt whose effects are ordered by txid, as if it were marked ``Committer``; see `setBolt`."""
+        return self._set(id, bolt, parallelism, committer=True)
+
+    def createTopology(self) -> Topology:
+        """Check how everything is wired and return the topology.
+
+        Raises
+        ------
+        TopologyError
+            Names the component and what to do; nothing has been started.
+        """
+        components = self._components
+        checks.check_streams(self.name, list(components.values()))
+        wires = {id: declarer.wires for id, declarer in self._declarers.items()}
+        for id, given in wires.items():
+            checks.check_inputs(id, components, given)
+        ordered = topological(list(components), {id: [wire.source for wire in given] for id, given in wires.items()})
+        declared = [(id, wire) for id in ordered for wire in wires.get(id, ())]
+        edges = tuple(
+            Edge(number, wire.source, wire.stream, id, wire.grouping) for number, (id, wire) in enumerate(declared)
+        )
+        checks.check_edges(components, edges)
+        return Topology(self.name, tuple(components[id] for id in ordered), edges)
+
+    def _set(self, id: str, bolt: Bolt, parallelism: int, committer: bool) -> BoltDeclarer:
+        checks.check_id(id, self._components)
+        checks.check_bolt(id, bolt, parallelism)
+        self._components[id] = Component(id, parallelism, checks.bolt_streams(id, bolt), bolt, None, committer)
+        self._declarers[id] = BoltDeclarer(id)
+        return self._declarers[id]

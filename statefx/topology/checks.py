@@ -1,0 +1,207 @@
+"""What must hold of a topology before Spark starts; every refusal names the thing and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from statefx.errors import TopologyError
+from statefx.operators import DEFAULT_STREAM, Bolt, parse_schema, parse_streams
+from statefx.operators.schema import to_ddl_type
+from statefx.topology.graph import KEYED, Component, Edge
+
+if TYPE_CHECKING:
+    from statefx.topology.builder import Wire
+
+ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+ID_LENGTH_MAX = 128
+PARALLELISM_MAX = 100_000
+
+
+def check_name(name: Any) -> None:
+    """Refuse what can't name a topology."""
+    if not isinstance(name, str) or not name.strip():
+        raise TopologyError(f"the name of a topology is a text that is not empty, not {name!r}")
+
+
+def check_id(id: Any, taken: Iterable[str]) -> None:
+    """Refuse an id that can't name a folder, or is taken."""
+    if not isinstance(id, str) or not ID.fullmatch(id) or id.startswith("__") or len(id) > ID_LENGTH_MAX:
+        raise TopologyError(
+            f"{id!r} can't be a component's id, because it names a folder: use letters, digits, '_', '-' and '.', "
+            f"not beginning with '.' or '__', at most {ID_LENGTH_MAX} of them",
+            component=id,
+        )
+    if id in taken:
+        raise TopologyError(f"the id {id!r} is already used; give every stream and bolt its own", component=id)
+
+
+def stream_schema(id: str, dataframe: Any) -> pa.Schema:
+    """Return the Arrow schema of a DataFrame."""
+    if isinstance(dataframe, type) or not (hasattr(dataframe, "schema") and hasattr(dataframe, "isStreaming")):
+        raise TopologyError(
+            f"stream {id!r} is {_kind(dataframe)}, not a DataFrame; pass one, such as spark.readStream.text(...)",
+            component=id,
+        )
+    try:
+        return parse_schema(dataframe.schema)
+    except TopologyError as error:
+        raise TopologyError(f"stream {id!r}: {error.message}", **{**error.data, "component": id}) from None
+
+
+def check_bolt(id: str, bolt: Any, parallelism: Any) -> None:
+    """Refuse what isn't a bolt, and a parallelism that isn't a number of tasks."""
+    if isinstance(bolt, type) and issubclass(bolt, Bolt):
+        raise TopologyError(
+            f"bolt {id!r} is the class {bolt.__name__}; pass an object: {bolt.__name__}()", component=id
+        )
+    if not isinstance(bolt, Bolt):
+        raise TopologyError(
+            f"bolt {id!r} is {_kind(bolt)}, not a Bolt; derive its class from BasicBolt or StatefulBolt", component=id
+        )
+    if not isinstance(parallelism, int) or isinstance(parallelism, bool) or not 1 <= parallelism <= PARALLELISM_MAX:
+        raise TopologyError(
+            f"bolt {id!r}: parallelism is a whole number from 1 to {PARALLELISM_MAX}, not {parallelism!r}", component=id
+        )
+
+
+def bolt_streams(id: str, bolt: Bolt) -> dict[str, pa.Schema]:
+    """Return the schemas of the streams that a bolt emits."""
+    try:
+        return parse_streams(bolt.outputFields)
+    except TopologyError as error:
+        raise TopologyError(
+            f"bolt {id!r}: outputFields of {type(bolt).__name__}: {error.message}", **{**error.data, "component": id}
+        ) from None
+
+
+def check_streams(name: str, components: Sequence[Component]) -> None:
+    """Refuse a topology without a stream, and DataFrames that can't run in one query."""
+    streams = [component for component in components if component.is_stream]
+    if not streams:
+        raise TopologyError(f"topology {name!r} has no stream; add a DataFrame with setStream")
+    first = streams[0]
+    for other in streams[1:]:
+        if first.dataframe.isStreaming != other.dataframe.isStreaming:
+            live, batch = (first, other) if first.dataframe.isStreaming else (other, first)
+            raise TopologyError(
+                f"{live.id!r} is a streaming DataFrame and {batch.id!r} a batch one; one topology takes one kind. "
+                f"Read both with readStream, or both with read.",
+                components=(live.id, batch.id),
+            )
+        if getattr(first.dataframe, "sparkSession", None) is not getattr(other.dataframe, "sparkSession", None):
+            raise TopologyError(
+                f"the DataFrames {first.id!r} and {other.id!r} belong to different sessions; "
+                f"make both with the session that is given to submit",
+                components=(first.id, other.id),
+            )
+
+
+def check_inputs(id: str, components: Mapping[str, Component], wires: Sequence[Wire]) -> None:
+    """Refuse a bolt without inputs, and inputs from what isn't there."""
+    if not wires:
+        raise TopologyError(
+            f"bolt {id!r} has no input; chain a grouping to its setBolt, such as .shuffleGrouping(...)", component=id
+        )
+    for wire in wires:
+        if wire.source not in components:
+            raise TopologyError(
+                f"bolt {id!r} reads {wire.source!r}, which is not in the topology; {_nearest(wire.source, components)}",
+                component=id,
+                source=wire.source,
+            )
+        source = components[wire.source]
+        if wire.stream not in source.outputs:
+            there = f"its streams are {', '.join(source.outputs)}" if source.outputs else "it emits nothing"
+            raise TopologyError(
+                f"bolt {id!r} reads stream {wire.stream!r} of {source.id!r}, which does not declare it ({there}). "
+                f"{_remedy(source, wire.stream)}",
+                component=id,
+                source=source.id,
+                stream=wire.stream,
+            )
+        if source.is_stream and wire.grouping.kind == "direct":
+            raise TopologyError(
+                f"bolt {id!r} reads {source.id!r} by directGrouping, but a DataFrame names no tasks; use another "
+                f"grouping, or a bolt between them that emits with task=",
+                component=id,
+                source=source.id,
+            )
+        _check_fields(id, wire, source.outputs[wire.stream])
+
+
+def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> None:
+    """Refuse streams that nobody reads, and keys of different types that meet in one bolt."""
+    read = {edge.source for edge in edges}
+    for component in components.values():
+        if component.is_stream and component.id not in read:
+            raise TopologyError(
+                f"nobody reads the stream {component.id!r}; give a bolt a grouping of it, or take it out",
+                component=component.id,
+            )
+    first: dict[str, Edge] = {}
+    for edge in edges:
+        if edge.grouping.kind in KEYED:
+            _check_same_types(components, first.setdefault(edge.target, edge), edge)
+
+
+def _check_fields(id: str, wire: Wire, schema: pa.Schema) -> None:
+    for name in wire.grouping.fields:
+        if name not in schema.names:
+            raise TopologyError(
+                f"bolt {id!r} groups {wire.source!r} by {name!r}, a field that it doesn't have; its fields are "
+                f"{', '.join(schema.names)}",
+                component=id,
+                source=wire.source,
+                field=name,
+            )
+        if _holds_map(schema.field(name).type):
+            raise TopologyError(
+                f"bolt {id!r} groups {wire.source!r} by {name!r}, which holds a map; a map has no hash. Group by a "
+                f"value taken out of it.",
+                component=id,
+                source=wire.source,
+                field=name,
+            )
+
+
+def _check_same_types(components: Mapping[str, Component], first: Edge, other: Edge) -> None:
+    left, right = _key_types(components, first), _key_types(components, other)
+    if left != right:
+        raise TopologyError(
+            f"bolt {first.target!r} groups {first.source!r} by {first.grouping} of type ({', '.join(left)}) and "
+            f"{other.source!r} by {other.grouping} of type ({', '.join(right)}). Equal keys of different types have "
+            f"different hashes, and would go to different tasks: cast one side, or use two bolts.",
+            component=first.target,
+            sources=(first.source, other.source),
+        )
+
+
+def _key_types(components: Mapping[str, Component], edge: Edge) -> list[str]:
+    schema = components[edge.source].outputs[edge.stream]
+    # Whether nulls are allowed has no part in the hash.
+    return [to_ddl_type(schema.field(name).type).replace(" NOT NULL", "") for name in edge.grouping.fields]
+
+
+def _holds_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return any(_holds_map(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    return f"the nearest id is {difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]!r}"
+
+
+def _remedy(source: Component, stream: str) -> str:
+    if source.is_stream:
+        return f"A DataFrame has the stream {DEFAULT_STREAM!r} only."
+    return f"Add it to outputFields of {type(source.bolt).__name__}: {{{stream!r}: ...}}."
+
+
+def _kind(thing: Any) -> str:
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"

@@ -1,0 +1,72 @@
+"""What one run of a topology sends to its tasks, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statefx.state.registry import load_provider
+from statefx.state.store import Namespace, Snapshot, StateContext, StateProvider, Version
+from statefx.protocol.order import Order, task_key
+from statefx.topology.plan import Plan
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A compiled topology with all that its tasks need; the same for every transaction of a generation.
+
+    Attributes
+    ----------
+    name : str
+        The topology's.
+    plan : Plan
+    config : Mapping[str, Any]
+        What bolts see as ``context.config``.
+    provider : str
+        Dotted reference of the state provider, ``module:Class``.
+    options : Mapping[str, Any]
+        The provider's options.
+    lineage, generation : str, int
+    location : str
+        The checkpoint location.
+    cache : str
+        Folder on each executor for caches of state.
+    """
+
+    name: str
+    plan: Plan
+    config: Mapping[str, Any]
+    provider: str
+    options: Mapping[str, Any]
+    lineage: str
+    generation: int
+    location: str
+    cache: str
+
+    def build_provider(self) -> StateProvider:
+        """Build the state provider."""
+        return load_provider(self.provider, self.options)
+
+    def namespace(self, component: str, task: int) -> Namespace:
+        """Name the state of a task."""
+        return Namespace(self.lineage, component, task)
+
+    def folder(self, component: str, task: int) -> str:
+        """Folder of a task's state files."""
+        return os.path.join(self.location, "state", component, str(task))
+
+    def state_context(
+        self, order: Order, component: str, task: int, token: str = "", version: Version | None = None
+    ) -> StateContext:
+        """Say where the state of a task opens: at `version`, or at the one that `order` names."""
+        named = order.snapshots.get(task_key(component, task))
+        return StateContext(
+            generation=order.generation,
+            version=order.version(component, task) if version is None else version,
+            folder=self.folder(component, task),
+            cache=self.cache,
+            snapshot=None if named is None else Snapshot(named.version, named.checksum, named.size_bytes),
+            token=token,
+        )

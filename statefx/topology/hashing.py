@@ -1,0 +1,305 @@
+"""The hash of ``fieldsGrouping``: Spark SQL's ``xxhash64``, for Python values.
+
+A row goes to task ``hash mod parallelism``. DataFrames are routed by Spark and tuples by Python, and equal keys must
+meet in one task, so both hashes are one function, which never changes:
+
+- XXH64, seed 42; each value's hash is the seed of the next one; null leaves it as it is
+- boolean, tinyint, smallint, int and date as 4 bytes, bigint and timestamps (microseconds) as 8, little-endian
+- float and double by their bits, -0.0 as 0.0, every NaN as the one Java writes
+- decimals of up to 18 digits as unscaled bigint, longer ones as the fewest big-endian bytes of the unscaled value
+- strings as UTF-8; arrays and structs value by value
+- the result is signed
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+from xxhash import xxh64_intdigest as digest
+
+from statefx.errors import SchemaError
+
+SEED = 42
+SECOND_SEED = 43  # only partialKeyGrouping's second choice: free, but never changed
+LONG_DECIMAL_DIGITS = 18
+
+Row = Sequence[Any]
+RowHasher = Callable[[Row], int]
+Encode = Callable[[Any], bytes]
+Fold = Callable[[Any, int], int]
+
+_HALF, _WHOLE = 1 << 63, 1 << 64
+_INT, _LONG = struct.Struct("<i").pack, struct.Struct("<q").pack
+_FLOAT, _DOUBLE = struct.Struct("<f").pack, struct.Struct("<d").pack
+_FLOAT_NAN, _DOUBLE_NAN = _INT(0x7FC00000), _LONG(0x7FF8000000000000)
+_FLOAT_ZERO, _FLOAT_MINUS_ZERO = _FLOAT(0.0), _FLOAT(-0.0)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - timestamp_ntz has no zone
+_EXACT = Context(prec=100)
+_MISFITS = (struct.error, TypeError, ValueError, AttributeError, ArithmeticError, LookupError)
+
+
+def row_hasher(schema: pa.Schema, fields: Sequence[str], seed: int = SEED) -> RowHasher:
+    """Return the function that hashes the `fields` of a row.
+
+    Called by the runtime, once per edge and task.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The stream's schema.
+    fields : sequence of str
+        The key, in the order of the grouping.
+    seed : int
+        42 is Spark's.
+
+    Returns
+    -------
+    Callable
+        Takes a row's values in schema order; returns a signed 64-bit int, whose ``% parallelism`` is the task.
+        Raises SchemaError (with ``field``) for a value that the field can't hold.
+
+    Contract
+    --------
+    - Equal to ``xxhash64(fields...)`` of Spark SQL for every type but maps, which have no hash.
+    - A value is hashed as what Arrow makes of it: an int in a double field as a double, a naive datetime as UTC.
+
+    Examples
+    --------
+    >>> row_hasher(pa.schema([("word", pa.string()), ("count", pa.int64())]), ["word"])(("spark", 3))
+    -1960931134668248110
+    """
+    places = [schema.names.index(name) for name in fields]
+    kinds = [schema.field(place).type for place in places]
+    careful = _careful(schema, places, seed)
+    if len(places) == 1 and pa.types.is_string(kinds[0]):
+        return _one_string(places[0], seed, careful)
+    if len(places) == 1 and pa.types.is_int64(kinds[0]):
+        return _one_long(places[0], seed, careful)
+    if not any(pa.types.is_nested(kind) for kind in kinds):
+        return _flat([(place, _encoder(kind)) for place, kind in zip(places, kinds, strict=True)], seed, careful)
+    return _nested([(place, _fold(kind)) for place, kind in zip(places, kinds, strict=True)], seed, careful)
+
+
+def batch_hashes(batch: pa.RecordBatch, fields: Sequence[str], seed: int = SEED) -> list[int]:
+    """Return the hash of every row of an Arrow batch, as `row_hasher` does one by one."""
+    columns = [_countable(batch.column(batch.schema.get_field_index(name))) for name in fields]
+    schema = pa.schema([pa.field(name, column.type) for name, column in zip(fields, columns, strict=True)])
+    hasher = row_hasher(schema, fields, seed)
+    return list(map(hasher, zip(*(column.to_pylist() for column in columns), strict=True)))
+
+
+def partial_key_chooser(schema: pa.Schema, fields: Sequence[str], parallelism: int) -> RowHasher:
+    """Return the function that names the task a row goes to by ``partialKeyGrouping``.
+
+    Two hashes name two different tasks; the row goes to the one that this sender has sent fewer rows so far, the first
+    if they are even. So the rows of one key are in at most two tasks, and one heavy key is halved ("the power of both
+    choices", Nasir et al., ICDE 2015). Loads are counted per chooser: make a new one for every attempt, and the same
+    rows in the same order take the same ways.
+    """
+    if parallelism == 1:
+        return lambda row: 0
+    first, second = row_hasher(schema, fields), row_hasher(schema, fields, SECOND_SEED)
+    loads = [0] * parallelism
+
+    def choose(row: Row) -> int:
+        one = first(row) % parallelism
+        other = (one + 1 + second(row) % (parallelism - 1)) % parallelism
+        task = one if loads[one] <= loads[other] else other
+        loads[task] += 1
+        return task
+
+    return choose
+
+
+def _one_string(place: int, seed: int, careful: RowHasher) -> RowHasher:
+    start = _signed(seed)
+
+    def hash_string(row: Row) -> int:
+        try:
+            value = row[place]
+            if value is None:
+                return start
+            found = digest(value.encode(), seed)
+        except _MISFITS:
+            return careful(row)
+        return found if found < _HALF else found - _WHOLE
+
+    return hash_string
+
+
+def _one_long(place: int, seed: int, careful: RowHasher) -> RowHasher:
+    start = _signed(seed)
+
+    def hash_long(row: Row) -> int:
+        try:
+            value = row[place]
+            if value is None:
+                return start
+            found = digest(_LONG(value), seed)
+        except _MISFITS:
+            return careful(row)
+        return found if found < _HALF else found - _WHOLE
+
+    return hash_long
+
+
+def _flat(parts: list[tuple[int, Encode]], seed: int, careful: RowHasher) -> RowHasher:
+    def hash_flat(row: Row) -> int:
+        found = seed
+        try:
+            for place, encode in parts:
+                value = row[place]
+                if value is not None:
+                    found = digest(encode(value), found)
+        except _MISFITS:
+            return careful(row)
+        return found if found < _HALF else found - _WHOLE
+
+    return hash_flat
+
+
+def _nested(parts: list[tuple[int, Fold]], seed: int, careful: RowHasher) -> RowHasher:
+    def hash_nested(row: Row) -> int:
+        found = seed
+        try:
+            for place, fold in parts:
+                found = fold(row[place], found)
+        except _MISFITS:
+            return careful(row)
+        return _signed(found)
+
+    return hash_nested
+
+
+def _careful(schema: pa.Schema, places: list[int], seed: int) -> RowHasher:
+    """Return the slow way: let Arrow make of each value what will be sent, and hash that."""
+    parts = [(place, schema.field(place), _fold(schema.field(place).type)) for place in places]
+
+    def hash_carefully(row: Row) -> int:
+        if len(row) != len(schema):
+            raise SchemaError(f"{len(row)} values were emitted for the fields {', '.join(schema.names)}")
+        found = seed
+        for place, field, fold in parts:
+            try:
+                found = fold(pa.array([row[place]], field.type).to_pylist()[0], found)
+            except (pa.ArrowException, *_MISFITS) as error:
+                raise SchemaError(
+                    f"the field {field.name!r} is of type {field.type} and can't hold {row[place]!r} ({error})",
+                    field=field.name,
+                ) from error
+        return _signed(found)
+
+    return hash_carefully
+
+
+def _signed(found: int) -> int:
+    return found if found < _HALF else found - _WHOLE
+
+
+def _fold(kind: pa.DataType) -> Fold:
+    """Return the function that carries a hash on over one value, None included."""
+    if pa.types.is_list(kind):
+        return _fold_array(_fold(kind.value_type))
+    if pa.types.is_struct(kind):
+        return _fold_struct([(field.name, _fold(field.type)) for field in kind])
+    encode = _encoder(kind)
+    return lambda value, seed: seed if value is None else digest(encode(value), seed)
+
+
+def _fold_array(element: Fold) -> Fold:
+    def fold(values: Iterable[Any] | None, seed: int) -> int:
+        for value in values or ():
+            seed = element(value, seed)
+        return seed
+
+    return fold
+
+
+def _fold_struct(parts: list[tuple[str, Fold]]) -> Fold:
+    def fold(values: Any, seed: int) -> int:
+        if values is None:
+            return seed
+        by_name = isinstance(values, dict)
+        for place, (name, part) in enumerate(parts):
+            seed = part(values.get(name) if by_name else values[place], seed)
+        return seed
+
+    return fold
+
+
+def _encoder(kind: pa.DataType) -> Encode:
+    """Return the function that writes a value, not None, as the bytes that are hashed."""
+    if pa.types.is_decimal128(kind):
+        return _decimal(kind.precision, kind.scale)
+    if kind not in _ENCODERS:
+        raise TypeError(f"a value of type {kind} has no hash")
+    return _ENCODERS[kind]
+
+
+def _decimal(precision: int, scale: int) -> Encode:
+    def unscaled(value: Decimal) -> int:
+        return int(_EXACT.scaleb(value, scale))
+
+    def encode_long(value: Decimal) -> bytes:
+        return _LONG(unscaled(value))
+
+    def encode_bytes(value: Decimal) -> bytes:
+        number = unscaled(value)
+        bits = (number if number >= 0 else ~number).bit_length()
+        return number.to_bytes(bits // 8 + 1, "big", signed=True)
+
+    return encode_long if precision <= LONG_DECIMAL_DIGITS else encode_bytes
+
+
+def _float(value: float) -> bytes:
+    if math.isnan(value):
+        return _FLOAT_NAN
+    found = _FLOAT(value)
+    return _FLOAT_ZERO if found == _FLOAT_MINUS_ZERO else found  # a tiny double becomes -0.0 on the way
+
+
+def _double(value: float) -> bytes:
+    return _DOUBLE_NAN if math.isnan(value) else _DOUBLE(value + 0.0)  # -0.0 + 0.0 is 0.0
+
+
+def _binary(value: bytes) -> bytes:
+    return value
+
+
+def _date(value: date) -> bytes:
+    return _INT(value.toordinal() - _EPOCH_DAY)
+
+
+def _timestamp(value: datetime) -> bytes:
+    past = value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)
+    return _LONG((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds)
+
+
+_ENCODERS: dict[pa.DataType, Encode] = {
+    pa.bool_(): _INT,
+    pa.int8(): _INT,
+    pa.int16(): _INT,
+    pa.int32(): _INT,
+    pa.int64(): _LONG,
+    pa.float32(): _float,
+    pa.float64(): _double,
+    pa.string(): str.encode,
+    pa.binary(): _binary,
+    pa.date32(): _date,
+    pa.timestamp("us", tz="UTC"): _timestamp,
+    pa.timestamp("us"): _timestamp,
+}
+
+
+def _countable(column: pa.Array) -> pa.Array:
+    """Take dates and timestamps as the numbers they are hashed as: Python has no year 10000."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64())
+    return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column

@@ -1,0 +1,205 @@
+"""A topology compiled into levels: which tasks share a Spark task, and where every row goes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from statefx.operators import BasicBolt
+from statefx.topology.graph import Component, Edge, Grouping, Topology
+
+Task = tuple[str, int]
+_FUSABLE = {"shuffle", "local", "none"}
+
+INGEST = "__ingest-"
+"""Begins the name of the bolt that takes a raw DataFrame's rows to a later level."""
+
+
+class Ingest(BasicBolt):
+    """Takes a raw DataFrame's rows into the topology for bolts that are not at the first level."""
+
+    def execute(self, tup, collector):  # type: ignore[no-untyped-def]  # noqa: D102 - replaced by executeBatch
+        raise NotImplementedError
+
+    def executeBatch(self, batch, collector):  # type: ignore[no-untyped-def]  # noqa: D102, N802 - Storm's style
+        collector.emitBatch(batch)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where everything runs.
+
+    Attributes
+    ----------
+    components : Mapping[str, Component]
+        Bolts by id, without DataFrames, so that a plan can be sent to executors.
+    edges : tuple of Edge
+        All edges, in the order of their ids.
+    levels : tuple of tuple of tuple of (component, task)
+        ``levels[l][p]`` is the chain of tasks that Spark task `p` of stage `l` runs, first to last.
+    streams : Mapping[str, pa.Schema]
+        Raw DataFrames by id, in the order in which their columns stand in the united frame.
+    """
+
+    components: Mapping[str, Component]
+    edges: tuple[Edge, ...]
+    levels: tuple[tuple[tuple[Task, ...], ...], ...]
+    streams: Mapping[str, pa.Schema]
+
+    @cached_property
+    def place(self) -> Mapping[Task, tuple[int, int]]:
+        """Level and partition of every task."""
+        return {
+            task: (level, partition)
+            for level, slots in enumerate(self.levels)
+            for partition, chain in enumerate(slots)
+            for task in chain
+        }
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """Every task of the topology."""
+        return tuple(self.place)
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Number of each component, for compact addresses."""
+        return {name: i for i, name in enumerate(self.components)}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Component ids by number."""
+        return tuple(self.components)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, tuple[Edge, ...]]:
+        """Edges out of each bolt."""
+        return {name: tuple(e for e in self.edges if e.source == name) for name in self.components}
+
+    @cached_property
+    def inputs(self) -> Mapping[str, tuple[Edge, ...]]:
+        """Edges into each bolt."""
+        return {name: tuple(e for e in self.edges if e.target == name) for name in self.components}
+
+    @cached_property
+    def raw(self) -> tuple[Edge, ...]:
+        """Edges that start at a raw DataFrame."""
+        return tuple(e for e in self.edges if e.source not in self.components)
+
+    def fused(self, edge: Edge) -> bool:
+        """Tell whether the rows of `edge` stay inside their Spark task."""
+        if edge.source not in self.components:
+            return False
+        return self.place[edge.source, 0] == self.place[edge.target, 0]
+
+    @cached_property
+    def layout(self) -> Mapping[str, tuple[int, pa.Schema]]:
+        """First column and schema of each raw DataFrame in the frame that unites them all."""
+        start = 0
+        found: dict[str, tuple[int, pa.Schema]] = {}
+        for name, schema in self.streams.items():
+            found[name] = (start, schema)
+            start += len(schema)
+        return found
+
+    def raw_rows(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Cut the columns of one raw DataFrame out of the united frame's rows."""
+        start, schema = self.layout[edge.source]
+        columns = [batch.column(start + i).cast(field.type) for i, field in enumerate(schema)]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def follows(self, component: str) -> bool:
+        """Tell whether another task of the same Spark task reads from `component`."""
+        return any(self.fused(edge) for edge in self.outputs[component])
+
+    def channels(self, component: str, task: int) -> frozenset[tuple[int, str, int]]:
+        """Channels (edge, upstream component, upstream task) whose barriers close a task's input."""
+        found: set[tuple[int, str, int]] = set()
+        for edge in self.inputs[component]:
+            if edge.source not in self.components:
+                continue
+            if self.fused(edge):
+                found.add((edge.id, edge.source, task))
+            else:
+                found |= {(edge.id, edge.source, i) for i in range(self.components[edge.source].parallelism)}
+        return frozenset(found)
+
+    def multiplicity(self, edge: Edge) -> int:
+        """Rows received for each row emitted on `edge`."""
+        return self.components[edge.target].parallelism if edge.grouping.kind == "all" else 1
+
+
+def compile_plan(topology: Topology) -> Plan:
+    """Lay a topology out in levels.
+
+    A bolt's level is one more than the highest level it reads from. Neighbours joined by shuffle, localOrShuffle or
+    none with equal parallelism share a Spark task, when that source is the only one the consumer has.
+    """
+    bolts = {c.id: c for c in topology.components if c.bolt is not None}
+    edges = list(topology.edges)
+    chains = _chains(bolts, edges)
+    depth = _depths(bolts, edges, chains)
+    bolts, edges = _ingest_late_streams(topology, bolts, edges, depth)
+    chains = _chains(bolts, edges)
+    depth = _depths(bolts, edges, chains)
+    height = max(depth.values()) + 1
+    levels: list[list[tuple[Task, ...]]] = [[] for _ in range(height)]
+    for head, members in chains.items():
+        for task in range(bolts[head].parallelism):
+            levels[depth[head]].append(tuple((name, task) for name in members))
+    streams = {c.id: c.outputs["default"] for c in topology.components if c.bolt is None}
+    return Plan(bolts, tuple(edges), tuple(tuple(level) for level in levels), streams)
+
+
+def _chains(bolts: Mapping[str, Component], edges: list[Edge]) -> dict[str, list[str]]:
+    """Group bolts that share their Spark tasks; keyed by the first of each group."""
+    chains: dict[str, list[str]] = {}
+    head_of: dict[str, str] = {}
+    for name, bolt in bolts.items():
+        inputs = [e for e in edges if e.target == name]
+        sources = {e.source for e in inputs}
+        source = next(iter(sources))
+        fusable = (
+            len(sources) == 1
+            and source in bolts
+            and bolts[source].parallelism == bolt.parallelism
+            and all(e.grouping.kind in _FUSABLE for e in inputs)
+        )
+        head_of[name] = head_of[source] if fusable else name
+        chains.setdefault(head_of[name], []).append(name)
+    return chains
+
+
+def _depths(bolts: Mapping[str, Component], edges: list[Edge], chains: dict[str, list[str]]) -> dict[str, int]:
+    """Level of each bolt."""
+    head_of = {name: head for head, members in chains.items() for name in members}
+    depth: dict[str, int] = {}
+    for name in bolts:  # topological order
+        if head_of[name] != name:
+            depth[name] = depth[head_of[name]]
+            continue
+        sources = [e.source for e in edges if e.target == name and e.source in bolts]
+        depth[name] = 1 + max((depth[s] for s in sources), default=-1)
+    return depth
+
+
+def _ingest_late_streams(
+    topology: Topology, bolts: Mapping[str, Component], edges: list[Edge], depth: Mapping[str, int]
+) -> tuple[dict[str, Component], list[Edge]]:
+    """Put an ingesting bolt between a raw DataFrame and its consumers beyond the first level."""
+    grown: dict[str, Component] = {}
+    rewired: dict[int, Edge] = {}
+    added: list[Edge] = []
+    for stream in topology.components:
+        late = [e for e in edges if e.source == stream.id and stream.bolt is None and depth[e.target] > 0]
+        if not late:
+            continue
+        name = INGEST + stream.id
+        width = max(bolts[e.target].parallelism for e in late)
+        grown[name] = Component(id=name, parallelism=width, outputs=stream.outputs, bolt=Ingest())
+        added.append(Edge(len(edges) + len(added), stream.id, "default", name, Grouping("shuffle")))
+        rewired |= {e.id: replace(e, source=name) for e in late}
+    return grown | dict(bolts), [rewired.get(e.id, e) for e in edges] + added

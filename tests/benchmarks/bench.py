@@ -1,0 +1,202 @@
+"""The benchmarks: `make bench`, or `make bench ARGS="--quick"` for a look in a few minutes.
+
+Every case is one system run on one input. Each runs in a process of its own, one after the other, over the same
+files; the systems are the scripts in ``systems/`` (their arguments and their JSON: ``systems/measuring.py``). Prints
+a table for each group of cases, with ratios to the cases that the group is compared with, and writes all results to
+``build/bench.json``.
+
+Throughput is input rows over the wall-clock time between two commits as they stand on disk: that of the last warm-up
+batch and that of the last batch. So it holds everything between two batches, and nothing of the start. The times are
+the modification times of the files that commit (Spark: ``commits/<batch>``, which it writes last).
+
+A system is added by a script and its lines in `cases`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import inputs
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SYSTEMS = Path(__file__).resolve().parent / "systems"
+VALUES = {"throughput": ("rows_per_second", "rows/s"), "latency": ("trigger_ms_median", "ms, median")}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One system on one input.
+
+    Attributes
+    ----------
+    group : str
+        Heading of the table it stands in; ratios are taken within a group.
+    name : str
+        Its row in the table.
+    script : str
+        File in ``systems/``.
+    shape : inputs.Shape
+        The input.
+    warmup, batches : int
+        Batches before and after the clock starts.
+    options : tuple of str
+        More arguments for the script.
+    reference : bool
+        The other cases of the group are compared with it.
+    """
+
+    group: str
+    name: str
+    script: str
+    shape: inputs.Shape
+    warmup: int
+    batches: int
+    options: tuple[str, ...] = ()
+    reference: bool = False
+
+
+def cases(args: argparse.Namespace) -> list[Case]:
+    """Every case, in the order in which they are run."""
+    found: list[Case] = []
+    for keys in args.keys:
+        group, shape = f"Keyed count, {keys:,} keys, {args.rows:,} rows a batch", inputs.Shape(keys, args.rows)
+        found += [
+            # transformWithState is slow: it is given fewer batches, of the same input.
+            Case(group, "transformWithState (Row)", "spark_transform_with_state.py", shape,
+                 min(args.warmup, 3), min(args.batches, 10), reference=True),
+            Case(group, "groupBy().count()", "spark_native_count.py", shape,
+                 args.warmup, args.batches, reference=True),
+        ]  # fmt: skip
+    small = inputs.Shape(100, 100)
+    for session in ("default", "recommended"):
+        for stages in args.stages:
+            group = f"A nearly empty batch, {stages} Python stage{'s' * (stages > 1)}, {session} session"
+            options = ("--stages", str(stages), "--session", session)
+            found.append(
+                Case(group, "foreachBatch, does nothing", "spark_foreach_batch.py", small,
+                     args.warmup, args.batches, options, reference=True)
+            )  # fmt: skip
+    return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
+
+
+def run(case: Case, source: Path, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Run one case in its own process; the result, or what went wrong under ``error``."""
+    log = args.output.parent / f"{Path(case.script).stem}.log"
+    work = Path(tempfile.mkdtemp(dir=scratch))
+    data = inputs.select(source, case.warmup + case.batches, work / "input")
+    (work / "work").mkdir()
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, str(SYSTEMS / case.script), "--input", str(data), "--work", str(work / "work")]
+    for name, value in (("files", inputs.FILES), ("rows", case.shape.rows), ("keys", case.shape.keys),
+                        ("warmup", case.warmup), ("batches", case.batches)):  # fmt: skip
+        command += [f"--{name}", str(value)]
+    try:
+        done = subprocess.run(
+            [*command, *case.options], cwd=work, env=environment, capture_output=True, text=True,
+            timeout=args.timeout_secs, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            log.write_text(done.stdout + done.stderr, encoding="utf-8")
+            raise ChildProcessError(f"exit code {done.returncode}, all of it in {log}\n{done.stderr[-2000:]}")
+        result: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
+    except (ChildProcessError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+        result = {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return {"group": case.group, "name": case.name, "reference": case.reference, **result}
+
+
+def tables(results: list[dict[str, Any]]) -> str:
+    """The results as text, a table a group; a ratio is the value over that of the reference."""
+    lines: list[str] = []
+    for group in dict.fromkeys(result["group"] for result in results):
+        rows = [result for result in results if result["group"] == group]
+        references = [row for row in rows if row["reference"] and "error" not in row]
+        lines += ["", group]
+        lines.append(f"  {'':<34}{'':>12}  " + "".join(f"{'x ' + row['name']:>28}" for row in references))
+        for row in rows:
+            if "error" in row:
+                lines.append(f"  {row['name']:<34}{'failed':>12}")
+                continue
+            field, unit = VALUES[row["measure"]]
+            ratios = "".join(f"{row[field] / reference[field]:>28.2f}" for reference in references)
+            lines.append(f"  {row['name']:<34}{row[field]:>12,.0f}  {ratios}  {unit}")
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory_gb, 1),
+        "platform": platform.platform(),
+        "java_home": os.environ.get("JAVA_HOME"),
+        "load_average_at_start": os.getloadavg(),
+    }
+
+
+def parsed() -> argparse.Namespace:
+    """The command line; ``--quick`` changes the defaults, not what was given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small and few batches: does it run?, no figures")
+    parser.add_argument("--rows", type=int, help="rows a batch (500,000)")
+    parser.add_argument("--keys", type=int, nargs="+", help="numbers of distinct keys (1,000 100,000)")
+    parser.add_argument("--stages", type=int, nargs="+", help="Python stages of the nearly empty batch (1 2)")
+    parser.add_argument("--warmup", type=int, help="batches before the clock starts (10)")
+    parser.add_argument("--batches", type=int, help="batches that are measured (40)")
+    parser.add_argument("--only", metavar="TEXT", help="only cases whose group, name or script holds this text")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench.json")
+    parser.add_argument("--timeout-secs", type=float, default=1800, help="for one case (1,800)")
+    args = parser.parse_args()
+    full = {"rows": 500_000, "keys": [1_000, 100_000], "stages": [1, 2], "warmup": 10, "batches": 40}
+    quick = {"rows": 5_000, "keys": [1_000], "stages": [1], "warmup": 2, "batches": 3}
+    for name, value in (quick if args.quick else full).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    if args.warmup < 1 or args.batches < 1:
+        parser.error("--warmup and --batches are at least 1: the clock starts at the commit of the last warm-up batch")
+    return args
+
+
+def main() -> int:
+    """Run all cases; 1 if one of them failed."""
+    args = parsed()
+    todo = cases(args)
+    if not todo:
+        print(f"no case holds {args.only!r}", file=sys.stderr)
+        return 2
+    facts, results = machine(), []
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="statefx-bench-") as scratch:
+        sources = {
+            shape: inputs.make(Path(scratch), shape, max(c.warmup + c.batches for c in todo if c.shape == shape))
+            for shape in dict.fromkeys(case.shape for case in todo)
+        }
+        for number, case in enumerate(todo, 1):
+            started = time.monotonic()
+            result = run(case, sources[case.shape], Path(scratch), args)
+            results.append(result)
+            took = time.monotonic() - started
+            print(f"[{number}/{len(todo)}] {case.group}: {case.name} ({took:.0f} s)", file=sys.stderr, flush=True)
+            if "error" in result:
+                print(result["error"], file=sys.stderr, flush=True)
+    print(tables(results))
+    args.output.write_text(json.dumps({"machine": facts, "results": results}, indent=2) + "\n", encoding="utf-8")
+    print(f"\nwritten to {args.output}")
+    return int(any("error" in result for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

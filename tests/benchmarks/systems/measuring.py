@@ -1,0 +1,140 @@
+"""What every measured system shares: its arguments, its Spark session, and the JSON it prints.
+
+A system is a script of its own. It is called with the arguments of `arguments`, may write into ``--work``, and prints
+one JSON object as its last line of standard output: that of `throughput` or that of `latency`, with what it likes to
+add. Whatever else it prints is ignored, unless it fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+RECOMMENDED = {
+    # Over TCP, every Python stage waits about 40 ms for delayed ACKs. Must be there before the SparkContext is.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Spark's default for its own logs (Hadoop's FileContext) takes several times as long for a file on a local disk.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The arguments that every system takes; a system may add its own."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", type=Path, required=True, help="folder with the batches, one file-set for each")
+    parser.add_argument("--work", type=Path, required=True, help="empty folder for checkpoints and the like")
+    parser.add_argument("--files", type=int, required=True, help="files a batch (maxFilesPerTrigger)")
+    parser.add_argument("--rows", type=int, required=True, help="rows a batch")
+    parser.add_argument("--keys", type=int, required=True, help="distinct keys in the input")
+    parser.add_argument("--warmup", type=int, required=True, help="batches before the clock starts")
+    parser.add_argument("--batches", type=int, required=True, help="batches that are measured")
+    return parser
+
+
+def session(settings: Mapping[str, str]) -> SparkSession:
+    """A Spark session with two cores and `settings`."""
+    builder = SparkSession.builder.master("local[2]").appName("benchmark")
+    builder = builder.config("spark.driver.memory", "3g").config("spark.log.level", "ERROR")
+    # Progress is read once, at the end: keep that of all batches.
+    builder = builder.config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def words(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
+    """The input as a stream of one column, ``word string``, one file-set a batch."""
+    stream = spark.readStream.schema("word string").option("maxFilesPerTrigger", args.files)
+    return stream.parquet(str(args.input))
+
+
+def finish(query: StreamingQuery, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Wait for the end of a query over all of the input; return the progress of its batches, checked."""
+    query.awaitTermination()
+    progress = [json.loads(p.json) for p in query.recentProgress]
+    progress = [p for p in progress if p["numInputRows"]]
+    rows = [p["numInputRows"] for p in progress]
+    if rows != [args.rows] * (args.warmup + args.batches):
+        raise RuntimeError(f"expected {args.warmup + args.batches} batches of {args.rows} rows, got {rows}")
+    return progress
+
+
+def commit_times(checkpoint: Path, batches: int) -> list[float]:
+    """When Spark committed each batch: modification times of its commit log's files, in seconds."""
+    return [(checkpoint / "commits" / str(batch)).stat().st_mtime_ns / 1e9 for batch in range(batches)]
+
+
+def throughput(args: argparse.Namespace, committed: Sequence[float], **more: Any) -> None:
+    """Print the result of a system that was given all of the input at once.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        What `arguments` parsed.
+    committed : sequence of float
+        For each batch, warm-up included, the wall-clock time in seconds at which it was durably committed, taken
+        from the file that commits it (Spark: ``commits/<batch>``; statefx: the log's COMMITTED record).
+    **more : Any
+        Facts worth keeping, such as ``state_rows``.
+    """
+    if len(committed) != args.warmup + args.batches:
+        raise RuntimeError(f"expected {args.warmup + args.batches} commits, got {len(committed)}")
+    measured = committed[args.warmup - 1 :]
+    seconds = measured[-1] - measured[0]
+    rows = args.rows * args.batches
+    gaps = [round((b - a) * 1000, 1) for a, b in itertools.pairwise(measured)]
+    _print(
+        args,
+        measure="throughput",
+        rows_per_second=rows / seconds,
+        rows=rows,
+        seconds=seconds,
+        batch_ms_median=statistics.median(gaps),
+        batch_ms=gaps,
+        **more,
+    )
+
+
+def latency(args: argparse.Namespace, trigger_ms: Sequence[float], **more: Any) -> None:
+    """Print the result of a system that is measured by how long a trigger takes.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        What `arguments` parsed.
+    trigger_ms : sequence of float
+        ``durationMs.triggerExecution`` of each batch, warm-up included.
+    **more : Any
+        Facts worth keeping.
+    """
+    measured = list(trigger_ms[args.warmup :])
+    if len(measured) != args.batches:
+        raise RuntimeError(f"expected {args.batches} measured batches, got {len(measured)}")
+    _print(args, measure="latency", trigger_ms_median=statistics.median(measured), trigger_ms=measured, **more)
+
+
+def _print(args: argparse.Namespace, **result: Any) -> None:
+    asked = {name: getattr(args, name) for name in ("files", "rows", "keys", "warmup", "batches")}
+    versions = {"python": platform.python_version(), "pyspark": pyspark.__version__}
+    print(json.dumps({**result, "asked": asked, "versions": versions}), flush=True)

@@ -1,0 +1,65 @@
+"""Lives of a topology, as records."""
+
+from __future__ import annotations
+
+from statefx.coordinator.records import (
+    BatchInput,
+    Committed,
+    Committing,
+    Generation,
+    Lineage,
+    Preparing,
+    Processed,
+    Record,
+    RolledBack,
+    StreamInput,
+)
+from statefx.protocol.identity import Version
+from statefx.protocol.order import SnapshotName
+
+BEGINNING: list[Record] = [
+    Lineage("lineage-1"),
+    Generation(1, "/data/check", {"name": "word-count", "stateful": {"count": {"parallelism": 2}}}, "2024-01-01"),
+]
+
+
+def offsets(txid: int) -> StreamInput:
+    return StreamInput("query-1", txid - 1, f'v1\n{{"batchId":{txid - 1}}}\n{{"logOffset":{txid}}}')
+
+
+def preparing(txid: int, attempt: int = 0, generation: int = 1) -> Preparing:
+    return Preparing(txid, attempt, generation, offsets(txid))
+
+
+def committing(txid: int, attempt: int = 0, generation: int = 1, **fields: object) -> Committing:
+    tokens = {f"count/{task}": f"token-{txid}-{attempt}-{task}" for task in (0, 1)}
+    sizes = dict.fromkeys(tokens, 10 * txid)
+    return Committing(txid, attempt, generation, tokens, prepared_bytes=sizes, **fields)  # type: ignore[arg-type]
+
+
+def transaction(txid: int, generation: int = 1) -> list[Record]:
+    return [preparing(txid, 0, generation), committing(txid, 0, generation), Committed(txid, {"lines": txid})]
+
+
+def snapshot(txid: int, task: int = 0) -> SnapshotName:
+    return SnapshotName(Version(txid, f"token-{txid}-0-{task}"), f"sum-{txid}", 100 * txid)
+
+
+EVENTFUL: list[Record] = [
+    *BEGINNING,
+    *transaction(1),
+    preparing(2),
+    RolledBack(2, 0, "the feed is stale"),
+    preparing(2, 1),
+    Processed(2, 1, {"spout": [1, 2.5, None]}),
+    preparing(3),
+    committing(2, 1, snapshots={"count/0": snapshot(1)}, hooks=("count/1",)),
+    Generation(2, "/data/check", {"name": "word-count"}, "2024-01-02"),
+    Committed(2),
+    RolledBack(3, 0, "restart"),
+    Preparing(3, 1, 2, BatchInput("monday")),
+    Committing(3, 1, 2, {"count/0": "c"}, {}, {"count/0": 7}),
+    Committed(3),
+    Generation(3, "/data/moved", {"name": "word-count"}, "2024-01-03"),
+    preparing(4, 0, 3),
+]

@@ -1,0 +1,237 @@
+import os
+
+import pytest
+
+from statefx.coordinator.entries import digest, entry_of, entry_path, numbers, read_entry
+from statefx.coordinator.fold import fold
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.records import Checkpoint, Committed, Generation, Lineage, RolledBack
+from statefx.errors import (
+    CheckpointError,
+    CheckpointFormatError,
+    FencedError,
+    StateCorruptedError,
+    StatePhaseError,
+)
+from tests.coordinator.histories import BEGINNING, EVENTFUL, committing, preparing, transaction
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path / "checkpoint" / "transactions")
+
+
+def filled(folder, records=EVENTFUL, limit=100):
+    log = TransactionLog(folder, limit)
+    for record in records:
+        log.append(record)
+    return log
+
+
+def test_records_are_numbered_from_one_and_read_back(folder):
+    log = TransactionLog(folder)
+    assert [log.append(record) for record in EVENTFUL] == list(range(1, len(EVENTFUL) + 1))
+    assert log.state == fold(EVENTFUL) == read_state(folder) == TransactionLog(folder).state
+    assert [read_entry(folder, number).record for number in numbers(folder)] == EVENTFUL
+
+
+def test_nothing_but_records_is_left_in_the_folder(folder):
+    filled(folder)
+    assert sorted(os.listdir(folder)) == [f"{number:020d}.json" for number in range(1, len(EVENTFUL) + 1)]
+
+
+def test_an_empty_log_is_empty_and_a_missing_one_is_an_error(folder):
+    with pytest.raises(CheckpointError, match="no transaction log"):
+        read_state(folder)
+    assert not os.path.exists(folder)
+    assert TransactionLog(folder).state == read_state(folder) == fold([])
+
+
+def test_a_record_that_can_not_follow_is_refused_before_anything_is_written(folder):
+    log = filled(folder, BEGINNING)
+    with pytest.raises(StatePhaseError, match="nothing was written"):
+        log.append(Committed(1))
+    assert numbers(folder) == [1, 2]
+    assert log.append(preparing(1)) == 3
+
+
+def test_what_the_caller_changes_later_changes_no_state(folder):
+    log = TransactionLog(folder)
+    log.append(Lineage("l"))
+    identity = {"components": ("a", "b")}
+    log.append(Generation(1, "/", identity, "now"))
+    identity["components"] = ()
+    assert log.state.topology == {"components": ["a", "b"]}
+    log.fold()
+    assert read_state(folder) == log.state
+
+
+def test_what_json_can_not_hold_is_refused_before_anything_is_written(folder):
+    log = filled(folder, BEGINNING[:1])
+    with pytest.raises(TypeError):
+        log.append(Generation(1, "/", {"components": {1, 2}}, "now"))
+    assert log.append(BEGINNING[1]) == 2
+
+
+# Folding
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+def test_folding_changes_nothing_but_the_number_of_files(folder, limit):
+    log = filled(folder, limit=limit)
+    assert log.state == fold(EVENTFUL) == read_state(folder) == TransactionLog(folder).state
+    assert len(numbers(folder)) <= limit + 1 or limit == 100
+
+
+def test_folding_keeps_the_newest_checkpoint_and_what_follows(folder):
+    log = filled(folder, limit=4)
+    kept = [read_entry(folder, number).record for number in numbers(folder)]
+    assert isinstance(kept[0], Checkpoint)
+    assert not any(isinstance(record, Checkpoint) for record in kept[1:])
+    assert numbers(folder)[-1] == log.number
+
+
+def test_numbers_are_never_used_again(folder):
+    log = filled(folder, BEGINNING)
+    log.fold()
+    log.fold()
+    assert numbers(folder) == [4]
+    assert TransactionLog(folder).append(preparing(1)) == 5
+
+
+def test_a_log_reopened_between_appends_folds_as_well(folder):
+    for record in EVENTFUL:
+        TransactionLog(folder, limit=3).append(record)
+    assert len(numbers(folder)) <= 4
+    assert read_state(folder) == fold(EVENTFUL)
+
+
+# Several writers
+
+
+def test_the_second_writer_of_a_number_is_fenced_and_stays_so(folder):
+    old, new = filled(folder, BEGINNING), TransactionLog(folder)
+    new.append(Generation(2, "/", {}, "now"))
+    before = old.state
+    for _ in range(2):
+        with pytest.raises(FencedError, match="another driver"):
+            old.append(preparing(1))
+    assert old.state is before
+    assert read_state(folder) == new.state
+
+
+def test_a_zombie_that_wins_an_old_number_after_folding_is_fenced(folder):
+    zombie = filled(folder, [*BEGINNING, preparing(1)])
+    successor = TransactionLog(folder)
+    for record in (Generation(2, "/", {}, "now"), RolledBack(1, 0, "restart"), preparing(1, 1, 2)):
+        successor.append(record)
+    successor.fold()
+    assert zombie.number + 1 not in numbers(folder)
+    with pytest.raises(FencedError, match="was won"):
+        zombie.append(committing(1))
+    assert zombie.number + 1 in numbers(folder)
+    assert zombie.state.committing is None
+    assert read_state(folder) == TransactionLog(folder).state == successor.state
+    successor.append(committing(1, 1, 2))
+    successor.fold()
+    assert numbers(folder) == [successor.number]
+
+
+def test_a_writer_whose_record_was_followed_before_it_looked_is_fenced_though_it_stands(folder, monkeypatch):
+    log = filled(folder, [*BEGINNING, preparing(1)])
+    real = os.link
+
+    def link(source, target):
+        real(source, target)
+        monkeypatch.undo()
+        TransactionLog(folder).append(Generation(2, "/", {}, "now"))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(FencedError):
+        log.append(committing(1))
+    assert read_state(folder).committing is not None
+
+
+# Damage
+
+
+def test_a_torn_record_is_named(folder):
+    filled(folder)
+    path = entry_path(folder, 5)
+    whole = open(path, "rb").read()
+    for length in range(len(whole)):
+        with open(path, "wb") as file:
+            file.write(whole[:length])
+        with pytest.raises(StateCorruptedError, match="Restore this file") as caught:
+            read_state(folder)
+        assert caught.value.path == path
+
+
+def test_a_flipped_bit_anywhere_is_seen(folder):
+    filled(folder, EVENTFUL[:6])
+    path = entry_path(folder, 4)
+    whole = open(path, "rb").read()
+    for at in range(len(whole)):
+        with open(path, "wb") as file:
+            file.write(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        expected = CheckpointFormatError if whole[:at] == b'{"format":' else StateCorruptedError
+        with pytest.raises(expected) as caught:
+            read_state(folder)
+        assert caught.value.path == path
+
+
+def test_a_record_that_was_edited_with_a_fitting_checksum_breaks_the_chain(folder):
+    filled(folder)
+    old = read_entry(folder, 4)
+    with open(entry_path(folder, 4), "wb") as file:
+        file.write(entry_of(4, old.previous, old.nonce, committing(1, 0, 1, hooks=("count/0",))).data)
+    with pytest.raises(StateCorruptedError, match="is not the record that 5 follows"):
+        read_state(folder)
+
+
+@pytest.mark.parametrize("missing", [1, 2, len(EVENTFUL) - 1])
+def test_a_missing_record_is_named(folder, missing):
+    filled(folder)
+    os.unlink(entry_path(folder, missing))
+    for reader in (read_state, TransactionLog):
+        with pytest.raises(StateCorruptedError, match="it is missing") as caught:
+            reader(folder)
+        assert caught.value.path == entry_path(folder, missing)
+
+
+def test_a_record_under_another_number_is_seen(folder):
+    log = filled(folder)
+    os.rename(entry_path(folder, log.number), entry_path(folder, log.number + 1))
+    with pytest.raises(StateCorruptedError, match=f"holds record {log.number}"):
+        read_state(folder)
+
+
+def test_a_record_that_can_not_stand_where_it_stands_is_named(folder):
+    log = filled(folder, BEGINNING)
+    entry = entry_of(3, digest(read_entry(folder, 2).data), "nonce", Committed(1))
+    with open(entry_path(folder, 3), "wb") as file:
+        file.write(entry.data)
+    with pytest.raises(StateCorruptedError, match="COMMITTED record can't stand here") as caught:
+        TransactionLog(folder)
+    assert caught.value.number == 3
+    assert log.number == 2
+
+
+def test_a_newer_format_is_refused_as_such(folder):
+    filled(folder, BEGINNING)
+    path = entry_path(folder, 2)
+    text = open(path).read()
+    with open(path, "w") as file:
+        file.write(text.replace('"format":1', '"format":2'))
+    with pytest.raises(CheckpointFormatError, match="newer release"):
+        TransactionLog(folder)
+
+
+def test_a_folder_that_changes_under_every_try_of_a_reader_ends_in_an_error(folder, monkeypatch):
+    filled(folder, [*BEGINNING, *transaction(1)])
+    os.unlink(entry_path(folder, 3))
+    listings = iter(range(1000))
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [*real(path), f"{1000 + next(listings):020d}.json"])
+    with pytest.raises(StateCorruptedError, match="changed under each of 10 readers"):
+        read_state(folder)

@@ -1,0 +1,214 @@
+"""The file system fails, or the process dies, at any call that the log makes."""
+
+import errno
+import os
+
+import pytest
+
+from statefx.coordinator.entries import entry_of, entry_path, numbers
+from statefx.coordinator.fold import fold
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.records import Generation
+from statefx.errors import CheckpointError, FencedError, LogOutcomeUnknownError
+from tests.coordinator.histories import BEGINNING, EVENTFUL, preparing
+
+CALLS = ("open", "write", "fsync", "link", "unlink", "listdir")
+
+
+class Killed(BaseException):
+    """The process is gone: no handler runs, and nothing that a ``finally`` tries has any effect."""
+
+
+def kill_at(monkeypatch, call, after):
+    """Die at the `call`-th durable call, before it or just after it has taken effect."""
+    made = {"calls": 0}
+
+    def dying(real):
+        def guarded(*arguments, **options):
+            made["calls"] += 1
+            if made["calls"] < call:
+                return real(*arguments, **options)
+            if made["calls"] == call and after:
+                real(*arguments, **options)
+            raise Killed
+
+        return guarded
+
+    for name in CALLS:
+        monkeypatch.setattr(os, name, dying(getattr(os, name)))
+
+
+def run_until_killed(folder, log_limit, done):
+    log = TransactionLog(folder, log_limit)
+    for record in EVENTFUL:
+        log.append(record)
+        done.append(record)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_death_at_every_call_leaves_the_old_log_or_the_new_one(tmp_path, monkeypatch, after):
+    for call in range(1, 2000):
+        folder, done = str(tmp_path / f"{call}"), []
+        with monkeypatch.context() as patched:
+            kill_at(patched, call, after)
+            try:
+                run_until_killed(folder, 4, done)
+            except Killed:
+                pass
+            else:
+                assert call > 100
+                return
+        log = TransactionLog(folder, 4)
+        reached = len(done) if log.state == fold(done) else len(done) + 1
+        assert log.state == read_state(folder) == fold(EVENTFUL[:reached])
+        for record in EVENTFUL[reached:]:
+            log.append(record)
+        assert log.state == read_state(folder) == fold(EVENTFUL)
+        log.fold()
+        assert os.listdir(folder) == [f"{log.number:020d}.json"]
+    pytest.fail("the script never ran to its end")
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = TransactionLog(tmp_path / "transactions")
+    for record in BEGINNING:
+        log.append(record)
+    return log
+
+
+def fail(monkeypatch, name, code, at=1, performs=False, times=1):
+    """Make the `at`-th call of os.`name` and the next ones raise, having taken effect or not."""
+    real, made = getattr(os, name), {"calls": 0}
+
+    def failing(*arguments, **options):
+        made["calls"] += 1
+        if not at <= made["calls"] < at + times:
+            return real(*arguments, **options)
+        if performs:
+            real(*arguments, **options)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, name, failing)
+
+
+@pytest.mark.parametrize("name", ["open", "write", "link"])
+def test_a_full_disk_leaves_everything_as_it_was_and_the_log_usable(log, monkeypatch, name):
+    before = log.state
+    with monkeypatch.context() as patched:
+        fail(patched, name, errno.ENOSPC)
+        with pytest.raises(CheckpointError, match="nothing was appended"):
+            log.append(preparing(1))
+    assert log.state is before
+    assert len(os.listdir(log.folder)) == 2
+    assert log.append(preparing(1)) == 3
+
+
+def test_a_write_that_takes_only_some_bytes_goes_on(log, monkeypatch):
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: real(file, bytes(data[:7])))
+    log.append(preparing(1))
+    assert read_state(log.folder) == log.state
+
+
+def test_after_a_failed_fsync_of_the_record_nothing_was_written_and_nothing_more_is(log, monkeypatch):
+    before = log.state
+    with monkeypatch.context() as patched:
+        fail(patched, "fsync", errno.EIO)
+        with pytest.raises(CheckpointError, match="nothing was appended"):
+            log.append(preparing(1))
+    with pytest.raises(CheckpointError):
+        log.append(preparing(1))
+    assert log.state is before
+    assert numbers(log.folder) == [1, 2]
+
+
+def test_after_a_failed_fsync_of_the_folder_the_outcome_is_unknown_and_nothing_more_is_written(log, monkeypatch):
+    before = log.state
+    with monkeypatch.context() as patched:
+        fail(patched, "fsync", errno.EIO, at=2)
+        with pytest.raises(LogOutcomeUnknownError, match="PREPARING"):
+            log.append(preparing(1))
+    with pytest.raises(LogOutcomeUnknownError):
+        log.append(preparing(1))
+    assert log.state is before
+    assert TransactionLog(log.folder).state == before.apply(preparing(1))
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT, errno.EEXIST])
+def test_a_lost_reply_is_read_back_and_found_done(log, monkeypatch, code):
+    fail(monkeypatch, "link", code, performs=True)
+    assert log.append(preparing(1)) == 3
+    assert log.state == read_state(log.folder)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT])
+def test_an_outcome_that_reading_back_does_not_tell_is_unknown(log, monkeypatch, code):
+    fail(monkeypatch, "link", code)
+    with pytest.raises(LogOutcomeUnknownError):
+        log.append(preparing(1))
+    with pytest.raises(LogOutcomeUnknownError):
+        log.append(preparing(1))
+
+
+def other_writes(folder, number):
+    entry = entry_of(number, "", "other", Generation(2, "/", {}, "now"))
+    with open(entry_path(folder, number), "wb") as file:
+        file.write(entry.data)
+
+
+def test_a_lost_reply_with_another_driver_in_place_is_a_fence(log, monkeypatch):
+    other_writes(log.folder, 3)
+    fail(monkeypatch, "link", errno.EIO)
+    with pytest.raises(FencedError):
+        log.append(preparing(1))
+    assert len(os.listdir(log.folder)) == 3
+
+
+def test_a_failed_link_with_a_log_that_has_gone_on_is_a_fence(log, monkeypatch):
+    other_writes(log.folder, 9)
+    fail(monkeypatch, "link", errno.ENOENT)
+    with pytest.raises(FencedError, match="gone on to record 9"):
+        log.append(preparing(1))
+
+
+def test_a_listing_that_fails_after_the_number_was_won_is_unknown(log, monkeypatch):
+    fail(monkeypatch, "listdir", errno.EIO)
+    with pytest.raises(LogOutcomeUnknownError):
+        log.append(preparing(1))
+
+
+def test_an_interrupted_append_refuses_the_next_one(log, monkeypatch):
+    def interrupted(_source, _target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append(preparing(1))
+    with pytest.raises(LogOutcomeUnknownError, match="open the log anew"):
+        log.append(preparing(1))
+
+
+def test_a_file_system_without_hard_links_is_named(log, monkeypatch):
+    fail(monkeypatch, "link", errno.EPERM)
+    with pytest.raises(CheckpointError, match="hard links"):
+        log.append(preparing(1))
+
+
+def test_old_files_that_can_not_be_deleted_do_no_harm(log, monkeypatch):
+    with monkeypatch.context() as patched:
+        fail(patched, "unlink", errno.EACCES, times=1000)
+        log.fold()
+    assert read_state(log.folder) == TransactionLog(log.folder).state == log.state
+    log.fold()
+    assert numbers(log.folder) == [log.number]
+
+
+def test_opening_makes_what_it_read_durable(log, monkeypatch):
+    synced = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), real(file)))
+    TransactionLog(log.folder)
+    assert synced == [os.stat(log.folder).st_ino]

@@ -1,0 +1,136 @@
+from dataclasses import replace
+
+import pytest
+
+from statefx.coordinator.entries import as_read
+from statefx.coordinator.fold import BATCH_IDS_KEPT, Growth, LogState, fold
+from statefx.coordinator.records import (
+    BatchInput,
+    Checkpoint,
+    Committed,
+    Committing,
+    Generation,
+    Lineage,
+    Preparing,
+    Processed,
+    RolledBack,
+    SpoutInput,
+)
+from statefx.errors import StateCorruptedError
+from statefx.protocol.identity import Version
+from statefx.protocol.transaction import Phase
+from tests.coordinator.histories import BEGINNING, EVENTFUL, committing, offsets, preparing, snapshot, transaction
+
+
+@pytest.mark.parametrize("record", [*EVENTFUL, Preparing(1, 0, 1, SpoutInput({"from": 3}))])
+def test_a_record_comes_back_from_json_as_it_was(record):
+    assert as_read(record) == record
+
+
+@pytest.mark.parametrize("length", range(len(EVENTFUL) + 1))
+def test_a_checkpoint_stands_for_everything_before_it(length):
+    state = fold(EVENTFUL[:length])
+    folded = LogState().apply(as_read(state.checkpoint()))
+    assert folded == state
+    assert fold([state.checkpoint(), *EVENTFUL[length:]]) == fold(EVENTFUL)
+
+
+def test_what_an_eventful_life_amounts_to():
+    state = fold(EVENTFUL)
+    assert (state.lineage, state.generation, state.location) == ("lineage-1", 3, "/data/moved")
+    assert state.committed == 3
+    assert [(entry.txid, entry.attempt, entry.phase) for entry in state.in_flight] == [(4, 0, Phase.PREPARING)]
+    assert (state.last_input, state.previous_input) == (BatchInput("monday"), offsets(2))
+    assert state.heads == {"count/0": Version(3, "c"), "count/1": Version(2, "token-2-1-1")}
+    assert state.snapshots == {"count/0": (snapshot(1),)}
+    assert state.growth == {"count/0": Growth(2, 27), "count/1": Growth(2, 30)}
+    assert state.last_batch_id == "monday"
+    assert state.next_attempt(4) == 1
+
+
+def test_the_attempt_number_outlives_a_rollback_and_a_restart():
+    state = fold([*BEGINNING, preparing(1), RolledBack(1, 0, "x"), Generation(2, "/", {}, "now")])
+    assert state.in_flight == ()
+    assert state.next_attempt(1) == 1
+    assert [str(action) for action in state.recovery()] == ["INITSTATE(0)", "PREPARE(1, 1)"]
+
+
+def test_heads_move_when_it_is_committed_and_can_be_foreseen_before():
+    state = fold([*BEGINNING, preparing(1), committing(1)])
+    assert state.head("count/0") == Version(0, "")
+    assert state.heads_to_come()["count/0"] == Version(1, "token-1-0-0")
+    assert state.apply(Committed(1)).heads == state.heads_to_come()
+
+
+def test_snapshots_count_as_soon_as_committing_names_them_and_two_are_kept():
+    state = fold(BEGINNING)
+    for txid in range(1, 6):
+        named = {"count/0": snapshot(txid - 1)} if txid > 1 else {}
+        state = state.apply(preparing(txid)).apply(committing(txid, snapshots=named))
+        assert state.snapshots.get("count/0", ())[-1:] == tuple(named.values())
+        state = state.apply(Committed(txid))
+    assert state.snapshots["count/0"] == (snapshot(3), snapshot(4))
+    assert state.growth["count/0"] == Growth(1, 50)
+    assert state.growth["count/1"] == Growth(5, 150)
+
+
+def test_batch_ids_are_remembered_up_to_a_limit():
+    state = fold([Lineage("l"), Generation(1, "/", {}, "now")])
+    for txid in range(1, BATCH_IDS_KEPT + 3):
+        begun = state.apply(Preparing(txid, 0, 1, BatchInput(f"day-{txid}")))
+        state = begun.apply(Committing(txid, 0, 1, {})).apply(Committed(txid))
+    assert (len(state.batch_ids), state.batch_ids[0]) == (BATCH_IDS_KEPT, "day-3")
+
+
+def test_applying_a_record_leaves_the_state_before_it_as_it_was():
+    states = [LogState()]
+    for record in EVENTFUL:
+        states.append(states[-1].apply(record))
+    assert states == [fold(EVENTFUL[:length]) for length in range(len(EVENTFUL) + 1)]
+
+
+P1 = [*BEGINNING, preparing(1)]
+C1 = [*P1, committing(1)]
+ILLEGAL = {
+    "generation before lineage": [BEGINNING[1]],
+    "the same lineage again": [*BEGINNING, BEGINNING[0]],
+    "a generation twice": [*BEGINNING, BEGINNING[1]],
+    "a generation left out": [*BEGINNING, Generation(3, "/", {}, "now")],
+    "prepare before a generation": [BEGINNING[0], Preparing(1, 0, 0, offsets(1))],
+    "prepare of an older generation": [*BEGINNING, Generation(2, "/", {}, "now"), preparing(1)],
+    "prepare of a txid left out": [*BEGINNING, preparing(2)],
+    "prepare of a committed txid": [*BEGINNING, *transaction(1), preparing(1, 1)],
+    "prepare twice": [*P1, preparing(1, 1)],
+    "prepare of an attempt that has been": [*P1, RolledBack(1, 0, "x"), preparing(1, 0)],
+    "prepare of an attempt left out": [*BEGINNING, preparing(1, 1)],
+    "processed twice": [*P1, Processed(1, 0), Processed(1, 0)],
+    "processed of another attempt": [*P1, Processed(1, 1)],
+    "committing without preparing": [*BEGINNING, committing(1)],
+    "committing of another attempt": [*P1, committing(1, 1)],
+    "committing twice": [*C1, committing(1)],
+    "committing out of order": [*P1, preparing(2), committing(2)],
+    "committing beside another": [*C1, preparing(2), committing(2)],
+    "committing what an older generation prepared": [
+        *P1,
+        Generation(2, "/", {}, "now"),
+        committing(1, 0, 2),
+    ],
+    "committed without committing": [*P1, Committed(1)],
+    "committed twice": [*C1, Committed(1), Committed(1)],
+    "committed of another": [*C1, Committed(2)],
+    "rolled back while committing": [*C1, RolledBack(1, 0, "x")],
+    "rolled back after committed": [*C1, Committed(1), RolledBack(1, 0, "x")],
+    "rolled back twice": [*P1, RolledBack(1, 0, "x"), RolledBack(1, 0, "x")],
+    "rolled back, another attempt": [*P1, RolledBack(1, 1, "x")],
+    "a checkpoint of something else": [*P1, fold(BEGINNING).checkpoint()],
+    "a checkpoint that can't be read": [Checkpoint({"lineage": "l"})],
+}
+
+
+@pytest.mark.parametrize("records", ILLEGAL.values(), ids=ILLEGAL.keys())
+def test_an_illegal_order_is_refused_at_the_record_that_breaks_it(records):
+    state = fold(records[:-1])
+    before = replace(state)
+    with pytest.raises(StateCorruptedError, match=records[-1].kind):
+        state.apply(records[-1])
+    assert state == before

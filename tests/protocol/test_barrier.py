@@ -1,0 +1,40 @@
+import msgpack
+import pytest
+
+from statefx.errors import StatefxError
+from statefx.protocol.barrier import Ack, Barrier, Failure
+from statefx.protocol.identity import TransactionAttempt
+
+BARRIER = Barrier(TransactionAttempt(2**40, 3), "splitß", 7, "token", {0: 5, 3: 2**33}, "the feed is stale")
+ACK = Ack(
+    TransactionAttempt(3, 1),
+    "count",
+    0,
+    "token",
+    {("split", 0): "a", ("split", 1): "b"},
+    {0: 5},
+    {1: 2, 2: 0},
+    Failure("fenced", "count", 0, "generation 4"),
+    1000,
+    (2, "head", "checksum", 12),
+    9,
+    {"seconds": 0.25, "restored": True},
+)
+
+
+@pytest.mark.parametrize("value", [BARRIER, ACK, Barrier(BARRIER.attempt, "a", 0, "t"), Ack(ACK.attempt, "a", 0, "t")])
+def test_what_is_packed_comes_out_equal(value):
+    assert type(value).unpack(value.pack()) == value
+
+
+def test_a_plain_barrier_is_small():
+    assert len(Barrier(TransactionAttempt(3, 0), "split", 1, "f" * 32, {0: 100}).pack()) < 64
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00", b"xx", ACK.pack(), BARRIER.pack()[:-3], msgpack.packb(("B", 2, [])), msgpack.packb(("B", 1, []))],
+)
+def test_what_is_not_a_barrier_of_this_version_names_the_remedy(data):
+    with pytest.raises(StatefxError, match="same statefx release"):
+        Barrier.unpack(data)

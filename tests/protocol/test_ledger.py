@@ -1,0 +1,112 @@
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
+
+ATTEMPT = TransactionAttempt(3, 0)
+# split (2) -fields-> count (3) -all-> total (2), and split -> total directly
+EDGES = [LedgerEdge(0, "split", "count"), LedgerEdge(1, "count", "total", 2), LedgerEdge(2, "split", "total")]
+WIDTH = {"split": 2, "count": 3, "total": 2}
+TASKS = [(name, task) for name, width in WIDTH.items() for task in range(width)]
+
+
+def run_of(tokens):
+    """The acks of one clean run in which each task prepared under its token."""
+    acks = []
+    for name, task in TASKS:
+        sources = {"split": [], "count": ["split"], "total": ["split", "count"]}[name]
+        seen = {(source, number): tokens[source, number] for source in sources for number in range(WIDTH[source])}
+        received = {"split": {}, "count": {0: 4}, "total": {1: 9, 2: 3}}[name]
+        emitted = {"split": {0: 6, 2: 3}, "count": {1: 3}, "total": {}}[name]
+        acks.append(Ack(ATTEMPT, name, task, tokens[name, task], seen, received, emitted))
+    return acks
+
+
+FIRST = {task: f"{task[0]}{task[1]}-first" for task in TASKS}
+
+
+def judged(acks):
+    ledger = AckLedger(ATTEMPT, TASKS, EDGES)
+    for ack in acks:
+        ledger.add(ack)
+    return ledger.judge()
+
+
+@given(st.permutations(run_of(FIRST)), st.data())
+def test_a_clean_run_is_complete_in_any_order_and_however_often_its_acks_come(acks, data):
+    again = data.draw(st.lists(st.sampled_from(acks)))
+    verdict = judged([*acks, *again])
+    assert isinstance(verdict, Complete)
+    assert verdict.tokens == FIRST
+
+
+@given(st.sampled_from(TASKS))
+def test_a_missing_ack_is_named(task):
+    verdict = judged([ack for ack in run_of(FIRST) if (ack.component, ack.task) != task])
+    assert isinstance(verdict, Incomplete)
+    assert (verdict.failure.kind, verdict.failure.component, verdict.failure.task) == ("missing", *task)
+
+
+@given(st.sets(st.sampled_from(TASKS), min_size=1), st.permutations(range(2 * len(TASKS))))
+def test_of_two_whole_runs_with_some_tasks_in_common_one_consistent_run_is_chosen(again, order):
+    second = {task: f"{FIRST[task]}-again" if task in again else FIRST[task] for task in TASKS}
+    acks = run_of(FIRST) + run_of(second)
+    verdict = judged([acks[index] for index in order])
+    assert isinstance(verdict, Complete)
+    for (name, number), ack in verdict.acks.items():
+        assert verdict.tokens[name, number] == ack.token
+        assert all(verdict.tokens[source] == token for source, token in ack.seen.items())
+
+
+@given(st.sampled_from([task for task in TASKS if task[0] != "split"]), st.data())
+def test_a_consumer_that_saw_another_token_makes_it_incomplete(task, data):
+    acks = run_of(FIRST)
+    index = TASKS.index(task)
+    source = data.draw(st.sampled_from(sorted(acks[index].seen)))
+    acks[index] = replace(acks[index], seen={**acks[index].seen, source: "another"})
+    verdict = judged(acks)
+    assert isinstance(verdict, Incomplete)
+    assert verdict.failure.kind == "misaligned"
+
+
+@given(st.sampled_from(TASKS), st.sampled_from([-1, 1]))
+def test_a_row_more_or_less_makes_it_incomplete(task, difference):
+    acks = run_of(FIRST)
+    index = TASKS.index(task)
+    name = "received" if task[0] == "total" else "emitted"
+    counts = dict(getattr(acks[index], name))
+    edge = min(counts)
+    counts[edge] += difference
+    acks[index] = replace(acks[index], **{name: counts})
+    assert isinstance(judged(acks), Incomplete)
+
+
+def test_a_consumer_that_saw_no_barrier_of_a_source_makes_it_incomplete():
+    acks = run_of(FIRST)
+    seen = dict(acks[-1].seen)
+    del seen["count", 1]
+    verdict = judged([*acks[:-1], replace(acks[-1], seen=seen)])
+    assert isinstance(verdict, Incomplete)
+    assert "count[1]" in verdict.failure.reason
+
+
+def test_acks_of_another_attempt_change_nothing():
+    ledger = AckLedger(ATTEMPT, TASKS, EDGES)
+    other = [replace(ack, attempt=TransactionAttempt(3, 1)) for ack in run_of(FIRST)]
+    assert [ledger.add(ack) for ack in other] == [False] * len(TASKS)
+    assert ledger.stale == other
+    assert isinstance(ledger.judge(), Incomplete)
+
+
+def test_an_ack_of_a_task_nobody_knows_makes_it_incomplete():
+    verdict = judged([*run_of(FIRST), Ack(ATTEMPT, "split", 2, "x", emitted={0: 1})])
+    assert isinstance(verdict, Incomplete)
+
+
+def test_an_ack_without_a_token_makes_it_incomplete():
+    acks = run_of(FIRST)
+    assert isinstance(judged([*acks[:-1], replace(acks[-1], token="")]), Incomplete)

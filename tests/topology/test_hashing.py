@@ -1,0 +1,164 @@
+"""fieldsGrouping's hash: pinned numbers, what Arrow would make of a value, and the choice of partialKeyGrouping."""
+
+import timeit
+from collections import Counter
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statefx.errors import SchemaError
+from statefx.operators import parse_schema, tuple_class
+from statefx.topology import batch_hashes, partial_key_chooser, row_hasher
+from tests.topology.vectors import VECTORS
+
+IDS = [ddl for ddl, _, _ in VECTORS]
+
+
+@pytest.mark.parametrize(("ddl", "rows", "hashes"), VECTORS, ids=IDS)
+def test_rows_hash_as_pinned(ddl, rows, hashes):
+    schema = parse_schema(ddl)
+    assert list(map(row_hasher(schema, schema.names), rows)) == hashes
+
+
+@pytest.mark.parametrize(("ddl", "rows", "hashes"), VECTORS, ids=IDS)
+def test_rows_that_have_travelled_as_arrow_hash_the_same(ddl, rows, hashes):
+    schema = parse_schema(ddl)
+    columns = [
+        pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    batch = pa.record_batch(columns, schema=schema)
+    travelled = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    assert list(map(row_hasher(schema, schema.names), travelled)) == hashes
+    assert batch_hashes(batch, schema.names) == hashes
+
+
+def hash_one(ddl, value):
+    return row_hasher(parse_schema(f"a {ddl}"), ["a"])((value,))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "given_value", "sent"),
+    [
+        ("double", 1, 1.0),
+        ("float", 1e300, float("inf")),
+        ("float", -1e-60, 0.0),
+        ("string", b"word", "word"),
+        ("binary", "word", b"word"),
+        ("binary", bytearray(b"word"), b"word"),
+        ("decimal(10,2)", 5, Decimal("5.00")),
+        ("decimal(10,2)", Decimal("1.5"), Decimal("1.50")),
+        ("timestamp", datetime(2020, 1, 1), datetime(2020, 1, 1, tzinfo=UTC)),
+        (
+            "timestamp",
+            datetime(2020, 1, 1, tzinfo=timezone(timedelta(hours=2))),
+            datetime(2019, 12, 31, 22, tzinfo=UTC),
+        ),
+        ("timestamp_ntz", datetime(2020, 1, 1, tzinfo=timezone(timedelta(hours=2))), datetime(2019, 12, 31, 22)),
+        ("date", datetime(2020, 1, 1, 23), datetime(2020, 1, 1).date()),
+        ("struct<x: int, y: string>", {"y": "b", "x": 1}, (1, "b")),
+        ("struct<x: int, y: string>", {"x": 1}, (1, None)),
+        ("struct<x: int, y: string>", [("x", 1), ("y", "b")], (1, "b")),
+        ("array<int>", (1, 2), [1, 2]),
+    ],
+)
+def test_a_value_is_hashed_as_what_arrow_sends(ddl, given_value, sent):
+    assert hash_one(ddl, given_value) == hash_one(ddl, sent)
+    kind = parse_schema(f"a {ddl}").field("a").type
+    assert pa.array([given_value], kind).equals(pa.array([sent], kind))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value"),
+    [("string", 5), ("bigint", "5"), ("bigint", 2**63), ("int", 2**31), ("date", "x"), ("string", "\ud800"),
+     ("decimal(5,2)", Decimal(10**9)), ("array<int>", ["x"]), ("timestamp", "now"), ("binary", 10**12)],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_is_a_schema_error_that_names_the_field(ddl, value):
+    with pytest.raises(SchemaError, match="the field 'a' is of type") as caught:
+        hash_one(ddl, value)
+    assert caught.value.field == "a"
+
+
+def test_a_row_of_another_length_is_a_schema_error():
+    with pytest.raises(SchemaError, match="1 values were emitted for the fields a, b"):
+        row_hasher(parse_schema("a string, b string"), ["b"])(("x",))
+
+
+def test_only_the_fields_named_count_and_their_order_matters():
+    schema = parse_schema("a string, b string")
+    hasher = row_hasher(schema, ["b"])
+    assert hasher(("x", "k")) == hasher(("y", "k")) != hasher(("x", "l"))
+    assert row_hasher(schema, ["a", "b"])(("x", "y")) == row_hasher(schema, ["b", "a"])(("y", "x"))
+    assert row_hasher(schema, ["a", "b"])(("x", "y")) != row_hasher(schema, ["b", "a"])(("x", "y"))
+
+
+def test_rows_may_be_tuples_of_a_stream_and_lists():
+    schema = parse_schema("word string, count bigint")
+    hasher = row_hasher(schema, ["count"])
+    assert hasher(tuple_class(schema)("a", 7)) == hasher(["a", 7]) == hasher(("a", 7))
+
+
+@given(st.integers(-(2**31), 2**31 - 1))
+def test_int_and_long_hash_differently(number):
+    assert hash_one("int", number) != hash_one("bigint", number)
+
+
+@given(
+    st.one_of(st.none(), st.text(st.characters(codec="utf-8"))), st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+)
+def test_the_quick_ways_for_one_string_and_one_long_agree_with_the_general_one(word, count):
+    schema = parse_schema("word string, count bigint, nothing int")
+    row = (word, count, None)
+    for field in ("word", "count"):
+        assert row_hasher(schema, [field])(row) == row_hasher(schema, [field, "nothing"])(row)
+
+
+def test_a_map_has_no_hash():
+    with pytest.raises(TypeError, match="map"):
+        row_hasher(parse_schema("a map<string, int>"), ["a"])
+
+
+def test_a_batch_with_years_that_python_lacks_can_be_hashed():
+    schema = parse_schema("a timestamp")
+    batch = pa.record_batch([pa.array([10**18], pa.int64()).cast(schema.field("a").type)], schema=schema)
+    assert batch_hashes(batch, ["a"]) == batch_hashes(pa.record_batch([pa.array([10**18])], names=["a"]), ["a"])
+
+
+WORDS = parse_schema("word string")
+
+
+def test_partial_key_uses_at_most_two_tasks_for_a_key_and_halves_a_heavy_one():
+    choose = partial_key_chooser(WORDS, ["word"], 8)
+    loads = Counter(choose(("heavy",)) for _ in range(1000))
+    assert sorted(loads.values()) == [500, 500]
+    ways = {word: {choose((word,)) for _ in range(50)} for word in map(str, range(200))}
+    assert all(len(tasks) <= 2 for tasks in ways.values())
+    assert set().union(*ways.values()) == set(range(8))
+
+
+def test_partial_key_takes_the_less_loaded_task():
+    choose = partial_key_chooser(WORDS, ["word"], 2)  # with two tasks, both are the choice of every key
+    assert [choose(("a",)), choose(("b",)), choose(("c",)), choose(("d",))].count(0) == 2
+
+
+def test_partial_key_is_the_same_again_for_the_same_rows():
+    rows = [(str(number % 37),) for number in range(500)]
+    first, again = partial_key_chooser(WORDS, ["word"], 5), partial_key_chooser(WORDS, ["word"], 5)
+    assert list(map(first, rows)) == list(map(again, rows))
+
+
+def test_partial_key_with_one_task():
+    assert partial_key_chooser(WORDS, ["word"], 1)(("a",)) == 0
+
+
+@pytest.mark.parametrize(("field", "row"), [("word", ("hello world", 1)), ("count", ("hello world", 123456789))])
+def test_one_string_or_one_long_is_quick(field, row):
+    hasher = row_hasher(parse_schema("word string, count bigint"), [field])
+    careful = row_hasher(parse_schema("word array<string>, count array<bigint>"), [field])
+    nested = ([row[0]], [row[1]])
+    quick_secs = min(timeit.repeat(lambda: hasher(row), number=5000, repeat=9))
+    slow_secs = min(timeit.repeat(lambda: careful(nested), number=5000, repeat=9))
+    assert quick_secs < slow_secs  # the general way costs about three times as much

@@ -1,0 +1,55 @@
+"""The JVM confirms the pinned hashes, so that tuples and DataFrames with equal keys meet in one task."""
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from statefx.operators import parse_schema
+from statefx.topology import row_hasher
+from tests.topology.vectors import VECTORS
+
+pytestmark = pytest.mark.slow
+
+IDS = [ddl for ddl, _, _ in VECTORS]
+
+
+@pytest.fixture(scope="module")
+def spark():
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize(("ddl", "rows", "hashes"), VECTORS, ids=IDS)
+def test_spark_makes_the_pinned_hashes(spark, ddl, rows, hashes):
+    frame = spark.createDataFrame(rows, ddl)
+    assert [row[0] for row in frame.select(F.xxhash64(*frame.columns)).collect()] == hashes
+
+
+@pytest.mark.parametrize(("ddl", "rows", "hashes"), VECTORS, ids=IDS)
+def test_a_frames_schema_is_read_as_spark_itself_hands_it_to_arrow(spark, ddl, rows, hashes):
+    frame = spark.createDataFrame(rows, ddl)
+    assert parse_schema(frame.schema).equals(frame.limit(1).toArrow().schema)
+    assert parse_schema(frame.schema).equals(parse_schema(frame.schema.simpleString()))
+
+
+def test_spark_and_python_route_to_the_same_task(spark):
+    rows = [(f"word-{number}", number) for number in range(200)]
+    frame = spark.createDataFrame(rows, "word string, count long")
+    routed = frame.select(F.expr("cast(pmod(xxhash64(word, count), 7) as int)")).collect()
+    hasher = row_hasher(parse_schema(frame.schema), ["word", "count"])
+    assert [row[0] for row in routed] == [hasher(row) % 7 for row in rows]
+
+
+def test_types_without_a_counterpart_are_refused_by_column(spark):
+    frame = spark.sql("select 1 as fine, interval 1 day as wait")
+    with pytest.raises(ValueError, match="column 'wait' has the type interval day"):
+        parse_schema(frame.schema)
+    frame = spark.sql("select named_struct('inner', array(parse_json('1'))) as outer")
+    with pytest.raises(ValueError, match=r"column 'outer\.inner' has the type variant"):
+        parse_schema(frame.schema)
