@@ -29,6 +29,7 @@ test: lint ## everything that must stay green: lint, types, layers, doctests, te
 lint: ## ruff, mypy --strict and the import contracts
 	@tools/venv.sh rocksdb,testing,dev
 	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check --quiet . || { echo "not formatted; run: $(PY) -m ruff format ."; exit 1; }
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports
 

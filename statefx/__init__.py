@@ -1,1 +1,44 @@
-"""Checkpointed stateful operators with exactly-once state and output, for Python on Spark."""
+"""Checkpointed stateful operators with exactly-once state and output, for Python on Spark.
+
+``submit`` needs pyspark and is loaded when first used; everything else works without a JVM.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from statefx.coordinator.reading import openState
+from statefx.errors import FailedException, StatefxError
+from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Stateful, StatefulBolt
+from statefx.state import KeyValueState
+from statefx.topology import Topology, TopologyBuilder
+
+if TYPE_CHECKING:
+    from statefx.spark import Query, submit
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "BasicBolt",
+    "BatchBolt",
+    "Bolt",
+    "Collector",
+    "Committer",
+    "Context",
+    "FailedException",
+    "KeyValueState",
+    "Query",
+    "Stateful",
+    "StatefulBolt",
+    "StatefxError",
+    "Topology",
+    "TopologyBuilder",
+    "openState",
+    "submit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Query", "submit"):
+        from statefx import spark
+
+        return getattr(spark, name)
+    raise AttributeError(f"module 'statefx' has no attribute {name!r}")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 _PAUSE_SECS = 0.01
+_NEVER = threading.Event()
 _PREFIX = "private-"
 _OWNER = "owner"
 _stuck: set[str] = set()
@@ -23,7 +24,7 @@ def locked(
     path: str,
     timeout_secs: float,
     clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], object] = threading.Event().wait,
+    pause: Callable[[float], object] = _NEVER.wait,
 ) -> Iterator[bool]:
     """Hold the lock file `path`; yields False if it was not to be had in `timeout_secs`.
 

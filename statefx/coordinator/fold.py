@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Never, cast
 
 from statefx.coordinator.records import (
-    BatchId,
     BatchInput,
     Checkpoint,
     Committed,
@@ -31,7 +30,6 @@ from statefx.protocol.order import SnapshotName
 from statefx.protocol.transaction import Action, Event, Phase, TransactionState, recovery
 
 SNAPSHOTS_KEPT = 2
-BATCH_IDS_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,8 @@ class LogState:
         Files and bytes since the newest snapshot.
     attempts : Mapping[int, int]
         txid -> next attempt number, for transactions that have been tried and are not committed.
-    batch_ids : tuple
-        Ids given by callers that have been committed: the newest thousand, newest last.
+    batch_id : int or None
+        The highest id given by a caller that has been committed.
     """
 
     lineage: str = ""
@@ -124,7 +122,7 @@ class LogState:
     snapshots: Mapping[str, tuple[SnapshotName, ...]] = field(default_factory=dict)
     growth: Mapping[str, Growth] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)
-    batch_ids: tuple[BatchId, ...] = ()
+    batch_id: int | None = None
 
     @property
     def committing(self) -> InFlight | None:
@@ -132,10 +130,9 @@ class LogState:
         first = self.in_flight[0] if self.in_flight else None
         return first if first is not None and first.phase is Phase.COMMITTING else None
 
-    @property
-    def last_batch_id(self) -> BatchId:
-        """The id of the newest committed batch that had one."""
-        return self.batch_ids[-1] if self.batch_ids else None
+    def applied(self, batch_id: int) -> bool:
+        """Tell whether a batch of this id, or of a higher one, has been committed."""
+        return self.batch_id is not None and batch_id <= self.batch_id
 
     def next_attempt(self, txid: int) -> int:
         """Return the number of the next attempt of `txid`."""
@@ -212,6 +209,9 @@ def _preparing(state: LogState, record: Preparing) -> LogState:
         _refuse(record, f"transaction {record.txid} after {last}")
     if record.attempt != state.next_attempt(record.txid):
         _refuse(record, f"attempt {record.attempt} of {record.txid}, not {state.next_attempt(record.txid)}")
+    given = _given(record.input)
+    if given is not None and state.applied(given):
+        _refuse(record, f"batch {given} after {state.batch_id}")
     entry = InFlight(TransactionState(Phase.PREPARING, record.txid, record.attempt), record.generation, record.input)
     attempts = {**state.attempts, record.txid: record.attempt + 1}
     return replace(state, in_flight=(*state.in_flight, entry), attempts=attempts)
@@ -249,7 +249,7 @@ def _committed(state: LogState, record: Committed) -> LogState:
     for name in entry.committing.tokens:
         before, size = growth.get(name, Growth()), entry.committing.prepared_bytes.get(name, 0)
         growth[name] = Growth(before.files + 1, before.bytes + size)
-    given = entry.input.batch_id if isinstance(entry.input, BatchInput) else None
+    given = _given(entry.input)
     return replace(
         state,
         committed=record.txid,
@@ -259,7 +259,7 @@ def _committed(state: LogState, record: Committed) -> LogState:
         heads=state.heads_to_come(),
         growth=growth,
         attempts={txid: attempt for txid, attempt in state.attempts.items() if txid > record.txid},
-        batch_ids=state.batch_ids if given is None else (*state.batch_ids, given)[-BATCH_IDS_KEPT:],
+        batch_id=state.batch_id if given is None else given,
     )
 
 
@@ -276,6 +276,10 @@ def _checkpoint(state: LogState, record: Checkpoint) -> LogState:
     if state not in (LogState(), folded):
         _refuse(record, "it is not what the records before it amount to")
     return folded
+
+
+def _given(source: Input) -> int | None:
+    return source.batch_id if isinstance(source, BatchInput) else None
 
 
 def _check_generation(state: LogState, record: Record, generation: int) -> None:
@@ -332,7 +336,7 @@ def _body(state: LogState) -> dict[str, Json]:
         "snapshots": {name: [snapshot_body(each) for each in kept] for name, kept in state.snapshots.items()},
         "growth": {name: [each.files, each.bytes] for name, each in state.growth.items()},
         "attempts": [[txid, attempt] for txid, attempt in sorted(state.attempts.items())],
-        "batch_ids": list(state.batch_ids),
+        "batch_id": state.batch_id,
     }
 
 
@@ -351,7 +355,7 @@ def _state(body: Mapping[str, Json]) -> LogState:
         snapshots={name: tuple(snapshot_from(each) for each in kept) for name, kept in body["snapshots"].items()},
         growth={name: Growth(*each) for name, each in body["growth"].items()},
         attempts=dict(body["attempts"]),
-        batch_ids=tuple(body["batch_ids"]),
+        batch_id=body["batch_id"],
     )
 
 

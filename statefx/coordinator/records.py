@@ -10,7 +10,6 @@ from statefx.protocol.identity import Version
 from statefx.protocol.order import SnapshotName
 
 Json = Any  # what json reads and writes
-BatchId = int | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +27,9 @@ class StreamInput:
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """The input is a batch DataFrame, which the caller may have given an id."""
+    """The input is a batch DataFrame, which the caller may have given an id that grows from run to run."""
 
-    batch_id: BatchId = None
+    batch_id: int | None = None
 
     def body(self) -> Json:
         """Return the JSON form."""

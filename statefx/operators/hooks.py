@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Generic
 
 CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -80,8 +82,8 @@ def _own(cls: type) -> Iterator[type]:
 
 def _foreign(cls: type) -> Iterator[type]:
     """Yield the classes of `cls` that users wrote."""
-    own = {f"{__package__}.bolts", "builtins", "abc", "typing"}
-    return (owner for owner in cls.__mro__ if owner.__module__ not in own)
+    plain = {object, ABC, Generic, *_own(cls)}
+    return (owner for owner in cls.__mro__ if owner not in plain)
 
 
 def _check_near_miss(cls: type, name: str) -> None:

@@ -25,7 +25,6 @@ SCHEMA = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-DDL = "target int, kind int, rows long, head binary, payload binary"
 
 _HEAD = struct.Struct("<HIiHI")
 _FLUSH_BYTES = 8 << 20

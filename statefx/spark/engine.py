@@ -17,8 +17,7 @@ from statefx.errors import BoltError, StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.report import Report
-from statefx.runtime import wire
-from statefx.spark.frames import Chain
+from statefx.spark.frames import Chain, mapping
 from statefx.spark.worker import ORDER_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
 
@@ -48,7 +47,7 @@ class SparkEngine:
     ) -> None:
         parcel = Parcel.pack(deployment)
         self._chain = Chain(deployment.plan, parcel, frame)
-        self._hooks = Hooks(parcel)
+        self._hooks = mapping(Hooks(parcel), ["id"])
         self._timeout_secs = timeout_secs
         self._tag = f"statefx-{deployment.lineage}-{deployment.generation}"
         self._session: SparkSession | None = None
@@ -78,7 +77,7 @@ class SparkEngine:
 
         def run() -> Any:
             assert self._session is not None
-            return self._session.range(0, width, 1, width).mapInArrow(self._hooks, wire.DDL).collect()
+            return self._hooks(self._session.range(0, width, 1, width)).select("payload").collect()
 
         return [Report.unpack(bytes(row.payload)) for row in self._job(order.to_json(), run, check=False)]
 

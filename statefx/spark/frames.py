@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
-from pyspark.sql.types import DataType, MapType
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StructType
+from pyspark.util import PythonEvalType
 
 from statefx.errors import TopologyError
 from statefx.runtime import wire
@@ -19,6 +24,14 @@ from statefx.topology.plan import Plan
 
 _STREAM = "__stream"
 _TARGET = "__target"
+_WIRE = (
+    StructType()
+    .add("target", IntegerType())
+    .add("kind", IntegerType())
+    .add("rows", LongType())
+    .add("head", BinaryType())
+    .add("payload", BinaryType())
+)
 _ROTATING = ("shuffle", "local", "none")
 
 
@@ -119,6 +132,8 @@ class Router:
 class Chain:
     """The stages of a topology as one chain of DataFrames.
 
+    Built once: a plan from Python costs milliseconds a stage when its functions are wrapped anew each time.
+
     Parameters
     ----------
     plan : Plan
@@ -130,14 +145,35 @@ class Chain:
     def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame) -> None:
         self._router = Router(plan, frame)
         self._widths = [len(level) for level in plan.levels]
-        self._stages = [Stage(parcel, level) for level in range(len(plan.levels))]
+        routed = self._router.route(frame).columns
+        self._stages = [
+            mapping(Stage(parcel, level), wire.SCHEMA.names if level else routed) for level in range(len(plan.levels))
+        ]
 
     def over(self, frame: DataFrame) -> DataFrame:
         """Return the frame whose rows are the acks of one attempt over `frame`."""
-        rows: Any = self._router.route(frame)
+        rows = self._router.route(frame)
         for level, stage in enumerate(self._stages):
             if level:
                 rows = rows.repartitionById(self._widths[level], F.col("target"))
-            rows = rows.mapInArrow(stage, wire.DDL)
-        acks: DataFrame = rows.select("payload")
-        return acks
+            rows = stage(rows)
+        return rows.select("payload")
+
+
+def mapping(function: Any, columns: Sequence[str]) -> Callable[[DataFrame], DataFrame]:
+    """Return what ``frame.mapInArrow(function, wire.DDL)`` does for frames with `columns`, wrapped once for all.
+
+    In local mode the workers run the driver's own Python, whatever ``python3`` is on the path, unless PYSPARK_PYTHON
+    says otherwise.
+    """
+    context = SparkContext._active_spark_context
+    assert context is not None
+    chosen = context.pythonExec
+    try:
+        if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+            context.pythonExec = sys.executable
+        wrapped = pandas_udf(function, returnType=_WIRE, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
+        column = wrapped(*[F.col(name) for name in columns])._jc
+    finally:
+        context.pythonExec = chosen
+    return lambda frame: DataFrame(frame._jdf.mapInArrow(column, False, None), frame.sparkSession)

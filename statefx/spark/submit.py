@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +25,7 @@ from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import stop_on_sigterm
 from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
-from statefx.topology.deployment import Deployment
+from statefx.topology.deployment import Deployment, cache_folder
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
 
@@ -102,7 +101,7 @@ def submit(
         lineage=log.state.lineage,
         generation=log.state.generation,
         location=folders.location,
-        cache=_cache_folder(),
+        cache=cache_folder(),
     )
     frame = unite({c.id: c.dataframe for c in topology.components if c.is_stream})
     stopping = threading.Event()
@@ -147,7 +146,3 @@ def _check_inputs(settings: Config, streaming: bool, trigger: Any, batch_id: Any
     if batch_id is not None and (isinstance(batch_id, bool) or not isinstance(batch_id, int) or batch_id < 0):
         raise ConfigError(f"batchId must be a whole number, growing from run to run, got {batch_id!r}")
 
-
-def _cache_folder() -> str:
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return os.path.join(tempfile.gettempdir(), f"statefx-{user}")

@@ -118,7 +118,7 @@ def decode_key(data: bytes) -> Any:
         if tag == _TUPLE:
             return _read_elements(data, 1, len(data))[0]
         key, position = _read(data, 0)
-    except (IndexError, ValueError, ArithmeticError, struct.error) as error:
+    except (IndexError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
         raise _damaged(data) from error
     if position != len(data):
         raise _damaged(data)

@@ -228,7 +228,7 @@ def _read_extension(code: int, data: bytes, unpack: Callable[[bytes], Any] | Non
 _unpack = partial(msgpack.unpackb, ext_hook=_read_extension, strict_map_key=False)
 _unpack_surrogates = partial(msgpack.unpackb, strict_map_key=False, unicode_errors="surrogatepass")
 _unpack_surrogates.keywords["ext_hook"] = partial(_read_extension, unpack=_unpack_surrogates)
-_UNREADABLE = (ValueError, TypeError, IndexError, ArithmeticError, struct.error, msgpack.exceptions.UnpackException)
+_UNREADABLE = (ValueError, TypeError, IndexError, ArithmeticError, RecursionError, struct.error, msgpack.UnpackException)
 
 
 def _damaged(data: bytes) -> StateCorruptedError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,3 +71,9 @@ class Deployment:
             snapshot=None if named is None else Snapshot(named.version, named.checksum, named.size_bytes),
             token=token,
         )
+
+
+def cache_folder() -> str:
+    """Return the folder on this machine for caches of state: one for each user, below the temporary folder."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return os.path.join(tempfile.gettempdir(), f"statefx-{user}")

@@ -63,7 +63,7 @@ def row_hasher(schema: pa.Schema, fields: Sequence[str], seed: int = SEED) -> Ro
     -------
     Callable
         Takes a row's values in schema order; returns a signed 64-bit int, whose ``% parallelism`` is the task.
-        Raises SchemaError (with ``field``) for a value that the field can't hold.
+        Raises SchemaError (with ``field``) for a value that has no hash as its field's type.
 
     Contract
     --------

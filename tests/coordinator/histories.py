@@ -57,7 +57,7 @@ EVENTFUL: list[Record] = [
     Generation(2, "/data/check", {"name": "word-count"}, "2024-01-02"),
     Committed(2),
     RolledBack(3, 0, "restart"),
-    Preparing(3, 1, 2, BatchInput("monday")),
+    Preparing(3, 1, 2, BatchInput(7)),
     Committing(3, 1, 2, {"count/0": "c"}, {}, {"count/0": 7}),
     Committed(3),
     Generation(3, "/data/moved", {"name": "word-count"}, "2024-01-03"),

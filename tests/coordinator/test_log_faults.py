@@ -8,10 +8,11 @@ import pytest
 from statefx.coordinator.entries import entry_of, entry_path, numbers
 from statefx.coordinator.fold import fold
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.records import Generation
+from statefx.coordinator.records import Committed, Generation, RolledBack
 from statefx.errors import CheckpointError, FencedError, LogOutcomeUnknownError
-from tests.coordinator.histories import BEGINNING, EVENTFUL, preparing
+from tests.coordinator.histories import BEGINNING, committing, preparing
 
+LIFE = [*BEGINNING, preparing(1), RolledBack(1, 0, "x"), preparing(1, 1), committing(1, 1), Committed(1)]
 CALLS = ("open", "write", "fsync", "link", "unlink", "listdir")
 
 
@@ -38,14 +39,14 @@ def kill_at(monkeypatch, call, after):
         monkeypatch.setattr(os, name, dying(getattr(os, name)))
 
 
-def run_until_killed(folder, log_limit, done):
-    log = TransactionLog(folder, log_limit)
-    for record in EVENTFUL:
+def run_until_killed(folder, limit, done):
+    log = TransactionLog(folder, limit)
+    for record in LIFE:
         log.append(record)
         done.append(record)
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_death_at_every_call_leaves_the_old_log_or_the_new_one(tmp_path, monkeypatch, after):
     for call in range(1, 2000):
@@ -53,18 +54,18 @@ def test_death_at_every_call_leaves_the_old_log_or_the_new_one(tmp_path, monkeyp
         with monkeypatch.context() as patched:
             kill_at(patched, call, after)
             try:
-                run_until_killed(folder, 4, done)
+                run_until_killed(folder, 3, done)
             except Killed:
                 pass
             else:
-                assert call > 100
+                assert call > 80
                 return
-        log = TransactionLog(folder, 4)
+        log = TransactionLog(folder, 3)
         reached = len(done) if log.state == fold(done) else len(done) + 1
-        assert log.state == read_state(folder) == fold(EVENTFUL[:reached])
-        for record in EVENTFUL[reached:]:
+        assert log.state == read_state(folder) == fold(LIFE[:reached])
+        for record in LIFE[reached:]:
             log.append(record)
-        assert log.state == read_state(folder) == fold(EVENTFUL)
+        assert log.state == read_state(folder) == fold(LIFE)
         log.fold()
         assert os.listdir(folder) == [f"{log.number:020d}.json"]
     pytest.fail("the script never ran to its end")

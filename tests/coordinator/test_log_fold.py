@@ -3,14 +3,13 @@ from dataclasses import replace
 import pytest
 
 from statefx.coordinator.entries import as_read
-from statefx.coordinator.fold import BATCH_IDS_KEPT, Growth, LogState, fold
+from statefx.coordinator.fold import Growth, LogState, fold
 from statefx.coordinator.records import (
     BatchInput,
     Checkpoint,
     Committed,
     Committing,
     Generation,
-    Lineage,
     Preparing,
     Processed,
     RolledBack,
@@ -40,11 +39,11 @@ def test_what_an_eventful_life_amounts_to():
     assert (state.lineage, state.generation, state.location) == ("lineage-1", 3, "/data/moved")
     assert state.committed == 3
     assert [(entry.txid, entry.attempt, entry.phase) for entry in state.in_flight] == [(4, 0, Phase.PREPARING)]
-    assert (state.last_input, state.previous_input) == (BatchInput("monday"), offsets(2))
+    assert (state.last_input, state.previous_input) == (BatchInput(7), offsets(2))
     assert state.heads == {"count/0": Version(3, "c"), "count/1": Version(2, "token-2-1-1")}
     assert state.snapshots == {"count/0": (snapshot(1),)}
     assert state.growth == {"count/0": Growth(2, 27), "count/1": Growth(2, 30)}
-    assert state.last_batch_id == "monday"
+    assert state.batch_id == 7
     assert state.next_attempt(4) == 1
 
 
@@ -74,12 +73,13 @@ def test_snapshots_count_as_soon_as_committing_names_them_and_two_are_kept():
     assert state.growth["count/1"] == Growth(5, 150)
 
 
-def test_batch_ids_are_remembered_up_to_a_limit():
-    state = fold([Lineage("l"), Generation(1, "/", {}, "now")])
-    for txid in range(1, BATCH_IDS_KEPT + 3):
-        begun = state.apply(Preparing(txid, 0, 1, BatchInput(f"day-{txid}")))
-        state = begun.apply(Committing(txid, 0, 1, {})).apply(Committed(txid))
-    assert (len(state.batch_ids), state.batch_ids[0]) == (BATCH_IDS_KEPT, "day-3")
+def test_a_batch_id_counts_as_applied_once_it_is_committed_and_all_lower_ones_with_it():
+    begun = fold([*BEGINNING, Preparing(1, 0, 1, BatchInput(5)), Committing(1, 0, 1, {})])
+    assert not begun.applied(5)
+    state = begun.apply(Committed(1))
+    assert [state.applied(batch_id) for batch_id in (4, 5, 6)] == [True, True, False]
+    state = state.apply(preparing(2)).apply(committing(2)).apply(Committed(2))
+    assert state.applied(5)
 
 
 def test_applying_a_record_leaves_the_state_before_it_as_it_was():
@@ -103,6 +103,13 @@ ILLEGAL = {
     "prepare twice": [*P1, preparing(1, 1)],
     "prepare of an attempt that has been": [*P1, RolledBack(1, 0, "x"), preparing(1, 0)],
     "prepare of an attempt left out": [*BEGINNING, preparing(1, 1)],
+    "prepare of a batch that was applied": [
+        *BEGINNING,
+        Preparing(1, 0, 1, BatchInput(5)),
+        Committing(1, 0, 1, {}),
+        Committed(1),
+        Preparing(2, 0, 1, BatchInput(5)),
+    ],
     "processed twice": [*P1, Processed(1, 0), Processed(1, 0)],
     "processed of another attempt": [*P1, Processed(1, 1)],
     "committing without preparing": [*BEGINNING, committing(1)],

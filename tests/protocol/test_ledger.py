@@ -110,3 +110,18 @@ def test_an_ack_of_a_task_nobody_knows_makes_it_incomplete():
 def test_an_ack_without_a_token_makes_it_incomplete():
     acks = run_of(FIRST)
     assert isinstance(judged([*acks[:-1], replace(acks[-1], token="")]), Incomplete)
+
+
+def test_a_task_of_a_local_edge_has_only_the_source_task_of_its_number():
+    tasks = [(name, task) for name in ("split", "count") for task in (0, 1)]
+    acks = [Ack(ATTEMPT, "split", task, f"s{task}", emitted={0: 2}) for task in (0, 1)]
+    acks += [Ack(ATTEMPT, "count", task, f"c{task}", {("split", task): f"s{task}"}, {0: 2}) for task in (0, 1)]
+
+    def verdict(local):
+        ledger = AckLedger(ATTEMPT, tasks, [LedgerEdge(0, "split", "count", local=local)])
+        for ack in acks:
+            ledger.add(ack)
+        return ledger.judge()
+
+    assert isinstance(verdict(local=True), Complete)
+    assert isinstance(verdict(local=False), Incomplete)

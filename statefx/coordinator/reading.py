@@ -1,0 +1,174 @@
+"""Committed state, read without Spark and without disturbing the topology that writes it."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
+from types import TracebackType
+from typing import Any, Self
+
+from statefx.coordinator.checkpoint import Folders, local_path, look
+from statefx.coordinator.fold import LogState
+from statefx.errors import AmbiguousKeyError, CheckpointError, ConfigError, StateCorruptedError
+from statefx.protocol.order import task_key
+from statefx.state import KeyValueState, StandardCodec, load_provider
+from statefx.state.store import Namespace, Snapshot, StateContext, StateProvider
+from statefx.topology.deployment import cache_folder
+
+_TRIES = 10
+_ABSENT = object()
+
+
+def openState(  # noqa: N802 - a public name of DESIGN's closed list
+    checkpointLocation: str | os.PathLike[str],  # noqa: N803 - pyspark's name
+    component: str,
+    task: int | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> StateView:
+    """Open the committed state of one bolt for reading; also while the topology runs.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``.
+    component : str
+        The stateful bolt's id.
+    task : int, optional
+        Read one task's state only; by default that of all tasks, as one mapping.
+    config : Mapping, optional
+        The options of a provider that needs some to be reached (``topology.state.provider.config``).
+
+    Returns
+    -------
+    StateView
+        All tasks at one txid; close it, or use it in a ``with``.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, or no such bolt or task in it; the message lists those there are.
+    StateCorruptedError
+        A file is damaged.
+
+    Examples
+    --------
+    >>> with openState("checkpoints/word-count", "count") as counts:     # doctest: +SKIP
+    ...     print(counts.txid, counts["spark"], len(counts))
+    """
+    folders = Folders(local_path(checkpointLocation))
+    for tries in range(_TRIES):
+        state = look(folders)
+        known = _component(state, component, folders)
+        provider = load_provider(str(known["provider"]), config or {})
+        tasks = _tasks(known["parallelism"], component, task)
+        try:
+            return StateView(state.committed, {n: _open(provider, folders, state, component, n) for n in tasks})
+        except StateCorruptedError as error:
+            if not getattr(error, "missing", False) or tries == _TRIES - 1 or look(folders).committed == state.committed:
+                raise
+    raise AssertionError("unreachable")
+
+
+class StateView(Mapping[Any, Any]):
+    """A read-only mapping over the committed state of one bolt.
+
+    Attributes
+    ----------
+    txid : int
+        The transaction it shows; 0: nothing has been committed.
+
+    Contract
+    --------
+    * All tasks are shown at the same txid; what is committed later does not appear.
+    * A key that several tasks hold raises AmbiguousKeyError; ``len`` and iteration count it once for each.
+    """
+
+    def __init__(self, txid: int, states: Mapping[int, KeyValueState]) -> None:
+        self.txid = txid
+        self._states = states
+        self._encode: Callable[[Any], bytes] = StandardCodec().encode_key
+
+    def __getitem__(self, key: Any) -> Any:
+        found = {n: value for n, state in self._states.items() if (value := state.get(key, _ABSENT)) is not _ABSENT}
+        if not found:
+            raise KeyError(key)
+        if len(found) > 1:
+            raise AmbiguousKeyError(
+                f"tasks {sorted(found)} all hold {key!r}: open one of them with task=", key=key, tasks=sorted(found)
+            )
+        return next(iter(found.values()))
+
+    def __contains__(self, key: Any) -> bool:
+        return any(key in state for state in self._states.values())
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self.items())
+
+    def __len__(self) -> int:
+        return sum(1 for state in self._states.values() for _ in state.items())
+
+    def items(  # type: ignore[override]  # an iterator with a range, as of KeyValueState: a view would look up each key
+        self, start: Any = None, stop: Any = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield (key, value) with start <= key < stop in key order over all tasks; None is unbounded."""
+        encode = self._encode
+        tagged = [
+            ((encode(key), task, key, value) for key, value in state.items(start, stop))
+            for task, state in self._states.items()
+        ]
+        for _, _, key, value in heapq.merge(*tagged, key=itemgetter(0, 1)):
+            yield key, value
+
+    def close(self) -> None:
+        """Release what the view holds; again is a no-op."""
+        for state in self._states.values():
+            state.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _component(state: LogState, component: str, folders: Folders) -> Mapping[str, Any]:
+    if not state.generation:
+        raise CheckpointError(
+            f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
+        )
+    stateful: Mapping[str, Any] = state.topology["stateful"]
+    if component not in stateful:
+        raise CheckpointError(
+            f"{folders.location} holds no state of {component!r}; its stateful bolts are {sorted(stateful) or 'none'}",
+            path=folders.location,
+            component=component,
+        )
+    found: Mapping[str, Any] = stateful[component]
+    return found
+
+
+def _tasks(parallelism: int, component: str, task: int | None) -> range:
+    if task is None:
+        return range(parallelism)
+    if isinstance(task, bool) or not isinstance(task, int) or not 0 <= task < parallelism:
+        raise ConfigError(f"bolt {component!r} has tasks 0..{parallelism - 1}, got task={task!r}")
+    return range(task, task + 1)
+
+
+def _open(provider: StateProvider, folders: Folders, state: LogState, component: str, task: int) -> KeyValueState:
+    name = task_key(component, task)
+    kept = state.snapshots.get(name, ())
+    context = StateContext(
+        generation=state.generation,
+        version=state.head(name),
+        folder=os.path.join(folders.state, component, str(task)),
+        cache=cache_folder(),
+        snapshot=Snapshot(kept[-1].version, kept[-1].checksum, kept[-1].size_bytes) if kept else None,
+        read_only=True,
+    )
+    store = provider.newState(Namespace(state.lineage, component, task), context)
+    return KeyValueState(store, version=context.version, read_only=True)

@@ -1,0 +1,376 @@
+"""What a state store does when processes die, run twice, fall behind or are replaced, and files are damaged."""
+
+# ruff: noqa: D102  # the names of tests say what docstrings would
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from statefx.errors import FencedError, StateCorruptedError
+from statefx.state.store import EMPTY, Retention, Snapshot, StateStore, Version
+from statefx.testing.crashes import crashing, every_crash
+from statefx.testing.site import Site, after_parts, image, writes
+from statefx.testing.store_contract import StoreContract
+
+Damage = Callable[[Path, bytes], None]
+
+
+def _truncate(path: Path, content: bytes) -> None:
+    path.write_bytes(content[: len(content) // 2])
+
+
+def _empty(path: Path, content: bytes) -> None:
+    path.write_bytes(b"")
+
+
+def _extend(path: Path, content: bytes) -> None:
+    path.write_bytes(content + b"\x00")
+
+
+def _flip_first(path: Path, content: bytes) -> None:
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
+def _flip_middle(path: Path, content: bytes) -> None:
+    at = len(content) // 2
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def _flip_last(path: Path, content: bytes) -> None:
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def _delete(path: Path, content: bytes) -> None:
+    path.unlink()
+
+
+DAMAGES: list[Damage] = [_truncate, _empty, _extend, _flip_first, _flip_middle, _flip_last, _delete]
+
+
+class DurabilityContract(StoreContract):
+    """Tests of several stores, machines and generations; see `StateProviderContract`."""
+
+    # ---- other processes
+
+    def test_what_was_prepared_survives_its_process(self, site: Site) -> None:
+        self._require(site, durable=True)
+        version = site.commit(EMPTY, {b"a": b"1"})
+        token = site.open(version).prepare(2, writes({b"a": b"2"}))
+        there = site.elsewhere()
+        store = there.open(version)
+        assert image(store) == {b"a": b"1"}
+        store.commit(2, token)
+        assert image(store) == {b"a": b"2"}
+        there.close()
+
+    def test_a_reader_keeps_its_version_while_others_go_on(self, site: Site) -> None:
+        self._require(site, shared=False)
+        old = site.commit(EMPTY, {b"a": b"1", b"b": b"1"})
+        reader = site.open(old)
+        rows = reader.scan(None, None)
+        assert next(rows) == (b"a", b"1")
+        new = site.commit(old, {b"a": b"2", b"b": None, b"c": b"2"})
+        later = site.open(new)
+        assert image(later) == {b"a": b"2", b"c": b"2"}
+        assert list(rows) == [(b"b", b"1")]
+        assert image(reader) == {b"a": b"1", b"b": b"1"}
+
+    def test_a_version_can_be_read_when_caches_are_ahead(self, site: Site) -> None:
+        self._require(site, shared=False)
+        versions = [EMPTY]
+        for number in range(1, 8):
+            versions.append(site.commit(versions[-1], {b"a": b"%d" % number, b"k%d" % number: b"1"}))
+            assert image(site.open(versions[-1]))[b"a"] == b"%d" % number
+        for number in (3, 7, 1, 5, 6, 2):
+            found = image(site.open(versions[number]))
+            assert found == {b"a": b"%d" % number, **{b"k%d" % each: b"1" for each in range(1, number + 1)}}
+
+    def test_caches_catch_up_from_any_version(self, site: Site) -> None:
+        self._require(site, shared=False)
+        machines = [site, site.elsewhere(), site.elsewhere()]
+        for machine in machines[1:]:
+            machine.checkpoint = site.checkpoint
+        version, expected = EMPTY, {}
+        for number in range(1, 24):
+            changes = {b"%d" % (number % 7): b"%d" % number, b"%d" % (number % 5): None}
+            version = site.commit(version, changes)
+            expected = {key: value for key, value in {**expected, **changes}.items() if value is not None}
+            machine = machines[(number * number) % 3]
+            store = machine.open(version)
+            assert image(store) == expected
+            store.close()
+        for machine in machines:
+            assert image(machine.open(version)) == expected
+            machine.close()
+
+    def test_a_rolled_back_attempt_never_shows(self, site: Site) -> None:
+        first = site.commit(EMPTY, {b"a": b"1"})
+        store = site.open(first)
+        dropped = store.prepare(2, writes({b"a": b"dropped", b"b": b"dropped"}))
+        store.rollback(2, dropped)
+        second = site.commit(first, {b"c": b"2"})
+        assert image(site.open(second)) == {b"a": b"1", b"c": b"2"}
+
+    # ---- crashes
+
+    def test_a_crash_in_prepare_leaves_the_old_image(self, site: Site, tmp_path: Path) -> None:
+        self._require(site, durable=True)
+        version = site.commit(EMPTY, {b"a": b"1"})
+        for at in every_crash():
+            store = site.open(version)
+            with crashing(at) as point:
+                store.prepare(2, writes({b"a": b"2"}))
+            if point.hit is None:
+                break
+            for machine in (site, site.elsewhere()):
+                again = machine.open(version)
+                assert image(again) == {b"a": b"1"}, point.hit
+                token = again.prepare(2, writes({b"a": b"3"}))
+                again.rollback(2, token)
+                machine.close()
+
+    def test_a_crash_in_commit_is_mended_by_committing_again(self, site: Site) -> None:
+        self._require(site, durable=True)
+        for at in every_crash():
+            task = at
+            token = site.open(task=task).prepare(1, writes({b"a": b"1"}))
+            with crashing(at) as point:
+                site.open(task=task).commit(1, token)
+            for machine in (site, site.elsewhere()):
+                if site.provider.capabilities.lazy_commit:
+                    store = machine.open(task=task)
+                    store.commit(1, token)
+                    assert image(store) == {b"a": b"1"}, point.hit
+                store = machine.open(Version(1, token), task=task)
+                store.commit(1, token)
+                assert image(store) == {b"a": b"1"}, point.hit
+            if point.hit is None:
+                break
+
+    def test_a_crash_while_opening_harms_no_version(self, site: Site) -> None:
+        self._require(site, shared=False)
+        old = site.commit(EMPTY, {b"a": b"1", b"b": b"1"})
+        for at in every_crash():
+            machine = site.elsewhere()
+            image(machine.open(old))
+            new = machine.commit(old, {b"a": b"2", b"b": None})
+            with crashing(at) as point:
+                machine.open(new)
+            assert image(machine.open(new)) == {b"a": b"2"}, point.hit
+            assert image(machine.open(old)) == {b"a": b"1", b"b": b"1"}, point.hit
+            machine.close()
+            if point.hit is None:
+                break
+
+    def test_a_crash_in_snapshot_or_sweep_harms_no_version(self, site: Site) -> None:
+        self._require(site, shared=False)
+        head, expected = self._history(site, 4)
+        for at in every_crash():
+            machine = site.elsewhere()
+            named = None
+            with crashing(at) as point:
+                named = machine.open(head).snapshot()
+                self._sweep(machine, head, named)
+            for reader in (machine, machine.elsewhere()):
+                assert image(reader.open(head, snapshot=named)) == expected, point.hit
+                assert reader.open(head, snapshot=named).snapshot() is not None, point.hit
+                reader.close()
+            machine.close()
+            if point.hit is None:
+                break
+
+    # ---- damage
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_damage_is_found_and_named(self, site: Site, damage: Damage) -> None:
+        self._require(site, shared=False, durable=True)
+        head, _ = self._history(site, 3)
+        for name, content in site.files().items():
+            if not content:
+                continue
+            machine = site.elsewhere()
+            path = machine.checkpoint / name
+            damage(path, content)
+            with pytest.raises(StateCorruptedError) as caught:
+                image(machine.open(head))
+            assert path.name.rpartition("-")[2] in str(caught.value)
+            assert caught.value.missing is (damage is _delete)
+            machine.close()
+
+    def test_a_file_of_another_namespace_is_found_and_named(self, site: Site) -> None:
+        self._require(site, shared=False, durable=True)
+        version = site.commit(EMPTY, {b"a": b"1"})
+        for component, lineage in (("other", site.lineage), ("count", "f" * 32)):
+            other = Site(site.provider, site.elsewhere().root, lineage)
+            folder = Path(other.folder(other.namespace(component)))
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in Path(site.folder(site.namespace())).iterdir():
+                (folder / path.name).write_bytes(path.read_bytes())
+            with pytest.raises(StateCorruptedError):
+                other.open(version, component=component)
+
+    def test_damage_in_what_is_committed_is_found_before_it_counts(self, site: Site) -> None:
+        self._require(site, shared=False, durable=True)
+        version = site.commit(EMPTY, {b"a": b"1"})
+        token = site.open(version).prepare(2, writes({b"a": b"2"}))
+        [path] = [each for each in site.checkpoint.rglob("*") if token in each.name]
+        _flip_last(path, path.read_bytes())
+        store = site.open(version)
+        with pytest.raises(StateCorruptedError):
+            store.commit(2, token)
+        assert image(store) == {b"a": b"1"}
+
+    # ---- generations
+
+    def test_an_older_generation_can_never_commit(self, site: Site) -> None:
+        if not site.provider.capabilities.fences_writers:
+            pytest.skip("this provider does not fence")
+        version = site.commit(EMPTY, {b"a": b"1"})
+        zombie = site.open(version, generation=1)
+        token = zombie.prepare(2, writes({b"a": b"zombie"}))
+        site.start(2)
+        late = site.open(version, generation=1)
+        for store in (zombie, late):
+            with pytest.raises(FencedError):
+                store.commit(2, token)
+        heir = site.open(version, generation=2)
+        assert image(heir) == {b"a": b"1"}
+        heir.commit(2, heir.prepare(2, writes({b"a": b"2"})))
+        assert image(heir) == {b"a": b"2"}
+
+    def test_a_newer_generation_commits_what_an_older_one_prepared(self, site: Site) -> None:
+        token = site.open(generation=1).prepare(1, writes({b"a": b"1"}))
+        site.start(2)
+        site.open(generation=2).commit(1, token)
+        assert image(site.open(Version(1, token), generation=2)) == {b"a": b"1"}
+
+    def test_a_generation_is_never_taken_back(self, site: Site) -> None:
+        if not site.provider.capabilities.fences_writers:
+            pytest.skip("this provider does not fence")
+        site.start(3)
+        site.start(3)
+        with pytest.raises(FencedError):
+            site.start(2)
+        token = site.open(generation=3).prepare(1, [])
+        site.open(generation=3).commit(1, token)
+
+    def test_fencing_one_lineage_leaves_others_alone(self, site: Site, tmp_path: Path) -> None:
+        other = Site(site.provider, tmp_path / "other")
+        other.root.mkdir()
+        other.start(7)
+        assert image(site.open(site.commit(EMPTY, {b"a": b"1"}))) == {b"a": b"1"}
+
+    def test_a_second_store_of_a_generation_harms_nothing(self, site: Site) -> None:
+        version = site.commit(EMPTY, {b"a": b"1"})
+        first, second = site.open(version), site.open(version)
+        tokens = [store.prepare(2, writes({b"a": name})) for store, name in ((first, b"2"), (second, b"3"))]
+        second.rollback(2, tokens[1])
+        second.close()
+        first.commit(2, tokens[0])
+        assert image(first) == {b"a": b"2"}
+
+    # ---- snapshots and retention
+
+    def test_a_snapshot_stands_for_what_came_before_it(self, site: Site) -> None:
+        head, expected = self._history(site, 4)
+        snapshot = self._snapshot(site, head)
+        later = site.commit(head, {b"later": b"1"})
+        assert self._sweep(site, later, snapshot) > 0
+        for machine in (site, site.elsewhere()):
+            assert image(machine.open(head, snapshot=snapshot)) == expected
+            assert image(machine.open(later, snapshot=snapshot)) == {**expected, b"later": b"1"}
+            machine.close()
+
+    def test_a_snapshot_that_is_not_the_one_named_is_refused(self, site: Site) -> None:
+        head, _ = self._history(site, 2)
+        snapshot = self._snapshot(site, head)
+        other = Snapshot(head, "0" * len(snapshot.checksum), snapshot.size_bytes)
+        with pytest.raises(StateCorruptedError):
+            site.elsewhere().open(head, snapshot=other)
+
+    def test_sweep_keeps_every_version_and_what_is_prepared_next(self, site: Site) -> None:
+        self._require(site, shared=False)
+        head, expected = self._history(site, 3)
+        token = site.open(head).prepare(4, writes({b"next": b"1"}))
+        assert self._sweep(site, head, None) == 0
+        store = site.elsewhere().open(head)
+        assert image(store) == expected
+        store.commit(4, token)
+        assert image(store) == {**expected, b"next": b"1"}
+
+    def test_sweep_deletes_attempts_that_were_not_committed(self, site: Site) -> None:
+        self._require(site, shared=False)
+        tokens = [site.open().prepare(1, writes({b"a": name})) for name in (b"1", b"2", b"3")]
+        head = Version(1, tokens[1])
+        site.open().commit(*after_parts(head))
+        assert self._sweep(site, head, None) == 2
+        assert self._sweep(site, head, None) == 0
+        assert image(site.elsewhere().open(head)) == {b"a": b"2"}
+
+    def test_sweep_keeps_what_is_young_or_of_a_newer_generation(self, site: Site) -> None:
+        self._require(site, shared=False)
+        head = site.commit(EMPTY, {b"a": b"1"})
+        site.open().prepare(1, [])
+        assert self._sweep(site, head, None, min_age_secs=3600) == 0
+        site.open(generation=2).prepare(1, [])
+        assert self._sweep(site, head, None) == 1
+        assert len([name for name in site.files() if name.endswith("changelog")]) == 2
+
+    def test_sweep_of_an_older_generation_is_refused(self, site: Site) -> None:
+        self._require(site, shared=False)
+        head = site.commit(EMPTY, {b"a": b"1"})
+        site.open().prepare(1, [])
+        before = site.files()
+        site.start(2)
+        with pytest.raises(FencedError):
+            self._sweep(site, head, None)
+        assert {name: content for name, content in site.files().items() if content} == {
+            name: content for name, content in before.items() if content
+        }
+
+    def test_sweep_lists_before_it_reads_the_log(self, site: Site) -> None:
+        self._require(site, shared=False)
+        head = site.commit(EMPTY, {b"a": b"1"})
+
+        def retention() -> Retention:
+            site.open().prepare(1, writes({b"a": b"late"}))
+            return Retention(1, head, (), 0)
+
+        namespace = site.namespace()
+        assert site.provider.sweep(namespace, site.folder(namespace), retention) == 0
+
+    # ---- what the tests above share
+
+    @staticmethod
+    def _require(site: Site, **wanted: bool) -> None:
+        for name, value in wanted.items():
+            if getattr(site.provider.capabilities, name) is not value:
+                pytest.skip(f"for providers that are {'' if value else 'not '}{name}")
+
+    @staticmethod
+    def _history(site: Site, length: int) -> tuple[Version, dict[bytes, bytes]]:
+        version, expected = EMPTY, {}
+        for number in range(1, length + 1):
+            changes = {b"a": b"%d" % number, b"k%d" % number: b"v" * 100}
+            version = site.commit(version, dict(changes))
+            expected.update(changes)
+        return version, expected
+
+    @staticmethod
+    def _snapshot(site: Site, version: Version) -> Snapshot:
+        store: StateStore = site.open(version)
+        snapshot = store.snapshot()
+        if snapshot is None:
+            pytest.skip("this provider needs no snapshots")
+        assert snapshot.version == version
+        assert snapshot.size_bytes > 0
+        return snapshot
+
+    @staticmethod
+    def _sweep(site: Site, head: Version, snapshot: Snapshot | None, min_age_secs: float = 0) -> int:
+        namespace = site.namespace()
+        retained = Retention(1, head, () if snapshot is None else (snapshot,), min_age_secs)
+        return site.provider.sweep(namespace, site.folder(namespace), lambda: retained)

@@ -1,0 +1,158 @@
+"""What a bolt relies on, whatever the provider below: `KeyValueState` over its stores."""
+
+# ruff: noqa: D102  # the names of tests say what docstrings would
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from statefx.errors import StateClosedError, StatePhaseError
+from statefx.state.keyvalue import KeyValueState
+from statefx.testing.durability_contract import DurabilityContract
+from statefx.testing.site import Site
+
+
+class KeyValueContract(DurabilityContract):
+    """Tests of what a bolt sees; see `StateProviderContract`."""
+
+    def test_absent_and_none_are_told_apart(self, site: Site) -> None:
+        state = site.state()
+        state.put("none", None)
+        state.commit(_prepare(state, 1))
+        assert state.get("absent") is None
+        assert state.get("absent", 7) == 7
+        assert state.get("none", 7) is None
+        assert "none" in state
+        assert state.delete("absent") is None
+
+    def test_the_script_of_prepares_commits_and_rollbacks(self, site: Site) -> None:
+        state = site.state()
+
+        def reads(*expected: Any) -> None:
+            assert tuple(state.get(key) for key in "abc") == expected
+            assert dict(state.items()) == {k: v for k, v in zip("abc", expected, strict=True) if v is not None}
+
+        state.putAll({"a": 1, "b": 2})
+        state.prepareCommit(1)
+        state.put("c", 3)
+        reads(1, 2, 3)
+        state.rollback()
+        reads(None, None, None)
+        state.putAll({"a": 1, "b": 2})
+        state.prepareCommit(1)
+        state.commit(1)
+        state.put("c", 3)
+        state.rollback()
+        reads(1, 2, None)
+        state.put("c", 3)
+        assert state.delete("b") == 2
+        assert state.delete("c") == 3
+        reads(1, None, None)
+        state.prepareCommit(2)
+        reads(1, None, None)
+        state.commit(2)
+        reads(1, None, None)
+        state.put("b", 2)
+        state.prepareCommit(3)
+        state.put("c", 3)
+        reads(1, 2, 3)
+        state.rollback()
+        reads(1, None, None)
+        state.close()
+
+    def test_put_and_rollback_twice_show_the_committed_image_both_times(self, site: Site) -> None:
+        state = site.state()
+        state.put("a", [1])
+        state.commit(_prepare(state, 1))
+        for _ in range(2):
+            state.get("a").append(2)
+            state.put("a", [3])
+            state.rollback()
+            assert state.get("a") == [1]
+
+    def test_writes_after_prepare_are_pending_after_commit(self, site: Site) -> None:
+        state = site.state()
+        state.put("a", 1)
+        state.prepareCommit(1)
+        state.put("a", 2)
+        state.commit(1)
+        assert state.get("a") == 2
+        assert site.state(state.version).get("a") == 1
+        state.rollback()
+        assert state.get("a") == 1
+
+    def test_commit_without_prepare_is_refused_and_commit_again_is_a_no_op(self, site: Site) -> None:
+        state = site.state()
+        with pytest.raises(StatePhaseError):
+            state.commit(1)
+        state.put("a", 1)
+        state.commit(_prepare(state, 1))
+        state.commit(1)
+        with pytest.raises(StatePhaseError):
+            state.prepareCommit(1)
+
+    def test_prepare_twice_is_as_once_and_the_next_is_refused(self, site: Site) -> None:
+        state = site.state()
+        state.put("a", 1)
+        token = state.prepareCommit(1)
+        assert state.prepareCommit(1) == token
+        with pytest.raises(StatePhaseError):
+            state.prepareCommit(2)
+
+    def test_items_merge_three_layers_in_key_order(self, site: Site) -> None:
+        state = site.state()
+        state.putAll(dict.fromkeys(range(0, 30, 2), "committed"))
+        state.commit(_prepare(state, 1))
+        state.putAll(dict.fromkeys(range(0, 30, 3), "prepared"))
+        state.delete(2)
+        state.prepareCommit(2)
+        state.putAll(dict.fromkeys(range(0, 30, 5), "pending"))
+        state.delete(4)
+        expected = dict.fromkeys(range(6, 30, 2), "committed")
+        expected.update(dict.fromkeys(range(0, 30, 3), "prepared"))
+        expected.update(dict.fromkeys(range(0, 30, 5), "pending"))
+        assert list(state.items()) == sorted(expected.items())
+        assert list(state.items(7, 16)) == sorted((k, v) for k, v in expected.items() if 7 <= k < 16)
+        assert list(state.items(16, 7)) == []
+
+    def test_every_type_comes_back_as_it_went_in(self, site: Site) -> None:
+        keys = [None, False, True, -(2**70), -1, 0, 1, 2**70, -1.5, 1.0, "", "a", "a\x00", "é", b"", b"a\x00", (1, "a")]
+        state = site.state()
+        for at, key in enumerate(keys):
+            state.put(key, {"at": at, "key": key})
+        state.commit(_prepare(state, 1))
+        again = site.state(state.version)
+        found = list(again.items())
+        assert [(type(key), key) for key, _ in found] == [(type(key), key) for key in keys]
+        assert [value for _, value in found] == [{"at": at, "key": key} for at, key in enumerate(keys)]
+        assert len(again.getAll(keys)) == len(keys)
+
+    def test_committed_state_is_there_in_the_next_transaction(self, site: Site) -> None:
+        version, expected = site.state().version, {}
+        for txid in range(1, 6):
+            state = site.state(version)
+            for number in range(txid, txid + 3):
+                expected[number] = state.get(number, 0) + 1
+                state.put(number, expected[number])
+            if txid == 4:
+                state.delete(1)
+                del expected[1]
+            state.prepareCommit(txid)
+            state.commit(txid)
+            version = state.version
+            state.close()
+        assert dict(site.state(version).items()) == expected
+
+    def test_use_after_close_is_refused(self, site: Site) -> None:
+        state = site.state()
+        state.close()
+        state.close()
+        with pytest.raises(StateClosedError):
+            state.get("a")
+
+
+def _prepare(state: KeyValueState, txid: int) -> int:
+    state.prepareCommit(txid)
+    return txid

@@ -1,0 +1,41 @@
+"""The conformance suite that every state provider passes, shipped for those who write one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from statefx.testing.keyvalue_contract import KeyValueContract
+from statefx.testing.provider_machine import state_machine
+
+
+class StateProviderContract(KeyValueContract):
+    """Everything that statefx relies on in a state provider, as pytest tests.
+
+    Subclass it in a test module, and define the fixture ``provider``. Tests that don't apply to what the
+    provider declares in its `Capabilities` are skipped. No test may be overridden.
+
+    Examples
+    --------
+    ::
+
+        class TestMyProvider(StateProviderContract):
+            @pytest.fixture
+            def provider(self):
+                return MyProvider({})
+
+        TestMyProviderInAnyOrder = state_machine(lambda: MyProvider({})).TestCase
+    """
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        overridden = sorted(
+            name for name in vars(cls) if name.startswith(("test", "_")) and name in _CONTRACT and name not in _FREE
+        )
+        if overridden:
+            raise TypeError(f"{cls.__name__} overrides {', '.join(overridden)}: the contract holds as a whole")
+
+
+_CONTRACT = frozenset(dir(StateProviderContract))
+_FREE = frozenset(dir(type("Plain", (), {"__annotations__": {}})))
+
+__all__ = ["StateProviderContract", "state_machine"]

@@ -1,0 +1,184 @@
+"""A Hypothesis state machine: a provider's stores in any order of events, against dicts."""
+
+# the names of rules say what docstrings would
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from statefx.errors import FencedError, StatePhaseError
+from statefx.state.store import EMPTY, Retention, Snapshot, StateProvider, Version
+from statefx.testing.site import Site, changed, image, writes
+
+KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff"]) | st.binary(max_size=3)
+VALUES = st.binary(max_size=20)
+
+
+def state_machine(provider_factory: Callable[[], StateProvider]) -> type[RuleBasedStateMachine]:
+    """Return a state machine over what `provider_factory` makes; its ``TestCase`` is the test."""
+
+    class ProviderMachine(_ProviderMachine):
+        factory = staticmethod(provider_factory)
+
+    return ProviderMachine
+
+
+class _ProviderMachine(RuleBasedStateMachine):
+    """One namespace: a current store, what it has pending and prepared, and every committed version as a dict."""
+
+    factory: Callable[[], StateProvider]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="statefx-machine-"))
+        self.site = Site(self.factory(), self.root)
+        self.generation = 1
+        self.site.start(1)
+        self.versions: list[tuple[Version, dict[bytes, bytes]]] = [(EMPTY, {})]
+        self.snapshot: Snapshot | None = None
+        self.pending: dict[bytes, bytes | None] = {}
+        self.prepared: tuple[Version, dict[bytes, bytes]] | None = None
+        self._reopen()
+
+    @property
+    def head(self) -> Version:
+        """The last committed version."""
+        return self.versions[-1][0]
+
+    @property
+    def committed(self) -> dict[bytes, bytes]:
+        """What it holds."""
+        return self.versions[-1][1]
+
+    def _reopen(self) -> None:
+        self.store = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
+        self.pending = {}
+
+    @rule(key=KEYS, value=VALUES)
+    def put(self, key: bytes, value: bytes) -> None:
+        self.pending[key] = value
+
+    @rule(key=KEYS)
+    def delete(self, key: bytes) -> None:
+        self.pending[key] = None
+
+    @rule(start=st.none() | KEYS, stop=st.none() | KEYS)
+    def scan(self, start: bytes | None, stop: bytes | None) -> None:
+        assert list(self.store.scan(start, stop)) == [
+            (key, value)
+            for key, value in sorted(self.committed.items())
+            if (start is None or key >= start) and (stop is None or key < stop)
+        ]
+
+    @rule(keys=st.lists(KEYS, max_size=6))
+    def get(self, keys: list[bytes]) -> None:
+        assert self.store.get(keys) == [self.committed.get(key) for key in keys]
+
+    @precondition(lambda self: self.prepared is None)
+    @rule()
+    def prepare(self) -> None:
+        txid = self.head.txid + 1
+        token = self.store.prepare(txid, writes(self.pending))
+        self.prepared = Version(txid, token), changed(self.committed, writes(self.pending))
+        self.pending = {}
+
+    @precondition(lambda self: self.prepared is not None)
+    @rule(fresh=st.booleans())
+    def commit(self, fresh: bool) -> None:
+        assert self.prepared is not None
+        if fresh:
+            self._reopen()
+        self.store.commit(self.prepared[0].txid, self.prepared[0].token)
+        self.versions.append(self.prepared)
+        self.prepared = None
+
+    @precondition(lambda self: self.prepared is not None)
+    @rule(fresh=st.booleans())
+    def rollback(self, fresh: bool) -> None:
+        assert self.prepared is not None
+        if fresh:
+            self._reopen()
+        self.store.rollback(self.prepared[0].txid, self.prepared[0].token)
+        self.prepared = None
+
+    @rule()
+    def crash(self) -> None:
+        """The process is gone, unprepared changes with it; nothing was closed."""
+        self._reopen()
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self._reopen()
+
+    @rule()
+    def reopen_elsewhere(self) -> None:
+        there = self.site.elsewhere()
+        assert image(there.open(self.head, generation=self.generation, snapshot=self.snapshot)) == self.committed
+        there.close()
+
+    @precondition(lambda self: not self.site.provider.capabilities.shared)
+    @rule(data=st.data())
+    def read_an_older_version(self, data: st.DataObject) -> None:
+        oldest = self.snapshot.version.txid if self.snapshot is not None else 0
+        kept = [each for each in self.versions if each[0].txid >= oldest]
+        version, expected = data.draw(st.sampled_from(kept))
+        store = self.site.open(version, generation=self.generation, snapshot=self.snapshot)
+        assert image(store) == expected
+        store.close()
+
+    @rule(key=KEYS, value=VALUES)
+    def second_store(self, key: bytes, value: bytes) -> None:
+        """Spark runs the task once more; what that one prepares is not what the driver names."""
+        other = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
+        token = other.prepare(self.head.txid + 1, [(key, value)])
+        assert self.prepared is None or token != self.prepared[0].token
+        other.close()
+
+    @precondition(lambda self: self.site.provider.capabilities.fences_writers)
+    @rule(key=KEYS)
+    def new_generation(self, key: bytes) -> None:
+        """A driver takes over; the older one's stores can't commit any more."""
+        zombie = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
+        token = zombie.prepare(self.head.txid + 1, [(key, b"zombie")])
+        self.generation += 1
+        self.site.start(self.generation)
+        with pytest.raises(FencedError):
+            zombie.commit(self.head.txid + 1, token)
+        self._reopen()
+
+    @precondition(lambda self: self.head.txid > 1)
+    @rule()
+    def commit_an_older_one(self) -> None:
+        version = self.versions[-2][0]
+        with pytest.raises(StatePhaseError):
+            self.store.commit(version.txid, version.token)
+
+    @rule()
+    def take_snapshot(self) -> None:
+        store = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
+        self.snapshot = store.snapshot() or self.snapshot
+        store.close()
+
+    @rule()
+    def sweep(self) -> None:
+        snapshots = () if self.snapshot is None else (self.snapshot,)
+        namespace = self.site.namespace()
+        retained = Retention(self.generation, self.head, snapshots, 0)
+        self.site.provider.sweep(namespace, self.site.folder(namespace), lambda: retained)
+
+    @invariant()
+    def the_committed_image_is_what_is_read(self) -> None:
+        assert image(self.store) == self.committed
+
+    def teardown(self) -> None:
+        """Delete what the run left."""
+        self.site.close()
+        shutil.rmtree(self.root, ignore_errors=True)

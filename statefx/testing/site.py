@@ -1,0 +1,142 @@
+"""A checkpoint in a temporary folder, at which tests open stores as tasks on several machines would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from statefx.state.keyvalue import KeyValueState
+from statefx.state.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider, StateStore, Version, Write
+
+
+def writes(changes: Mapping[bytes, bytes | None]) -> list[Write]:
+    """Return `changes` as `StateStore.prepare` wants them."""
+    return sorted(changes.items())
+
+
+class Site:
+    """One machine's view of one checkpoint.
+
+    Parameters
+    ----------
+    provider : StateProvider
+        What is tested.
+    root : Path
+        An empty folder of this machine.
+    lineage : str, optional
+        Default: a new one.
+    """
+
+    def __init__(self, provider: StateProvider, root: Path, lineage: str | None = None) -> None:
+        self.provider = provider
+        self.root = root
+        self.lineage = lineage or uuid.uuid4().hex
+        self.checkpoint = root / "checkpoint"
+        self.cache = root / "cache"
+        self._opened: list[StateStore] = []
+
+    @property
+    def state_folder(self) -> Path:
+        """``<checkpointLocation>/state``."""
+        return self.checkpoint / "state"
+
+    def namespace(self, component: str = "count", task: int = 0) -> Namespace:
+        """Return the namespace of one task."""
+        return Namespace(self.lineage, component, task)
+
+    def folder(self, namespace: Namespace) -> str:
+        """Return the namespace's folder in the checkpoint."""
+        return str(self.state_folder / namespace.component / str(namespace.task))
+
+    def start(self, generation: int) -> None:
+        """Do what a driver does that takes `generation`."""
+        self.provider.fence(self.lineage, generation, str(self.state_folder))
+
+    def open(
+        self,
+        version: Version = EMPTY,
+        *,
+        component: str = "count",
+        task: int = 0,
+        generation: int = 1,
+        snapshot: Snapshot | None = None,
+        read_only: bool = False,
+    ) -> StateStore:
+        """Open a store; it is closed with the site, if not before."""
+        namespace = self.namespace(component, task)
+        context = StateContext(
+            generation=generation,
+            version=version,
+            folder=self.folder(namespace),
+            cache=str(self.cache),
+            snapshot=snapshot,
+            read_only=read_only,
+        )
+        store = self.provider.newState(namespace, context)
+        self._opened.append(store)
+        return store
+
+    def state(self, version: Version = EMPTY, *, generation: int = 1) -> KeyValueState:
+        """Open what a bolt sees."""
+        return KeyValueState(self.open(version, generation=generation), version=version)
+
+    def commit(self, version: Version, changes: Mapping[bytes, bytes | None], *, component: str = "count") -> Version:
+        """Commit `changes` as the transaction after `version`, each phase in a store of its own."""
+        store = self.open(version, component=component)
+        after = Version(version.txid + 1, store.prepare(version.txid + 1, writes(changes)))
+        store.close()
+        store = self.open(version, component=component)
+        store.commit(*after_parts(after))
+        store.close()
+        return after
+
+    def elsewhere(self) -> Site:
+        """Return the same checkpoint as a machine sees it that has no caches of it."""
+        other = Site(self.provider, self.root / f"machine-{uuid.uuid4().hex}", self.lineage)
+        other.root.mkdir()
+        if self.checkpoint.exists():
+            shutil.copytree(self.checkpoint, other.checkpoint)
+        return other
+
+    def files(self) -> dict[str, bytes]:
+        """Return everything in the checkpoint: name below it, and content."""
+        found = {}
+        for folder, _, names in os.walk(self.checkpoint):
+            for name in names:
+                path = Path(folder, name)
+                found[str(path.relative_to(self.checkpoint))] = path.read_bytes()
+        return found
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        for store in self._opened:
+            store.close()
+        self._opened.clear()
+
+
+def after_parts(version: Version) -> tuple[int, str]:
+    """Return a version as the arguments of `StateStore.commit` and `rollback`."""
+    return version.txid, version.token
+
+
+def image(store: StateStore, start: bytes | None = None, stop: bytes | None = None) -> dict[bytes, bytes]:
+    """Return what `store` holds, having checked that a scan is in order and that `get` says the same."""
+    rows = list(store.scan(start, stop))
+    keys = [key for key, _ in rows]
+    assert keys == sorted(set(keys)), "a scan must yield each key once, in order"
+    assert store.get(keys) == [value for _, value in rows], "get and scan must agree"
+    return dict(rows)
+
+
+def changed(base: Mapping[bytes, bytes], changes: Iterable[Write]) -> dict[bytes, bytes]:
+    """Return `base` with `changes` applied."""
+    result = dict(base)
+    for key, value in changes:
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = value
+    return result

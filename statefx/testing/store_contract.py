@@ -1,0 +1,290 @@
+"""What a state store does while nothing goes wrong: reading, phases, isolation."""
+
+# ruff: noqa: D102  # the names of tests say what docstrings would
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, StateError, StatePhaseError
+from statefx.state.store import EMPTY, StateProvider, Version
+from statefx.testing.site import Site, image, writes
+
+HOSTILE = [
+    b"",
+    b"\x00",
+    b"\x00\x00",
+    b"\x00a",
+    b"\x01",
+    b"a",
+    b"a\x00",
+    b"a\x00b",
+    b"ab",
+    b"\x7f",
+    b"\xff",
+    b"\xff\xff",
+]
+"""Keys that prefixes, terminators and reserved names trip over; in order."""
+
+
+class StoreContract:
+    """Tests of one store after another; see `StateProviderContract`."""
+
+    @pytest.fixture
+    def provider(self) -> StateProvider:
+        """Return the provider under test."""
+        raise NotImplementedError("a subclass of StateProviderContract defines the fixture 'provider'")
+
+    @pytest.fixture
+    def site(self, provider: StateProvider, tmp_path: Path) -> Iterator[Site]:
+        """Return a new checkpoint at its first generation."""
+        site = Site(provider, tmp_path)
+        site.start(1)
+        yield site
+        site.close()
+
+    # ---- reading
+
+    def test_empty_state_holds_nothing(self, site: Site) -> None:
+        store = site.open()
+        assert store.get([b"a", b""]) == [None, None]
+        assert store.get([]) == []
+        assert image(store) == {}
+
+    def test_get_answers_in_the_order_asked_also_when_asked_twice(self, site: Site) -> None:
+        version = site.commit(EMPTY, {b"a": b"1", b"b": b"2"})
+        assert site.open(version).get([b"b", b"x", b"a", b"b"]) == [b"2", None, b"1", b"2"]
+
+    def test_any_bytes_are_a_key(self, site: Site) -> None:
+        expected = {key: b"value of " + key for key in HOSTILE}
+        store = site.open(site.commit(EMPTY, expected))
+        assert image(store) == expected
+        assert list(dict(store.scan(None, None))) == HOSTILE
+        assert store.get([b"\x00\x00\x00", b"a\x00\x00"]) == [None, None]
+
+    def test_any_bytes_can_be_deleted(self, site: Site) -> None:
+        version = site.commit(EMPTY, dict.fromkeys(HOSTILE, b"1"))
+        version = site.commit(version, dict.fromkeys(HOSTILE[::2], None))
+        assert list(image(site.open(version))) == HOSTILE[1::2]
+
+    def test_an_empty_value_is_not_absent(self, site: Site) -> None:
+        store = site.open(site.commit(EMPTY, {b"a": b""}))
+        assert store.get([b"a"]) == [b""]
+        assert image(store) == {b"a": b""}
+
+    @pytest.mark.parametrize("start", [None, *HOSTILE[::3], b"b"])
+    @pytest.mark.parametrize("stop", [None, *HOSTILE[::4], b"b"])
+    def test_scan_bounds(self, site: Site, start: bytes | None, stop: bytes | None) -> None:
+        store = site.open(site.commit(EMPTY, dict.fromkeys(HOSTILE, b"1")))
+        inside = [key for key in HOSTILE if (start is None or key >= start) and (stop is None or key < stop)]
+        assert [key for key, _ in store.scan(start, stop)] == inside
+
+    def test_a_hundred_thousand_keys_in_one_transaction(self, site: Site) -> None:
+        expected = {b"key-%08d" % number: b"%d" % number for number in range(100_000)}
+        version = site.commit(EMPTY, expected)
+        store = site.open(version)
+        assert image(store) == expected
+        assert len(list(store.scan(b"key-00008000", b"key-00024577"))) == 16_577
+        version = site.commit(version, {key: None for number, key in enumerate(expected) if number % 3})
+        assert len(image(site.open(version))) == 33_334
+
+    def test_values_of_a_megabyte(self, site: Site) -> None:
+        expected = {b"%d" % number: bytes([number]) * (1 << 20) for number in range(9)}
+        assert image(site.open(site.commit(EMPTY, expected))) == expected
+
+    # ---- phases
+
+    def test_what_is_prepared_is_invisible(self, site: Site) -> None:
+        version = site.commit(EMPTY, {b"a": b"1"})
+        store = site.open(version)
+        store.prepare(2, writes({b"a": b"2", b"b": b"2"}))
+        assert image(store) == {b"a": b"1"}
+        assert image(site.open(version)) == {b"a": b"1"}
+
+    def test_commit_is_visible_to_the_store_that_commits(self, site: Site) -> None:
+        store = site.open()
+        for txid in range(1, 4):
+            token = store.prepare(txid, writes({b"a": b"%d" % txid, b"b%d" % txid: b"1", b"b%d" % (txid - 1): None}))
+            store.commit(txid, token)
+            assert image(store) == {b"a": b"%d" % txid, b"b%d" % txid: b"1"}
+
+    def test_commit_from_a_fresh_store(self, site: Site) -> None:
+        token = site.open().prepare(1, writes({b"a": b"1"}))
+        store = site.open()
+        store.commit(1, token)
+        assert image(store) == {b"a": b"1"}
+        assert image(site.open(Version(1, token))) == {b"a": b"1"}
+
+    def test_commit_again_changes_nothing(self, site: Site) -> None:
+        version = site.commit(EMPTY, {b"a": b"1"})
+        store = site.open(version)
+        store.commit(1, version.token)
+        store.commit(1, version.token)
+        assert image(store) == {b"a": b"1"}
+
+    def test_a_transaction_that_changes_nothing(self, site: Site) -> None:
+        version = site.commit(site.commit(EMPTY, {b"a": b"1"}), {})
+        assert image(site.open(version)) == {b"a": b"1"}
+
+    def test_prepare_twice_in_one_store_is_as_once(self, site: Site) -> None:
+        store = site.open()
+        token = store.prepare(1, writes({b"a": b"1"}))
+        assert store.prepare(1, writes({b"a": b"1"})) == token
+
+    def test_prepare_of_the_next_while_one_is_prepared_is_refused(self, site: Site) -> None:
+        store = site.open()
+        store.prepare(1, writes({b"a": b"1"}))
+        with pytest.raises(StatePhaseError):
+            store.prepare(2, writes({b"a": b"2"}))
+
+    def test_prepare_at_or_below_the_committed_txid_is_refused(self, site: Site) -> None:
+        store = site.open(site.commit(site.commit(EMPTY, {}), {}))
+        for txid in (0, 1, 2):
+            with pytest.raises(StatePhaseError):
+                store.prepare(txid, [])
+
+    def test_two_stores_prepare_side_by_side_and_the_one_named_counts(self, site: Site) -> None:
+        first, second = site.open(), site.open()
+        tokens = [first.prepare(1, writes({b"a": b"1"})), second.prepare(1, writes({b"b": b"2"}))]
+        assert tokens[0] != tokens[1]
+        first.commit(1, tokens[1])
+        assert image(first) == {b"b": b"2"}
+        assert image(site.open(Version(1, tokens[1]))) == {b"b": b"2"}
+
+    def test_commit_of_another_token_for_a_committed_txid_is_refused(self, site: Site) -> None:
+        tokens = [site.open().prepare(1, writes({b"a": name})) for name in (b"1", b"2")]
+        store = site.open()
+        store.commit(1, tokens[0])
+        with pytest.raises(StateError):
+            store.commit(1, tokens[1])
+        assert image(store) == {b"a": b"1"}
+
+    def test_commit_of_what_was_never_prepared_is_refused(self, site: Site) -> None:
+        store = site.open(site.commit(EMPTY, {b"a": b"1"}))
+        with pytest.raises((StatePhaseError, StateCorruptedError)):
+            store.commit(2, "0" * 32)
+        assert image(store) == {b"a": b"1"}
+
+    def test_commit_of_an_older_txid_is_refused(self, site: Site) -> None:
+        first = site.commit(EMPTY, {b"a": b"1"})
+        store = site.open(site.commit(first, {b"a": b"2"}))
+        with pytest.raises(StatePhaseError):
+            store.commit(1, first.token)
+        assert image(store) == {b"a": b"2"}
+
+    def test_rollback_twice_is_a_no_op_and_the_txid_can_be_prepared_again(self, site: Site) -> None:
+        store = site.open()
+        first = store.prepare(1, writes({b"a": b"1"}))
+        store.rollback(1, first)
+        store.rollback(1, first)
+        assert image(store) == {}
+        second = store.prepare(1, writes({b"b": b"2"}))
+        assert second != first
+        store.commit(1, second)
+        assert image(store) == {b"b": b"2"}
+
+    def test_rollback_in_a_fresh_store_names_only_its_token(self, site: Site) -> None:
+        kept, dropped = (site.open().prepare(1, writes({b"a": name})) for name in (b"kept", b"dropped"))
+        store = site.open()
+        store.rollback(1, dropped)
+        store.rollback(1, "0" * 32)
+        site.open().commit(1, kept)
+        assert image(site.open(Version(1, kept))) == {b"a": b"kept"}
+
+    def test_rollback_never_undoes_a_commit(self, site: Site) -> None:
+        store = site.open()
+        token = store.prepare(1, writes({b"a": b"1"}))
+        store.commit(1, token)
+        with pytest.raises(StatePhaseError):
+            store.rollback(1, token)
+        assert image(store) == {b"a": b"1"}
+        assert image(site.open(Version(1, token))) == {b"a": b"1"}
+
+    def test_what_is_changed_after_prepare_is_not_in_it(self, site: Site) -> None:
+        changes = writes({b"a": b"1"})
+        store = site.open()
+        token = store.prepare(1, changes)
+        changes.append((b"b", b"2"))
+        store.commit(1, token)
+        assert image(store) == {b"a": b"1"}
+
+    # ---- lifecycle
+
+    def test_close_twice_and_use_after_close(self, site: Site) -> None:
+        store = site.open(site.commit(EMPTY, {b"a": b"1"}))
+        rows = store.scan(None, None)
+        store.close()
+        store.close()
+        for call in (
+            lambda: store.get([b"a"]),
+            lambda: list(store.scan(None, None)),
+            lambda: list(rows),
+            lambda: store.prepare(2, []),
+            lambda: store.commit(1, ""),
+            lambda: store.rollback(1, ""),
+            store.snapshot,
+        ):
+            with pytest.raises(StateClosedError):
+                call()
+
+    def test_a_read_only_store_refuses_every_change(self, site: Site) -> None:
+        version = site.commit(EMPTY, {b"a": b"1"})
+        token = site.open(version).prepare(2, [])
+        before = site.files()
+        store = site.open(version, read_only=True)
+        assert image(store) == {b"a": b"1"}
+        for call in (lambda: store.prepare(2, []), lambda: store.commit(2, token), lambda: store.rollback(2, token)):
+            with pytest.raises(StatePhaseError):
+                call()
+        assert site.files() == before
+
+    def test_opening_changes_and_deletes_nothing(self, site: Site) -> None:
+        version = site.commit(EMPTY, {b"a": b"1"})
+        prepared = site.open(version).prepare(2, writes({b"a": b"2"}))
+        before = site.files()
+        image(site.open(version))
+        assert site.files() == before
+        store = site.open(version)
+        store.commit(2, prepared)
+        assert image(store) == {b"a": b"2"}
+
+    def test_the_provider_survives_pickling(self, provider: StateProvider, tmp_path: Path) -> None:
+        again = pickle.loads(pickle.dumps(provider))
+        assert again.options == provider.options
+        site = Site(again, tmp_path)
+        assert image(site.open(site.commit(EMPTY, {b"a": b"1"}))) == {b"a": b"1"}
+        site.close()
+
+    def test_an_unknown_option_is_refused_on_the_driver(self, provider: StateProvider) -> None:
+        with pytest.raises(ConfigError, match="no_such_option"):
+            type(provider)({**provider.options, "no_such_option": 1})
+
+    # ---- isolation
+
+    @pytest.mark.parametrize("names", [("a", "ab"), ("a", "a.b"), ("a-1", "a"), ("x:1", "x")])
+    def test_a_name_that_begins_like_another_is_another_namespace(self, site: Site, names: tuple[str, str]) -> None:
+        versions = [site.commit(EMPTY, {b"k": name.encode()}, component=name) for name in names]
+        for name, version in zip(names, versions, strict=True):
+            assert image(site.open(version, component=name)) == {b"k": name.encode()}
+
+    def test_tasks_are_namespaces(self, site: Site) -> None:
+        tokens = [site.open(task=task).prepare(1, writes({b"k": b"%d" % task})) for task in (0, 1, 10)]
+        for task, token in zip((0, 1, 10), tokens, strict=True):
+            store = site.open(task=task)
+            store.commit(1, token)
+            assert image(store) == {b"k": b"%d" % task}
+
+    def test_lineages_share_a_machine_and_not_state(self, site: Site, tmp_path: Path) -> None:
+        version = site.commit(EMPTY, {b"k": b"1"})
+        other = Site(site.provider, tmp_path / "other")
+        other.root.mkdir()
+        other.cache = site.cache
+        assert image(other.open()) == {}
+        theirs = other.commit(EMPTY, {b"k": b"2"})
+        assert image(other.open(theirs)) == {b"k": b"2"}
+        assert image(site.open(version)) == {b"k": b"1"}
+        other.close()

@@ -1,0 +1,162 @@
+"""Names that would never be called are refused when the class is created."""
+
+from abc import abstractmethod
+
+import pytest
+
+from statefx.operators import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt, overrides
+
+
+def define(base, **members):
+    return type("Mine", (base,) if isinstance(base, type) else base, members)
+
+
+def hook(self, *args):
+    """Take anything, so that only the name is judged."""
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("init_state", "initState"),
+        ("initstate", "initState"),
+        ("InitState", "initState"),
+        ("initStat", "initState"),
+        ("pre_prepare", "prePrepare"),
+        ("prePreapre", "prePrepare"),
+        ("precommit", "preCommit"),
+        ("pre_rollback", "preRollback"),
+        ("finish_batch", "finishBatch"),
+        ("finishBatchs", "finishBatch"),
+        ("execute_batch", "executeBatch"),
+        ("Execute", "execute"),
+        ("output_fields", "outputFields"),
+        ("outputField", "outputFields"),
+        ("state_version", "stateVersion"),
+        ("declareOutputFields", "outputFields"),
+        ("declare_output_fields", "outputFields"),
+        ("prepare", "open"),
+        ("cleanup", "close"),
+    ],
+)
+@pytest.mark.parametrize("base", [Bolt, BasicBolt, BatchBolt, StatefulBolt])
+def test_a_near_miss_is_refused_and_names_the_hook(base, name, right):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} would never be called: the hook is {right}"):
+        define(base, **{name: hook})
+
+
+@pytest.mark.parametrize(
+    "name", ["executed", "opened", "state", "counts", "fields", "process", "_init_state", "commit"]
+)
+def test_names_of_the_users_own_are_left_alone(name):
+    define(StatefulBolt, **{name: hook})
+
+
+def test_a_near_miss_in_a_mixin_is_refused_too():
+    class Counting:
+        def init_state(self, state):
+            """Look like a hook."""
+
+    with pytest.raises(TypeError, match="initState"):
+        define((Counting, StatefulBolt))
+
+
+@pytest.mark.parametrize("name", ["initState", "prePrepare", "preCommit", "preRollback", "stateVersion"])
+@pytest.mark.parametrize("base", [Bolt, BasicBolt, BatchBolt])
+def test_a_hook_of_stateful_bolts_on_another_is_refused(base, name):
+    with pytest.raises(TypeError, match=rf"{name} is a hook of Stateful\. Derive Mine from Stateful"):
+        define(base, **{name: hook})
+
+
+@pytest.mark.parametrize("base", [Bolt, BasicBolt, StatefulBolt])
+def test_finish_batch_on_a_bolt_without_batches_is_refused(base):
+    with pytest.raises(TypeError, match="finishBatch is a hook of BatchBolt"):
+        define(base, finishBatch=hook)
+
+
+@pytest.mark.parametrize(
+    "bases", [(Stateful, Bolt), (Bolt, Stateful), (Stateful, BatchBolt), (StatefulBolt, Committer)]
+)
+def test_stateful_is_a_mixin_for_every_bolt(bases):
+    bolt = define(bases, execute=hook, initState=hook, prePrepare=hook)()
+    assert isinstance(bolt, Stateful)
+    assert isinstance(bolt, Bolt)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("execute", lambda self, tup: None, r"def execute\(self, tup, collector\)"),
+        ("open", lambda self: None, r"def open\(self, context\)"),
+        ("close", lambda self, force: None, r"def close\(self\)"),
+        ("initState", lambda self: None, r"def initState\(self, state\)"),
+        ("preCommit", lambda self, txid, attempt: None, r"def preCommit\(self, txid\)"),
+    ],
+)
+def test_a_hook_with_other_arguments_is_refused(name, wrong, right):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} can't be called.*{right}"):
+        define(StatefulBolt, **{name: wrong})
+
+
+def test_a_hook_with_more_optional_arguments_is_fine():
+    define(BasicBolt, execute=lambda self, row, out, times=1: None)
+
+
+def test_a_generator_or_coroutine_is_refused():
+    def generate(self, tup, collector):
+        yield tup
+
+    async def wait(self, tup, collector):
+        return tup
+
+    for function in (generate, wait):
+        with pytest.raises(TypeError, match="would never run"):
+            define(BasicBolt, execute=function)
+
+
+def test_a_bolt_that_takes_no_input_can_not_be_instantiated():
+    with pytest.raises(TypeError, match=r"Mine has neither hook .* def execute\(self, tup, collector\)"):
+        define(BasicBolt)()
+    define(BasicBolt, execute=hook)()
+    define(BasicBolt, executeBatch=hook)()
+
+
+def test_a_stateful_bolt_without_init_state_can_not_be_instantiated():
+    with pytest.raises(TypeError, match="initState"):
+        define(StatefulBolt, execute=hook)()
+
+
+def test_users_may_have_abstract_bolts_of_their_own():
+    class Scored(BasicBolt):
+        @abstractmethod
+        def score(self, tup): ...
+
+        def execute(self, tup, collector):
+            collector.emit((self.score(tup),))
+
+    with pytest.raises(TypeError, match="score"):
+        Scored()
+    assert define(Scored, score=lambda self, tup: 1)().score(None) == 1
+
+
+def test_a_bolt_may_take_arguments():
+    class Keep(BasicBolt):
+        def __init__(self, least, *, most):
+            self.bounds = (least, most)
+
+        def execute(self, tup, collector): ...
+
+    assert Keep(1, most=2).bounds == (1, 2)
+
+
+def test_vectorised_bolts_are_told_apart():
+    assert not define(BasicBolt, execute=hook)().vectorised
+    assert define(BasicBolt, executeBatch=hook)().vectorised
+    assert define(BasicBolt, execute=hook, executeBatch=hook)().vectorised
+
+
+def test_overrides_sees_the_users_own_hooks_only():
+    mine = define(StatefulBolt, execute=hook, preCommit=hook)
+    assert overrides(mine, "preCommit")
+    assert overrides(define(mine), "preCommit")
+    assert not overrides(mine, "prePrepare")
