@@ -59,6 +59,7 @@ if ! usable; then
     rm -rf "$venv"
     "$python" -m venv "$venv"
     echo "$root" >"$venv/root"
+    echo "The first time, pip fetches Spark: some hundred megabytes."
 fi
 
 echo "Installing statefx[$extras] into .venv"

@@ -8,7 +8,7 @@ from typing import Any
 from statefx.errors import ConfigError
 from statefx.state.changelog import Changelog
 from statefx.state.changelog_store import ChangelogProvider, Image
-from statefx.state.materialisation import MaterialisationCache
+from statefx.state.materialisation import DictImage, MaterialisationCache
 from statefx.state.store import StateContext
 
 _CACHE = MaterialisationCache()
@@ -35,4 +35,4 @@ class MemoryStateProvider(ChangelogProvider):
 
     def open_image(self, changelog: Changelog, context: StateContext) -> Image:
         """Return the image of ``context.version`` from the process's dicts."""
-        return _CACHE.open(changelog, context)
+        return DictImage(_CACHE, changelog, context)

@@ -3,26 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any
 
+from statefx.state.changelog import Changelog
 from statefx.state.changelog_store import Image, overlaid
+from statefx.state.materialisation import Materialisation, MaterialisationCache
+from statefx.state.store import StateContext
 from statefx_rocksdb.database import UnusableError
 from statefx_rocksdb.place import Place
 
+_UNKNOWN = object()
+
 
 class RocksDbImage(Image):
-    """The image of one version; moves to a private copy when it comes upon damage."""
+    """The image of one version; moves to a private copy when it comes upon damage.
 
-    def __init__(self, place: Place) -> None:
+    Parameters
+    ----------
+    place : Place
+        Where the version comes from.
+    hot : MaterialisationCache | None
+        What the process remembers of the namespace; None: nothing.
+    """
+
+    def __init__(
+        self, place: Place, hot: MaterialisationCache | None, changelog: Changelog, context: StateContext
+    ) -> None:
         self._place = place
         self._opened = place.open()
+        self._hot = hot
+        self._limit_bytes = 0
+        try:
+            if hot is not None:
+                self._leased = hot.lease(changelog, context)
+                self._limit_bytes = hot.limit_bytes or 0
+            else:
+                self._leased = Materialisation(changelog.namespace, context.version, context.generation, {})
+        except BaseException:
+            self._opened.close()
+            raise
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, None where absent; sorted look-ups are much quicker for RocksDB."""
+        """Return the values of `keys`, None where absent."""
+        values: list[Any] = list(map(self._leased.entries.get, keys, repeat(_UNKNOWN)))
+        if _UNKNOWN in values:
+            unknown = {key for key, value in zip(keys, values, strict=True) if value is _UNKNOWN}
+            found = self._found(unknown)
+            values = [found[key] if value is _UNKNOWN else value for key, value in zip(keys, values, strict=True)]
+            if self._leased.size_bytes < self._limit_bytes:
+                self._leased.learn(found)
+        return values
+
+    def _found(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
+        """Look `keys` up below what is remembered; RocksDB is much quicker with sorted keys."""
         changes = self._opened.changes
-        order = sorted(key for key in set(keys) if key not in changes)
-        found = dict(zip(order, self._stored(order), strict=True))
-        found.update((key, changes[key]) for key in keys if key in changes)
-        return [found[key] for key in keys]
+        found = {key: changes[key] for key in keys & changes.keys()} if changes else {}
+        order = sorted(keys - found.keys() if found else keys)
+        found.update(zip(order, self._stored(order), strict=True))
+        return found
 
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
         database = self._opened.database
@@ -32,7 +71,7 @@ class RocksDbImage(Image):
             return database.get(keys)
         except UnusableError:
             self._move()
-            return self.get(keys)
+            return self._stored(keys)
 
     def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) with start <= key < stop, in key order."""
@@ -51,8 +90,9 @@ class RocksDbImage(Image):
 
     def _move(self) -> None:
         """Give the damaged copy up for a private one."""
-        if self._opened.folder is None:
-            self._place.report_damage()
+        if self._opened.folder is not None:
+            raise UnusableError(f"{self._opened.folder.path}: a new copy is damaged too; check this machine's disk")
+        self._place.report_damage()
         private = self._place.private()
         self._opened.close()
         self._opened = private
@@ -60,3 +100,5 @@ class RocksDbImage(Image):
     def close(self) -> None:
         """Release the files."""
         self._opened.close()
+        if self._hot is not None:
+            self._hot.release(self._leased)

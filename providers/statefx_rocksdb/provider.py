@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.state.changelog import Changelog
 from statefx.state.changelog_store import ChangelogProvider, Image
+from statefx.state.materialisation import MaterialisationCache
 from statefx.state.store import StateContext
 from statefx_rocksdb.settings import Settings
 
@@ -37,7 +39,14 @@ class RocksDbStateProvider(ChangelogProvider):
         from statefx_rocksdb.image import RocksDbImage  # noqa: PLC0415  # imports rocksdict, an extra
         from statefx_rocksdb.place import Place  # noqa: PLC0415  # likewise
 
-        return RocksDbImage(Place(self._settings, changelog, context))
+        hot = _hot_cache(self._settings.hot_cache_mb) if not context.read_only else None
+        return RocksDbImage(Place(self._settings, changelog, context), hot, changelog, context)
+
+
+@cache
+def _hot_cache(size_mb: int) -> MaterialisationCache | None:
+    """Return the process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
+    return MaterialisationCache(size_mb << 20) if size_mb else None
 
 
 def _require_rocksdict(where: str) -> None:

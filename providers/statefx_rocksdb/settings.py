@@ -29,6 +29,8 @@ class Settings:
         How long to wait for another process that brings the same cache up to date, before reading past it.
     catch_up_kb : int
         Changelog bytes that are read over RocksDB before they are written to it; 0: written at once.
+    hot_cache_mb : int
+        What a worker process remembers of entries read or changed of late, for all its tasks; 0: nothing.
     """
 
     dir: str = ""
@@ -36,6 +38,7 @@ class Settings:
     write_buffer_mb: int = 16
     lock_timeout_secs: float = 2.0
     catch_up_kb: int = 1024
+    hot_cache_mb: int = 64
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
@@ -62,6 +65,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "write_buffer_mb": (1, 4096),
     "lock_timeout_secs": (0, 600),
     "catch_up_kb": (0, 1048576),
+    "hot_cache_mb": (0, 65536),
 }
 
 

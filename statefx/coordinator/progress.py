@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from statefx.protocol.identity import TransactionAttempt
@@ -28,6 +29,8 @@ class TransactionProgress:
         State keys that each stateful bolt changed.
     prepare_ms, commit_ms : float
         From PREPARING to COMMITTING durable, and from there to COMMITTED.
+    committed_at : float
+        When COMMITTED was durable, in seconds since the epoch.
     """
 
     txid: int
@@ -36,12 +39,14 @@ class TransactionProgress:
     keys: Mapping[str, int]
     prepare_ms: float
     commit_ms: float
+    committed_at: float
 
     def as_dict(self) -> dict[str, Any]:
         """Return the progress in the shape of pyspark's ``lastProgress``: plain data."""
         return {
             "txid": self.txid,
             "attempt": self.attempt,
+            "timestamp": datetime.fromtimestamp(self.committed_at, UTC).isoformat(timespec="milliseconds"),
             "numInputRows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
             "durationMs": {"prepare": round(self.prepare_ms, 3), "commit": round(self.commit_ms, 3)},
@@ -113,6 +118,7 @@ class Progress:
                 keys,
                 (self._decided - self._began) * 1000 if self._complete else 0.0,
                 (ended - self._decided) * 1000 if self._complete else 0.0,
+                self.now(),
             )
             self._recent.append(done)
             self._phase = "idle"

@@ -55,6 +55,7 @@ def _tuple_class(names: tuple[str, ...]) -> type[Any]:
     for position in range(len(names)):
         attributes[position] = attributes[position - len(names)] = parent._fields[position]
     plain = tuple.__getitem__
+    listed = ", ".join(name if name.isprintable() else repr(name) for name in names)
 
     def __getitem__(self: tuple[Any, ...], key: Any) -> Any:  # noqa: N807 - becomes a method below
         if type(key) is slice:
@@ -64,7 +65,7 @@ def _tuple_class(names: tuple[str, ...]) -> type[Any]:
         except KeyError:
             pass
         if isinstance(key, str):
-            raise KeyError(f"no field {key!r}; the fields are {', '.join(names)}")
+            raise KeyError(f"no field {key!r}; the fields are {listed}")
         return plain(self, key)
 
     def __repr__(self: tuple[Any, ...]) -> str:  # noqa: N807 - becomes a method below
@@ -75,12 +76,12 @@ def _tuple_class(names: tuple[str, ...]) -> type[Any]:
 
     # Python puts the class's name into "'...' object has no attribute": so it lists the fields.
     return type(
-        f"Tuple({', '.join(names)})",
+        f"Tuple({listed})",
         (parent,),
         {
             "__slots__": (),
             "__module__": __name__,
-            "__doc__": f"A tuple with the fields {', '.join(names)}.",
+            "__doc__": f"A tuple with the fields {listed}.",
             "__getitem__": __getitem__,
             "__repr__": __repr__,
             "__reduce__": __reduce__,

@@ -87,6 +87,7 @@ class ChangelogStore(StateStore):
         return self._scan(start, stop)
 
     def _scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        self._check_open("scan")
         rows = self._image.scan(start, stop)
         if self._committed:
             rows = overlaid(rows, self._committed, start, stop)

@@ -77,26 +77,26 @@ def encode_key(key: Any) -> bytes:
     True
     """
     kind = type(key)
-    if kind is str:
-        try:
+    try:
+        if kind is str:
             return (_STR_TAG + key).encode()  # type: ignore[no-any-return]
-        except UnicodeEncodeError:
-            raise _surrogate(key, "key") from None
-    if kind is int:
-        try:
-            return _pack_tagged(_INT, key + _BIAS)
-        except struct.error:
-            return _encode_big(key)
-    if kind is bytes:
-        return _BYTES_TAG + key  # type: ignore[no-any-return]
-    if kind is tuple:
-        parts = [_TUPLE_TAG]
-        _append_elements(parts, key, "key", 1)
-        return b"".join(parts)
-    encode = _FIXED.get(kind)
-    if encode is None:
-        raise refusal(key, "key", as_key=True)
-    return encode(key, "key")
+        if kind is int:
+            return _pack_tagged(_INT, key + _BIAS) if -_BIAS <= key < _BIAS else _encode_big(key)
+        if kind is bytes:
+            return _BYTES_TAG + key  # type: ignore[no-any-return]
+        if kind is tuple:
+            parts = [_TUPLE_TAG]
+            _append_elements(parts, key, 1)
+            return b"".join(parts)
+        encode = _FIXED.get(kind)
+        if encode is None:
+            raise _Refused(key)
+        return encode(key)
+    except UnicodeEncodeError:
+        refused = _Refused(key, _SURROGATE)
+    except _Refused as error:
+        refused = error
+    raise refused.at("key")
 
 
 def decode_key(data: bytes) -> Any:
@@ -129,16 +129,34 @@ def _damaged(data: bytes) -> StateCorruptedError:
     return StateCorruptedError(f"{data[:80]!r} is not the encoding of a key", data=data[:80])
 
 
-def _surrogate(key: str, path: str) -> CodecError:
-    return CodecError(
-        f"{path} is a str with a lone surrogate, {key[:80]!r}, which has no place in the order of keys; "
-        'decode the text properly, or use bytes: key.encode("utf-8", "surrogatepass")',
-        path=path,
-        type="str",
-    )
-
-
 # ---- writing
+
+_SURROGATE = (
+    "is a str with a lone surrogate, which has no place in the order of keys; decode the text properly, or use "
+    'key.encode("utf-8", "surrogatepass")'
+)
+_NAN = "is NaN, which equals nothing and has no place in the order of keys"
+_NAIVE = (
+    "is a naive datetime: which instant it names depends on the reader; give it a time zone, for example "
+    "key.replace(tzinfo=timezone.utc)"
+)
+_DEEP = f"is nested deeper than {MAX_DEPTH} tuples"
+
+
+class _Refused(Exception):  # noqa: N818 - never leaves this module
+    """An element can't be in a key; collects the way to it on the way out."""
+
+    def __init__(self, element: Any, why: str = "") -> None:
+        self.element = element
+        self.why = why
+        self.steps: list[int] = []
+
+    def at(self, path: str) -> CodecError:
+        """Return the error to raise for the key at `path`."""
+        path += "".join(f"[{step}]" for step in reversed(self.steps))
+        if not self.why:
+            return refusal(self.element, path, as_key=True)
+        return CodecError(f"{path} {self.why}: {self.element!r:.80}", path=path, type=type(self.element).__name__)
 
 
 def _encode_big(key: int) -> bytes:
@@ -150,28 +168,24 @@ def _encode_big(key: int) -> bytes:
     return bytes([_INT_ABOVE]) + body
 
 
-def _encode_int(key: int, path: str) -> bytes:
-    return encode_key(key)
-
-
-def _encode_none(key: None, path: str) -> bytes:
+def _encode_none(key: None) -> bytes:
     return bytes([_NONE])
 
 
-def _encode_bool(key: bool, path: str) -> bytes:
+def _encode_bool(key: bool) -> bytes:
     return bytes([_TRUE if key else _FALSE])
 
 
-def _encode_float(key: float, path: str) -> bytes:
+def _encode_float(key: float) -> bytes:
     if key != key:
-        raise CodecError(f"{path} is NaN, which equals nothing and has no place in the order of keys", path=path)
+        raise _Refused(key, _NAN)
     bits = int.from_bytes(_pack_double(key + 0.0), "big")
     return _pack_tagged(_FLOAT, bits ^ _ALL_BITS if bits & _BIAS else bits | _BIAS)
 
 
-def _encode_decimal(key: Decimal, path: str) -> bytes:
+def _encode_decimal(key: Decimal) -> bytes:
     if key.is_nan():
-        raise CodecError(f"{path} is a Decimal NaN, which has no place in the order of keys", path=path)
+        raise _Refused(key, _NAN)
     if key.is_infinite():
         return bytes([_DECIMAL, _NEGATIVE_INFINITY if key < 0 else _POSITIVE_INFINITY])
     if not key:
@@ -185,25 +199,19 @@ def _encode_decimal(key: Decimal, path: str) -> bytes:
     return bytes([_DECIMAL, _POSITIVE]) + body
 
 
-def _encode_date(key: date, path: str) -> bytes:
+def _encode_date(key: date) -> bytes:
     return _pack_tagged(_DATE, key.toordinal())
 
 
-def _encode_datetime(key: datetime, path: str) -> bytes:
+def _encode_datetime(key: datetime) -> bytes:
     if key.utcoffset() is None:
-        raise CodecError(
-            f"{path} is a naive datetime, {key!r}: which instant it names depends on the reader; "
-            "give it a time zone, for example key.replace(tzinfo=timezone.utc)",
-            path=path,
-            type="datetime",
-        )
+        raise _Refused(key, _NAIVE)
     return _pack_tagged(_DATETIME, (key - _EPOCH) // _MICROSECOND + _BIAS)
 
 
-_FIXED: dict[type, Callable[[Any, str], bytes]] = {
+_FIXED: dict[type, Callable[[Any], bytes]] = {
     type(None): _encode_none,
     bool: _encode_bool,
-    int: _encode_int,
     float: _encode_float,
     Decimal: _encode_decimal,
     date: _encode_date,
@@ -211,28 +219,35 @@ _FIXED: dict[type, Callable[[Any, str], bytes]] = {
 }
 
 
-def _append_elements(parts: list[bytes], elements: tuple[Any, ...], path: str, depth: int) -> None:
+def _append_elements(parts: list[bytes], elements: tuple[Any, ...], depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise CodecError(f"{path} is nested deeper than {MAX_DEPTH} tuples", path=path, type="tuple")
+        raise _Refused(elements, _DEEP)
     for at, element in enumerate(elements):
         kind = type(element)
-        if kind is str:
-            try:
+        try:
+            if kind is str:
                 body = (_STR_TAG + element).encode()
-            except UnicodeEncodeError:
-                raise _surrogate(element, f"{path}[{at}]") from None
-            parts.append(body.replace(b"\0", b"\0\xff") + b"\0")
-        elif kind is bytes:
-            parts.append(_BYTES_TAG + element.replace(b"\0", b"\0\xff") + b"\0")
-        elif kind is tuple:
-            parts.append(_TUPLE_TAG)
-            _append_elements(parts, element, f"{path}[{at}]", depth + 1)
-            parts.append(b"\0")
+                parts.append(body.replace(b"\0", b"\0\xff") + b"\0")
+            elif kind is int:
+                parts.append(_pack_tagged(_INT, element + _BIAS) if -_BIAS <= element < _BIAS else _encode_big(element))
+            elif kind is bytes:
+                parts.append(_BYTES_TAG + element.replace(b"\0", b"\0\xff") + b"\0")
+            elif kind is tuple:
+                parts.append(_TUPLE_TAG)
+                _append_elements(parts, element, depth + 1)
+                parts.append(b"\0")
+            elif kind in _FIXED:
+                parts.append(_FIXED[kind](element))
+            else:
+                raise _Refused(element)
+        except UnicodeEncodeError:
+            refused = _Refused(element, _SURROGATE)
+        except _Refused as error:
+            refused = error
         else:
-            encode = _FIXED.get(kind)
-            if encode is None:
-                raise refusal(element, f"{path}[{at}]", as_key=True)
-            parts.append(encode(element, f"{path}[{at}]"))
+            continue
+        refused.steps.append(at)
+        raise refused
 
 
 # ---- reading

@@ -9,7 +9,7 @@ from typing import Any
 
 from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
 from statefx.state.codec import Codec, StandardCodec
-from statefx.state.overlay import ABSENT, PLAIN_KINDS, UNKNOWN, Overlay, merge
+from statefx.state.overlay import ABSENT, UNKNOWN, Kind, Overlay, Packed, merge
 from statefx.state.store import EMPTY, StateStore, Version, Write
 from statefx.state.values import SCALARS
 
@@ -96,9 +96,9 @@ class KeyValueState:
         self._version = version
         self._overlay = Overlay(store, self._codec, cache_bytes)
         # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
-        self._open: dict[type, dict[Any, Any]] = self._overlay.opened
-        self._seen: dict[type, dict[Any, Any]] = self._overlay.seen
-        self._writable: dict[type, dict[Any, Any]] = {} if read_only else self._overlay.opened
+        self._open: dict[Kind, dict[Any, Any]] = self._overlay.opened
+        self._seen: dict[Kind, dict[Any, Any]] = self._overlay.seen
+        self._writable: dict[Kind, dict[Any, Any]] = {} if read_only else self._overlay.opened
         self._phase = Phase.READ_ONLY if read_only else Phase.OPEN
         self._preparing = EMPTY
         self._doubtful = False
@@ -139,14 +139,16 @@ class KeyValueState:
         StateClosedError
             The state is closed.
         """
-        kind = type(key)
+        kind: Kind = type(key)
+        if kind is tuple:
+            kind = tuple(map(type, key))
         try:
             value = self._open[kind].get(key, UNKNOWN)
             if value is not UNKNOWN:
                 return value
             value = self._seen[kind].get(key, UNKNOWN)
             if value is not UNKNOWN:
-                return value
+                return default if value is ABSENT else value
         except (KeyError, TypeError):  # closed, a key of another kind, or one that can't be hashed
             pass
         self._require_open()
@@ -163,7 +165,7 @@ class KeyValueState:
         found = {}
         for (kind, name, key_bytes), value in zip(places, self._overlay.find_all(places), strict=True):
             if value is not ABSENT:
-                key = name if kind in PLAIN_KINDS else self._codec.decode_key(key_bytes)
+                key = self._codec.decode_key(key_bytes) if kind is Packed else name
                 found[key_bytes] = key, value
         return Found(self._codec.encode_key, found)
 
@@ -224,8 +226,11 @@ class KeyValueState:
         StateClosedError
             The state is closed.
         """
-        if type(value) in SCALARS:
-            kind = type(key)
+        shape = type(value)
+        if shape in SCALARS or (shape is tuple and SCALARS.issuperset(map(type, value))):
+            kind: Kind = type(key)
+            if kind is tuple:
+                kind = tuple(map(type, key))
             try:
                 entries = self._writable[kind]
                 if key in entries or key in self._seen[kind]:

@@ -1,120 +1,191 @@
-"""Images as dicts in the process's memory, caught up from changelogs and shared by the stores of a process."""
+"""Committed entries as dicts in the process's memory, caught up from changelogs and shared by its stores."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 
-from statefx.protocol.identity import Namespace, Version
 from statefx.state.changelog import Changelog, Route
 from statefx.state.changelog_store import Image
-from statefx.state.store import StateContext
+from statefx.state.store import Namespace, StateContext, Version
+
+_ENTRY_BYTES = 150
+"""What Python needs for an entry beside its bytes, about."""
 
 
 @dataclass(slots=True, eq=False)
 class Materialisation:
-    """One version of one namespace; its entries change only while nobody has leased it."""
+    """Entries of one version of one namespace; a leased one stays at its version.
+
+    Attributes
+    ----------
+    entries : dict
+        All entries; or, of a partial one, those that are known, None standing for absent.
+    leases : int
+        How many open stores read it.
+    size_bytes : int
+        At most this much, where that is counted.
+    """
 
     namespace: Namespace
     version: Version
     generation: int
-    entries: dict[bytes, bytes]
+    entries: dict[bytes, bytes | None]
     leases: int = 0
-    order: list[bytes] | None = field(default=None)
+    size_bytes: int = 0
+    _order: list[bytes] | None = None
 
     def keys(self) -> list[bytes]:
         """Return the keys in order; sorted once per version."""
-        if self.order is None:
-            self.order = sorted(self.entries)
-        return self.order
+        if self._order is None:
+            self._order = sorted(self.entries)
+        return self._order
+
+    def learn(self, found: dict[bytes, bytes | None]) -> None:
+        """Add entries of this version."""
+        self.entries.update(found)
+        self.size_bytes += _size(found)
+
+    def shrink(self, limit_bytes: int) -> None:
+        """Forget the oldest of a partial one's entries if there are more than `limit_bytes`."""
+        if self.size_bytes <= limit_bytes:
+            return
+        self.size_bytes = _size(self.entries)
+        if self.size_bytes > limit_bytes * 3 // 4:
+            excess = 1 - limit_bytes / 2 / self.size_bytes
+            for key in list(islice(self.entries, round(len(self.entries) * excess))):
+                del self.entries[key]
+            self.size_bytes = _size(self.entries)
 
 
-class DictImage(Image):
-    """A leased materialisation."""
-
-    def __init__(self, materialisation: Materialisation, lock: threading.RLock) -> None:
-        self._materialisation = materialisation
-        self._lock = lock
-
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, None where absent."""
-        return list(map(self._materialisation.entries.get, keys))
-
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order."""
-        keys = self._materialisation.keys()
-        entries = self._materialisation.entries
-        low = 0 if start is None else bisect_left(keys, start)
-        high = len(keys) if stop is None else bisect_left(keys, stop)
-        for at in range(low, high):
-            yield keys[at], entries[keys[at]]
-
-    def close(self) -> None:
-        """End the lease."""
-        with self._lock:
-            self._materialisation.leases -= 1
+def _size(entries: dict[bytes, bytes | None]) -> int:
+    values = filter(None, entries.values())
+    return len(entries) * _ENTRY_BYTES + sum(map(len, entries)) + sum(map(len, values))
 
 
 class MaterialisationCache:
     """The materialisations of a process, the newest of each folder.
 
-    A store leases one. A leased one is copied before it is caught up, so an older reader stays right; a
-    store that is behind the cache gets a private one, and the cache is never taken back.
+    A leased one is copied before it is caught up, so that an older reader stays right. A store that is behind
+    gets one of its own; what is shared is never taken back to an older version.
+
+    Parameters
+    ----------
+    limit_bytes : int | None
+        None: materialisations are complete and not bounded. Else they are partial (they hold what was read
+        or changed of late) and together hold about this much.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
         self._newest: dict[str, Materialisation] = {}
         self._lock = threading.RLock()
 
-    def open(self, changelog: Changelog, context: StateContext) -> DictImage:
-        """Return the image of ``context.version``."""
+    def lease(self, changelog: Changelog, context: StateContext) -> Materialisation:
+        """Return a materialisation of ``context.version``, to be given back with `release`."""
         with self._lock:
-            cached = self._newest.get(changelog.folder)
+            cached = self._newest.pop(changelog.folder, None)
             if cached is not None and cached.namespace != changelog.namespace:
                 cached = None
-            route = changelog.route(context.version, context.snapshot, None if cached is None else cached.version)
-            if cached is not None and route.cached and not route.steps:
-                found = cached
-            else:
-                found = self._caught_up(changelog, context, route, cached)
+            try:
+                found = self._at(changelog, context, cached)
+            except BaseException:
+                self._keep(changelog.folder, cached)
+                raise
             found.leases += 1
-            return DictImage(found, self._lock)
+            shared = found is cached or (not context.read_only and (cached is None or _replaces(context, cached)))
+            self._keep(changelog.folder, found if shared else cached)
+            return found
 
-    def _caught_up(
-        self, changelog: Changelog, context: StateContext, route: Route, cached: Materialisation | None
-    ) -> Materialisation:
-        shared = not context.read_only and (cached is None or _replaces(context, cached))
-        entries: dict[bytes, bytes] = {}
-        if cached is not None and route.cached:
-            entries = cached.entries
-            if cached.leases or not shared:
-                entries = entries.copy()
-            else:
-                del self._newest[changelog.folder]
-        apply(route, entries)
-        found = Materialisation(changelog.namespace, context.version, context.generation, entries)
-        if shared:
-            self._newest[changelog.folder] = found
+    def release(self, leased: Materialisation) -> None:
+        """Give a materialisation back."""
+        with self._lock:
+            leased.leases -= 1
+            if self.limit_bytes is not None and not leased.leases:
+                leased.shrink(self.limit_bytes)
+
+    def _keep(self, folder: str, kept: Materialisation | None) -> None:
+        """Put `kept` last in the order of use, and forget the first while all are too many."""
+        if kept is None or kept.version is _SPOILED:
+            return
+        self._newest[folder] = kept
+        if self.limit_bytes is None:
+            return
+        size = sum(each.size_bytes for each in self._newest.values())
+        for other in list(self._newest)[:-1]:
+            if size > self.limit_bytes:
+                size -= self._newest.pop(other).size_bytes
+
+    def _at(self, changelog: Changelog, context: StateContext, cached: Materialisation | None) -> Materialisation:
+        route = changelog.route(context.version, context.snapshot, None if cached is None else cached.version)
+        if cached is None or not route.cached:
+            found = Materialisation(changelog.namespace, context.version, context.generation, {})
+            if self.limit_bytes is None:
+                _apply(route, found.entries)
+            return found
+        if not route.steps:
+            return cached
+        if cached.leases or context.read_only:
+            size_bytes, entries = cached.size_bytes, cached.entries.copy()
+        else:
+            size_bytes, entries = cached.size_bytes, cached.entries
+            cached.version = _SPOILED
+        generation = max(context.generation, cached.generation)
+        found = Materialisation(changelog.namespace, context.version, generation, entries, 0, size_bytes)
+        if self.limit_bytes is None:
+            _apply(route, entries)
+            return found
+        for keys, values in route.chunks():
+            found.learn(dict(zip(keys, values, strict=True)))
+        found.shrink(self.limit_bytes)
         return found
 
 
-def apply(route: Route, entries: dict[bytes, bytes]) -> None:
+_SPOILED = Version(-1, "")
+"""The version of a materialisation whose entries were given to its successor."""
+
+
+def _apply(route: Route, entries: dict[bytes, bytes | None]) -> None:
     """Bring `entries` from the route's start to its end; what is left after an error is of no version."""
     for keys, values in route.chunks():
+        entries.update(zip(keys, values, strict=True))
         if None in values:
             for key, value in zip(keys, values, strict=True):
                 if value is None:
-                    entries.pop(key, None)
-                else:
-                    entries[key] = value
-        else:
-            entries.update(zip(keys, values, strict=True))  # type: ignore[arg-type]  # no None among the values
+                    del entries[key]
 
 
 def _replaces(context: StateContext, cached: Materialisation) -> bool:
-    """Say whether a store of `context` may put its image in the place of `cached`."""
-    if context.generation != cached.generation:
-        return context.generation > cached.generation
-    return context.version.txid >= cached.version.txid
+    """Say whether a store of `context` may put its materialisation in the place of `cached`."""
+    if cached.version is _SPOILED or context.generation > cached.generation:
+        return True
+    return context.generation == cached.generation and context.version.txid >= cached.version.txid
+
+
+class DictImage(Image):
+    """The image in a complete materialisation."""
+
+    def __init__(self, cache: MaterialisationCache, changelog: Changelog, context: StateContext) -> None:
+        self._cache = cache
+        self._leased = cache.lease(changelog, context)
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys`, None where absent."""
+        return list(map(self._leased.entries.get, keys))
+
+    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, in key order."""
+        keys, entries = self._leased.keys(), self._leased.entries
+        low = 0 if start is None else bisect_left(keys, start)
+        high = len(keys) if stop is None else bisect_left(keys, stop)
+        for at in range(low, high):
+            value = entries[keys[at]]
+            assert value is not None
+            yield keys[at], value
+
+    def close(self) -> None:
+        """End the lease."""
+        self._cache.release(self._leased)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
-from decimal import Decimal
 from enum import Enum
 from typing import Any, Final, Literal
 
@@ -29,25 +28,32 @@ UNKNOWN: Final[Literal[Answer.UNKNOWN]] = Answer.UNKNOWN
 
 
 class Packed:
-    """Stands for the types of key that are looked up by their bytes: tuples and datetimes."""
+    """The kind of keys that are looked up by their bytes: those of no other kind."""
 
 
-# Looked up as they are, each type in a dict of its own, so that 1, 1.0 and True do not meet. Datetimes are not
-# among them: in the hour of a clock change, Python's == between two zones isn't by instant.
-PLAIN_KINDS: frozenset[type] = frozenset({type(None), bool, int, float, Decimal, str, bytes, date})
+# Looked up as they are, each type in a dict of its own, so that 1, 1.0 and True do not meet. Not among them are
+# datetimes, whose == between zones isn't by instant in the hour of a clock change, and Decimals, of which some
+# have no hash.
+PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes, date})
 
-Place = tuple[type, Any, bytes]
-"""Kind, name and key bytes: the entry is under ``[kind][name]``."""
+Kind = type | tuple[type, ...]
+"""A type in `PLAIN`; for a tuple of such elements their types; else `Packed`."""
+
+MAX_KINDS = 64
+"""Kinds of tuple beyond this are `Packed`."""
+
+Place = tuple[Kind, Any, bytes]
+"""Kind, name and key bytes: the entry is under ``[kind][name]``. The name is the key, or its bytes if `Packed`."""
 
 
 class Overlay:
     """Changes of this transaction over what is prepared over what is committed.
 
-    Four maps of maps, kind -> name -> entry, which are cleared and never replaced. `opened` and `seen` hold
-    immutable values as they are; `held` and `seen_held` hold the bytes of mutable ones, None for a key that is
-    deleted or absent. `opened` and `held` are changes, of any size; `seen` and `seen_held` are what is known below
-    them and may be forgotten at any time. A key in `held` is neither in `opened` nor in `seen`: who finds it in one
-    of these need not look further.
+    Four maps of maps, kind -> name -> entry, the same kinds in each, which are cleared and never replaced. `opened` and `held`
+    are changes, of any size; `seen` and `seen_held` are what is known below them and may be forgotten at any time.
+    `opened` and `seen` hold immutable values as they are (`seen` also `ABSENT`); `held` and `seen_held` hold the bytes
+    of mutable ones (`held` also None: deleted). A key in `held` is neither in `opened` nor in `seen`: who finds it in
+    one of these need not look further.
 
     Parameters
     ----------
@@ -82,19 +88,32 @@ class Overlay:
         self._decode: Callable[[bytes], Any] = codec.decode_value
         self._cache_bytes = cache_bytes
         self._seen_bytes = 0
-        self.opened: dict[type, dict[Any, Any]] = {kind: {} for kind in (*PLAIN_KINDS, Packed)}
-        self.held: dict[type, dict[Any, bytes | None]] = {kind: {} for kind in self.opened}
-        self.seen: dict[type, dict[Any, Any]] = {kind: {} for kind in self.opened}
-        self.seen_held: dict[type, dict[Any, bytes | None]] = {kind: {} for kind in self.opened}
+        self.opened: dict[Kind, dict[Any, Any]] = {}
+        self.held: dict[Kind, dict[Any, bytes | None]] = {}
+        self.seen: dict[Kind, dict[Any, Any]] = {}
+        self.seen_held: dict[Kind, dict[Any, bytes]] = {}
         self.prepared: dict[bytes, bytes | None] = {}
+        for kind in (*PLAIN, Packed):
+            self._admit(kind)
+
+    def _admit(self, kind: Kind) -> None:
+        self.opened[kind], self.held[kind], self.seen[kind], self.seen_held[kind] = {}, {}, {}, {}
 
     # ---- reading
 
     def place(self, key: Any) -> Place:
         """Return where `key` is kept; raises CodecError for what can't be a key."""
         key_bytes = self._encode_key(key)
-        kind = type(key)
-        return (kind, key, key_bytes) if kind in PLAIN_KINDS else (Packed, key_bytes, key_bytes)
+        kind = self._kind(key)
+        return kind, key_bytes if kind is Packed else key, key_bytes
+
+    def _kind(self, key: Any) -> Kind:
+        kind: Kind = type(key)
+        if kind is tuple:
+            kind = tuple(map(type, key))
+            if kind not in self.opened and PLAIN.issuperset(kind) and len(self.opened) < MAX_KINDS:
+                self._admit(kind)
+        return kind if kind in self.opened else Packed
 
     def find(self, place: Place) -> Any:
         """Return the value, or `ABSENT`; asks the store if need be."""
@@ -121,46 +140,52 @@ class Overlay:
             if value is not UNKNOWN:
                 return value
             data = self.seen_held[kind].get(name, UNKNOWN)
-            if data is UNKNOWN:
-                return UNKNOWN
+        if data is UNKNOWN:
+            return UNKNOWN
         return ABSENT if data is None else self.decoded(key_bytes, data)
 
     def prefetch(self, keys: Iterable[Any]) -> None:
-        """Read what is not known of `keys`, with one read of the store for each type of key."""
+        """Read what is not known of `keys`, with at most one read of the store."""
         keys = keys if isinstance(keys, list | tuple) else list(keys)
-        by_kind: dict[type, set[Any]] = {}
-        kinds = set(map(type, keys))
-        for kind in kinds:
-            same = keys if len(kinds) == 1 else [key for key in keys if type(key) is kind]
-            if kind in PLAIN_KINDS:
-                by_kind[kind] = set(same)
-            else:
-                by_kind.setdefault(Packed, set()).update(map(self._encode_key, same))
-        for kind, names in by_kind.items():
-            self._prefetch(kind, names)
-
-    def _prefetch(self, kind: type, names: set[Any]) -> None:
-        opened, held, seen, seen_held = self.opened[kind], self.held[kind], self.seen[kind], self.seen_held[kind]
-        unknown = [name for name in names if not (name in seen or name in opened or name in seen_held or name in held)]
-        if not unknown:
-            return
-        keys = unknown if kind is Packed else list(map(self._encode_key, unknown))
-        found = self._read(keys)
-        size = _total_bytes(keys, found)
+        types = set(map(type, keys))
+        by_kind: dict[Kind, set[Any]] = {}
+        if len(types) == 1 and types <= PLAIN:
+            by_kind[types.pop()] = set(keys)
+        else:
+            for key in keys:
+                kind = self._kind(key)
+                by_kind.setdefault(kind, set()).add(self._encode_key(key) if kind is Packed else key)
+        unknown = {kind: self._unknown(kind, names) for kind, names in by_kind.items()}
+        wanted: list[bytes] = []
+        for kind, missing in unknown.items():
+            wanted += missing if kind is Packed else map(self._encode_key, missing)
+        found = self._read(wanted)
+        size = _total_bytes(wanted, found)
         if self._seen_bytes + size > self._cache_bytes:
             self.forget()
-            if size > self._cache_bytes:  # the first of them: get reads the others again
-                fits = max(1, len(keys) * self._cache_bytes // size)
-                unknown, keys, found = unknown[:fits], keys[:fits], found[:fits]
-        self._seen_bytes += size
+            if size > self._cache_bytes:  # remember the first of them: get reads the others again
+                del found[len(found) * self._cache_bytes // size :]
+        self._seen_bytes += min(size, self._cache_bytes)
+        entries = zip(wanted, found, strict=False)
+        for kind, missing in unknown.items():
+            self._learn(kind, zip(missing, entries, strict=False))
+
+    def _unknown(self, kind: Kind, names: set[Any]) -> list[Any]:
+        opened, held, seen, seen_held = self.opened[kind], self.held[kind], self.seen[kind], self.seen_held[kind]
+        return [name for name in names if not (name in seen or name in opened or name in seen_held or name in held)]
+
+    def _learn(self, kind: Kind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
+        seen, seen_held = self.seen[kind], self.seen_held[kind]
         scalars, decode = SCALARS, self.decoded
-        for name, key_bytes, data in zip(unknown, keys, found, strict=True):
-            if data is not None:
-                value = decode(key_bytes, data)
-                if type(value) in scalars or is_immutable(value):
-                    seen[name] = value
-                    continue
-            seen_held[name] = data
+        for name, (key_bytes, data) in entries:
+            if data is None:
+                seen[name] = ABSENT
+                continue
+            value = decode(key_bytes, data)
+            if type(value) in scalars or is_immutable(value):
+                seen[name] = value
+            else:
+                seen_held[name] = data
 
     def _read(self, keys: list[bytes]) -> list[bytes | None]:
         """Return what is prepared for each of `keys`, else what is committed."""
@@ -179,7 +204,7 @@ class Overlay:
             self.forget()
         if size <= self._cache_bytes:
             self._seen_bytes += size
-            if data is not None and is_immutable(value):
+            if data is None or is_immutable(value):
                 self.seen[kind][name] = value
             else:
                 self.seen_held[kind][name] = data
@@ -219,7 +244,7 @@ class Overlay:
         """Remove the entry at `place`."""
         self._hold(place[0], place[1], None)
 
-    def _hold(self, kind: type, name: Any, data: bytes | None) -> None:
+    def _hold(self, kind: Kind, name: Any, data: bytes | None) -> None:
         self.opened[kind].pop(name, None)
         self.seen[kind].pop(name, None)
         self.held[kind][name] = data
@@ -239,7 +264,7 @@ class Overlay:
             writes += zip(held if kind is Packed else map(encode_key, held), held.values(), strict=True)
         return writes
 
-    def _refuse(self, kind: type, entries: dict[Any, Any]) -> None:
+    def _refuse(self, kind: Kind, entries: dict[Any, Any]) -> None:
         """Raise CodecError for the first of `entries` that can't be encoded, with its key."""
         for name, value in entries.items():
             try:
@@ -255,11 +280,15 @@ class Overlay:
             self.forget()
         else:
             for kind, entries in self.opened.items():
-                stale = self.seen_held[kind]
-                for name in stale.keys() & entries.keys():
-                    del stale[name]
-                self.seen[kind].update(entries)
-                stale.update(self.held[kind])
+                seen, seen_held = self.seen[kind], self.seen_held[kind]
+                seen.update(entries)
+                for name, data in self.held[kind].items():
+                    if data is None:
+                        seen[name] = ABSENT
+                    else:
+                        seen_held[name] = data
+                for name in seen_held.keys() & seen.keys():  # held bytes of what has become immutable or absent
+                    del seen_held[name]
         self.discard()
 
     def discard(self) -> None:

@@ -38,6 +38,9 @@ SCALARS: frozenset[type] = frozenset({type(None), bool, int, float, Decimal, str
 _TUPLE, _RECORD, _BIG_INT, _DECIMAL, _DATE, _DATETIME = range(1, 7)
 _PLAIN_HEADS = frozenset({*range(0x80), *range(0xA0, 0xC0), 0xC0, 0xC2, 0xC3, 0xC4, 0xC5, 0xC6})
 _PLAIN_HEADS |= {*range(0xCA, 0xD4), 0xD9, 0xDA, 0xDB, *range(0xE0, 0x100)}
+_NATIVE: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes})
+_SHORT_EXTENSION = struct.Struct(">BBb").pack
+_LONG_EXTENSION = struct.Struct(">BIb").pack
 _ordinal = struct.Struct(">I")
 _moment = struct.Struct(">HBBBBBIB")
 _moment_aware = struct.Struct(">HBBBBBIBq")
@@ -86,18 +89,26 @@ def make_encoder() -> Callable[[Any], bytes]:
 
     The function raises CodecError, with ``path`` and ``type``, for what state can't hold.
     """
-    pack = msgpack.Packer(default=_pack_extension, strict_types=True).pack
-    scalars = SCALARS
+    pack = msgpack.Packer(default=_extension, strict_types=True).pack
+    native, scalars = _NATIVE, SCALARS
 
     def encode_value(value: Any) -> bytes:
-        if type(value) not in scalars:
-            check_value(value, "value", 0)
+        kind = type(value)
         try:
-            return pack(value)  # type: ignore[no-any-return]
+            if kind in native:
+                return pack(value)  # type: ignore[no-any-return]
+            if kind not in scalars:
+                check_value(value, "value", 0)
+                if kind is list or kind is dict:
+                    return pack(value)  # type: ignore[no-any-return]
+            code, payload = _payload(value, pack)
         except UnicodeEncodeError:
             return _pack_surrogates(value)
         except (ValueError, OverflowError) as error:
-            raise CodecError(f"value can't be encoded: {error}", path="value", type=type(value).__name__) from error
+            raise CodecError(f"value can't be encoded: {error}", path="value", type=kind.__name__) from error
+        if len(payload) > 0xFF:
+            return _LONG_EXTENSION(0xC9, len(payload), code) + payload
+        return _SHORT_EXTENSION(0xC7, len(payload), code) + payload
 
     return encode_value
 
@@ -161,31 +172,48 @@ def _is_namedtuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields") and type(value) is not msgpack.ExtType
 
 
-def _pack_extension(value: Any, nested: Callable[[Any], bytes] | None = None) -> Any:
-    pack = nested or _pack_nested
+def _payload(value: Any, pack: Callable[[Any], bytes]) -> tuple[int, bytes]:
+    """Return code and payload of the extension that `value` is."""
     kind = type(value)
     if kind is tuple:
-        return msgpack.ExtType(_TUPLE, pack(list(value)))
+        return _TUPLE, pack(list(value))
     if kind is int:
-        return msgpack.ExtType(_BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+        return _BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
     if kind is Decimal:
-        return msgpack.ExtType(_DECIMAL, str(value).encode())
+        return _DECIMAL, str(value).encode()
     if kind is datetime:
-        return msgpack.ExtType(_DATETIME, _pack_datetime(value))
+        return _DATETIME, _pack_datetime(value)
     if kind is date:
-        return msgpack.ExtType(_DATE, _ordinal.pack(value.toordinal()))
+        return _DATE, _ordinal.pack(value.toordinal())
     if _is_namedtuple(value):
-        return msgpack.ExtType(_RECORD, pack([list(value._fields), list(value), _extra(value)]))
+        return _RECORD, pack([list(value._fields), list(value), _extra(value)])
     raise refusal(value, "value", as_key=False)
 
 
-_pack_nested = partial(msgpack.packb, default=_pack_extension, strict_types=True)
+_spare: list[Any] = []  # a packer can't be entered again while it packs: one for each level that is nested now
+
+
+def _pack_nested(value: Any) -> bytes:
+    packer = _spare.pop() if _spare else msgpack.Packer(default=_extension, strict_types=True)
+    try:
+        return packer.pack(value)  # type: ignore[no-any-return]
+    finally:
+        _spare.append(packer)
+
+
+def _extension(value: Any) -> msgpack.ExtType:
+    return msgpack.ExtType(*_payload(value, _pack_nested))
 
 
 def _pack_surrogates(value: Any) -> bytes:
-    nested = partial(msgpack.packb, strict_types=True, unicode_errors="surrogatepass")
-    nested.keywords["default"] = partial(_pack_extension, nested=nested)
-    return nested(value)  # type: ignore[no-any-return]
+    """Encode strings that UTF-8 has no bytes for; rare, so packers are made as needed."""
+
+    def extension(inner: Any) -> msgpack.ExtType:
+        return msgpack.ExtType(*_payload(inner, _pack_surrogates))
+
+    return msgpack.packb(  # type: ignore[no-any-return]
+        value, default=extension, strict_types=True, unicode_errors="surrogatepass"
+    )
 
 
 def _pack_datetime(value: datetime) -> bytes:
@@ -228,7 +256,7 @@ def _read_extension(code: int, data: bytes, unpack: Callable[[bytes], Any] | Non
 _unpack = partial(msgpack.unpackb, ext_hook=_read_extension, strict_map_key=False)
 _unpack_surrogates = partial(msgpack.unpackb, strict_map_key=False, unicode_errors="surrogatepass")
 _unpack_surrogates.keywords["ext_hook"] = partial(_read_extension, unpack=_unpack_surrogates)
-_UNREADABLE = (ValueError, TypeError, IndexError, ArithmeticError, RecursionError, struct.error, msgpack.UnpackException)
+_UNREADABLE = (ValueError, TypeError, IndexError, ArithmeticError, RecursionError, struct.error)
 
 
 def _damaged(data: bytes) -> StateCorruptedError:

@@ -93,7 +93,8 @@ class DurabilityContract(StoreContract):
         machines = [site, site.elsewhere(), site.elsewhere()]
         for machine in machines[1:]:
             machine.checkpoint = site.checkpoint
-        version, expected = EMPTY, {}
+        version = EMPTY
+        expected: dict[bytes, bytes] = {}
         for number in range(1, 24):
             changes = {b"%d" % (number % 7): b"%d" % number, b"%d" % (number % 5): None}
             version = site.commit(version, changes)
@@ -124,6 +125,7 @@ class DurabilityContract(StoreContract):
             with crashing(at) as point:
                 store.prepare(2, writes({b"a": b"2"}))
             if point.hit is None:
+                assert at > 4 or site.provider.capabilities.shared, "a durable prepare has durable steps"
                 break
             for machine in (site, site.elsewhere()):
                 again = machine.open(version)
@@ -167,17 +169,17 @@ class DurabilityContract(StoreContract):
 
     def test_a_crash_in_snapshot_or_sweep_harms_no_version(self, site: Site) -> None:
         self._require(site, shared=False)
-        head, expected = self._history(site, 4)
+        head, expected = self._history(site, 2)
         for at in every_crash():
             machine = site.elsewhere()
             named = None
             with crashing(at) as point:
                 named = machine.open(head).snapshot()
                 self._sweep(machine, head, named)
-            for reader in (machine, machine.elsewhere()):
-                assert image(reader.open(head, snapshot=named)) == expected, point.hit
-                assert reader.open(head, snapshot=named).snapshot() is not None, point.hit
-                reader.close()
+            reader = machine.elsewhere()
+            assert image(reader.open(head, snapshot=named)) == expected, point.hit
+            assert reader.open(head, snapshot=named).snapshot() is not None, point.hit
+            reader.close()
             machine.close()
             if point.hit is None:
                 break

@@ -68,7 +68,8 @@ class BoltDeclarer:
         for what, value in (("source", source), ("stream", stream)):
             if not isinstance(value, str):
                 raise TopologyError(
-                    f"bolt {self.id!r}: a {grouping.kind} grouping's {what} is an id, not {value!r}", component=self.id
+                    f"bolt {self.id!r}: the {what} of its {grouping.kind} grouping is an id, not {value!r}",
+                    component=self.id,
                 )
         self.wires.append(Wire(source, stream, grouping))
         return self

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.errors import TopologyError
+from statefx.errors import ConfigError, TopologyError
 from statefx.operators import DEFAULT_STREAM, Bolt, parse_schema, parse_streams
 from statefx.operators.schema import to_ddl_type
-from statefx.topology.graph import KEYED, Component, Edge
+from statefx.topology.graph import KEYED, Component, Edge, Topology
 
 if TYPE_CHECKING:
+    from statefx.config import Config
     from statefx.topology.builder import Wire
 
 ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -36,8 +37,15 @@ def check_id(id: Any, taken: Iterable[str]) -> None:
             f"not beginning with '.' or '__', at most {ID_LENGTH_MAX} of them",
             component=id,
         )
-    if id in taken:
-        raise TopologyError(f"the id {id!r} is already used; give every stream and bolt its own", component=id)
+    for other in taken:
+        if other == id:
+            raise TopologyError(f"the id {id!r} is already used; give every stream and bolt its own", component=id)
+        if other.lower() == id.lower():
+            raise TopologyError(
+                f"the ids {other!r} and {id!r} differ only in capitals, which not every file system tells apart; "
+                f"rename one",
+                component=id,
+            )
 
 
 def stream_schema(id: str, dataframe: Any) -> pa.Schema:
@@ -48,9 +56,12 @@ def stream_schema(id: str, dataframe: Any) -> pa.Schema:
             component=id,
         )
     try:
-        return parse_schema(dataframe.schema)
+        schema = parse_schema(dataframe.schema)
     except TopologyError as error:
         raise TopologyError(f"stream {id!r}: {error.message}", **{**error.data, "component": id}) from None
+    if not schema.names:
+        raise TopologyError(f"stream {id!r} has no columns; select at least one", component=id)
+    return schema
 
 
 def check_bolt(id: str, bolt: Any, parallelism: Any) -> None:
@@ -147,6 +158,24 @@ def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
     for edge in edges:
         if edge.grouping.kind in KEYED:
             _check_same_types(components, first.setdefault(edge.target, edge), edge)
+
+
+def check_config(topology: Topology, config: Config) -> None:
+    """Refuse settings that have no meaning for this topology; called by ``submit``.
+
+    Raises
+    ------
+    ConfigError
+        Several transactions at a time were asked for, which only spouts can give.
+    """
+    streams = [component.id for component in topology.components if component.is_stream]
+    if streams and config.max_spout_pending > 1:
+        raise ConfigError(
+            f"topology.max.spout.pending is {config.max_spout_pending}, but {topology.name!r} reads DataFrames "
+            f"({', '.join(streams)}), whose micro-batches come one at a time; leave it at 1",
+            key="topology.max.spout.pending",
+            value=config.max_spout_pending,
+        )
 
 
 def _check_fields(id: str, wire: Wire, schema: pa.Schema) -> None:

@@ -77,6 +77,11 @@ def cases(args: argparse.Namespace) -> list[Case]:
                  min(args.warmup, 3), min(args.batches, 10), reference=True),
             Case(group, "groupBy().count()", "spark_native_count.py", shape,
                  args.warmup, args.batches, reference=True),
+            *(
+                Case(group, f"statefx, {bolt}, {provider}", "statefx_count.py", shape,
+                     args.warmup, args.batches, ("--bolt", bolt, "--provider", provider))
+                for provider in ("rocksdb", "memory") for bolt in ("tuple", "batch")
+            ),
         ]  # fmt: skip
     small = inputs.Shape(100, 100)
     for session in ("default", "recommended"):
@@ -86,6 +91,10 @@ def cases(args: argparse.Namespace) -> list[Case]:
             found.append(
                 Case(group, "foreachBatch, does nothing", "spark_foreach_batch.py", small,
                      args.warmup, args.batches, options, reference=True)
+            )  # fmt: skip
+            found.append(
+                Case(group, "statefx, rocksdb", "statefx_count.py", small,
+                     args.warmup, args.batches, (*options, "--measure", "latency"))
             )  # fmt: skip
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
 
@@ -167,6 +176,8 @@ def parsed() -> argparse.Namespace:
             setattr(args, name, value)
     if args.warmup < 1 or args.batches < 1:
         parser.error("--warmup and --batches are at least 1: the clock starts at the commit of the last warm-up batch")
+    if args.warmup + args.batches > 100:
+        parser.error("--warmup and --batches are at most 100 together: Spark deletes older commits, the clock")
     return args
 
 

@@ -213,3 +213,21 @@ def test_opening_makes_what_it_read_durable(log, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), real(file)))
     TransactionLog(log.folder)
     assert synced == [os.stat(log.folder).st_ino]
+
+
+def test_death_while_old_records_are_deleted_leaves_no_gap(log, monkeypatch):
+    log.append(preparing(1))
+    real, deleted = os.unlink, []
+
+    def dying(path):
+        if len(deleted) == 3:
+            raise Killed
+        deleted.append(path)
+        real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", dying)
+        with pytest.raises(Killed):
+            log.fold()
+    assert numbers(log.folder) == [3, 4]
+    assert read_state(log.folder) == log.state

@@ -87,6 +87,7 @@ def test_ways_of_writing(ddl, same):
         ("a struct<b int", "expected '>' or ',' after a field, found the end", 14),
         ("a struct<>", "expected a field's name, found '>'", 9),
         ("a decimal(39,0)", "the precision is 1 to 38, the scale 0 to the precision", 2),
+        ("a decimal(0,0)", "the precision is 1 to 38", 2),
         ("a decimal(2,3)", "the scale 0 to the precision", 2),
         ("a decimal(x)", "expected a precision, found 'x'", 10),
         ("a char", "expected '\\(' and a length after 'char', found the end", 6),
@@ -107,6 +108,7 @@ def test_a_malformed_text_shows_the_place(ddl, message, position):
 
 def test_nesting_has_a_limit():
     assert parse_schema(f"a {'array<' * 90}int{'>' * 90}")
+    assert len(parse_schema(", ".join(f"a{n} array<int>" for n in range(200)))) == 200
     with pytest.raises(TopologyError, match="nested more than 100 deep"):
         parse_schema(f"a {'array<' * 5000}int{'>' * 5000}")
 
@@ -165,6 +167,11 @@ def test_objects_shaped_like_pysparks_types_are_read_by_their_attributes():
     )
     element = pa.field("element", pa.struct([pa.field("x:y", pa.int32(), nullable=False)]), nullable=False)
     assert schema.equals(pa.schema([("a b", pa.list_(element)), ("m", pa.map_(pa.string(), pa.int64()))]))
+
+
+def test_columns_of_one_name_are_refused():
+    with pytest.raises(TopologyError, match="field names must differ: a, a"):
+        parse_schema(SimpleNamespace(fields=[column("a", atom("int")), column("a", atom("int"))]))
 
 
 def test_a_column_of_unknown_type_is_named():

@@ -1,9 +1,9 @@
 """Stores for the tests of what lies above them: the real memory provider in a folder of the test's own."""
 
 import pytest
-from statefx_memory import MemoryStateProvider
 
 from statefx.state import EMPTY, KeyValueState, Namespace, StateContext
+from statefx_memory import MemoryStateProvider
 
 
 class Checkpoint:
@@ -21,6 +21,12 @@ class Checkpoint:
 
     def open(self, version=EMPTY, **options):
         return KeyValueState(self.store(version), version=version, **options)
+
+
+@pytest.fixture(scope="session")
+def checkpoint_at():
+    """Makes a checkpoint in a folder: for tests that need a new one for each example."""
+    return Checkpoint
 
 
 @pytest.fixture

@@ -219,10 +219,6 @@ def test_the_sorted_changes_and_nothing_else_are_prepared(checkpoint):
 # ---- failures of the store
 
 
-class Failing(KeyError):
-    pass
-
-
 @pytest.fixture
 def failing(checkpoint):
     """A state over a real store, and a function that lets the next call of a method fail."""

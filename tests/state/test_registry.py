@@ -5,10 +5,10 @@ import sys
 import textwrap
 
 import pytest
-from statefx_memory import MemoryStateProvider
 
 from statefx.errors import ConfigError, ProviderError
 from statefx.state import load_provider, resolve
+from statefx_memory import MemoryStateProvider
 
 
 @pytest.fixture

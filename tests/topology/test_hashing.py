@@ -1,6 +1,5 @@
 """fieldsGrouping's hash: pinned numbers, what Arrow would make of a value, and the choice of partialKeyGrouping."""
 
-import timeit
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -152,13 +151,3 @@ def test_partial_key_is_the_same_again_for_the_same_rows():
 
 def test_partial_key_with_one_task():
     assert partial_key_chooser(WORDS, ["word"], 1)(("a",)) == 0
-
-
-@pytest.mark.parametrize(("field", "row"), [("word", ("hello world", 1)), ("count", ("hello world", 123456789))])
-def test_one_string_or_one_long_is_quick(field, row):
-    hasher = row_hasher(parse_schema("word string, count bigint"), [field])
-    careful = row_hasher(parse_schema("word array<string>, count array<bigint>"), [field])
-    nested = ([row[0]], [row[1]])
-    quick_secs = min(timeit.repeat(lambda: hasher(row), number=5000, repeat=9))
-    slow_secs = min(timeit.repeat(lambda: careful(nested), number=5000, repeat=9))
-    assert quick_secs < slow_secs  # the general way costs about three times as much

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 RECOMMENDED = {
     # Over TCP, every Python stage waits about 40 ms for delayed ACKs. Must be there before the SparkContext is.

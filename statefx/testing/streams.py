@@ -1,0 +1,101 @@
+"""Stand-ins for DataFrames, and the way their rows take to the first level of a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.errors import ConfigError
+from statefx.runtime.routing import router
+from statefx.runtime.slot import EDGE_COLUMN
+from statefx.topology.graph import Edge
+from statefx.topology.plan import Plan
+
+Row = Sequence[Any]
+Work = Mapping[str, Sequence[Row]]
+"""The rows of one transaction, by stream."""
+
+INPUT_ROWS_MAX = 10_000
+"""Rows of a batch at most, as many as Spark gives to Python."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowStream:
+    """What ``setStream`` takes in the place of a DataFrame; made by `rows`."""
+
+    schema: Any
+    isStreaming: bool  # noqa: N815 - pyspark's name
+
+
+def rows(schema: Any, *, streaming: bool = True) -> RowStream:
+    """Return a stand-in for a DataFrame, whose rows are given to ``TopologyTester.send``.
+
+    Parameters
+    ----------
+    schema : str or StructType
+        Its columns, such as ``"value string"``.
+    streaming : bool
+        Whether it stands for a streaming DataFrame or for a batch one.
+
+    Examples
+    --------
+    ::
+
+        builder.setStream("lines", rows("value string"))
+    """
+    return RowStream(schema, streaming)
+
+
+def scatter(plan: Plan, work: Work) -> list[list[pa.RecordBatch]]:
+    """Return the input of each partition of the first level, as Spark would give it to Python.
+
+    Raises
+    ------
+    ConfigError
+        A stream isn't the topology's, or a row doesn't fit its schema.
+    """
+    for name in work:
+        if name not in plan.streams:
+            raise ConfigError(f"the topology has no stream {name!r}; its streams are {', '.join(plan.streams)}")
+    inputs: list[list[pa.RecordBatch]] = [[] for _ in plan.levels[0]]
+    for edge in plan.raw:
+        batch = _batch(edge.source, plan.streams[edge.source], work.get(edge.source, ()))
+        route = router(edge, batch.schema, plan.components[edge.target].parallelism, 0)
+        for task, part in route.split(batch):
+            _, partition = plan.place[edge.target, task]
+            inputs[partition] += _cut(_united(plan, edge, part))
+    return inputs
+
+
+def _batch(stream: str, schema: pa.Schema, given: Sequence[Row]) -> pa.RecordBatch:
+    for row in given:
+        if isinstance(row, str) or len(row) != len(schema):
+            raise ConfigError(f"a row of stream {stream!r} has the values of {', '.join(schema.names)}, not {row!r}")
+    columns: Sequence[Sequence[Any]] = list(zip(*given, strict=True)) or [()] * len(schema)
+    try:
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"rows of stream {stream!r} do not fit its schema: {error}", stream=stream) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _united(plan: Plan, edge: Edge, part: pa.RecordBatch) -> pa.RecordBatch:
+    """Put the columns of one stream where they stand in the frame that unites all."""
+    columns = []
+    for stream, schema in plan.streams.items():
+        for number, field in enumerate(schema):
+            own = stream == edge.source
+            columns.append(part.column(number) if own else pa.nulls(part.num_rows, field.type))
+    names = [f"c{number}" for number in range(len(columns))]
+    if len(plan.raw) > 1:
+        columns.append(pa.array([edge.id] * part.num_rows, pa.int32()))
+        names.append(EDGE_COLUMN)
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, INPUT_ROWS_MAX):
+        yield batch.slice(start, INPUT_ROWS_MAX)

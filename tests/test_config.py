@@ -1,0 +1,153 @@
+"""Settings: defaults, what is allowed, what is refused and how it is said."""
+
+import pickle
+
+import pytest
+
+from statefx.config import SETTINGS, Config, reference_table
+from statefx.errors import ConfigError
+
+
+def parse(**settings):
+    return Config.parse({key.replace("__", "."): value for key, value in settings.items()}, "words")
+
+
+@pytest.mark.parametrize("mapping", [None, {}])
+def test_defaults(mapping):
+    config = Config.parse(mapping, "words")
+    assert config.mapping() == {
+        "topology.state.provider": "memory",
+        "topology.state.provider.config": {},
+        "topology.state.checkpoint.interval.ms": 1000,
+        "topology.message.timeout.secs": 30,
+        "topology.max.spout.pending": 1,
+        "topology.acker.executors": None,
+        "topology.transactional.id": "words",
+        "topology.transaction.timeout.secs": 600,
+        "topology.transaction.attempts.max": 8,
+    }
+    assert config.user == {}
+
+
+def test_every_setting_has_an_attribute_named_after_it():
+    given = {
+        "topology.state.provider": "rocksdb",
+        "topology.state.provider.config": {"block_cache_mb": 8},
+        "topology.state.checkpoint.interval.ms": 0,
+        "topology.message.timeout.secs": 1.5,
+        "topology.max.spout.pending": 4,
+        "topology.acker.executors": 0,
+        "topology.transactional.id": "orders",
+        "topology.transaction.timeout.secs": 60,
+        "topology.transaction.attempts.max": 1,
+    }
+    config = Config.parse(given, "words")
+    assert config.mapping() == given
+    assert config.state_provider == "rocksdb"
+    assert config.state_provider_config == {"block_cache_mb": 8}
+    assert config.state_checkpoint_interval_ms == 0
+    assert config.message_timeout_secs == 1.5
+    assert config.max_spout_pending == 4
+    assert config.acker_executors == 0
+    assert config.transactional_id == "orders"
+    assert config.transaction_timeout_secs == 60
+    assert config.transaction_attempts_max == 1
+
+
+def test_the_users_own_keys_are_kept():
+    config = Config.parse({"feed.url": "http://feed", "topologies": 3}, "words")
+    assert config.user == {"feed.url": "http://feed", "topologies": 3}
+    assert config.mapping()["feed.url"] == "http://feed"
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("topology.state.providr", "topology.state.provider"),
+        ("topology.transaction.timeout.ms", "topology.transaction.timeout.secs"),
+        ("topology.message.timeout.sec", "topology.message.timeout.secs"),
+        ("topology.spout.pending", "topology.max.spout.pending"),
+        ("Topology.State.Provider", "topology.state.provider"),
+        ("topology.workers", "topology.acker.executors"),
+    ],
+)
+def test_an_unknown_setting_names_the_nearest(key, nearest):
+    with pytest.raises(ConfigError, match=f"unknown setting '{key}'; the nearest is '{nearest}'") as caught:
+        Config.parse({key: 1}, "words")
+    assert (caught.value.key, caught.value.nearest) == (key, nearest)
+
+
+WHOLE = "must be a whole number from"
+SECONDS = "must be a number of seconds, more than 0"
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "allowed"),
+    [
+        (
+            "topology.state.provider",
+            [5, None, "", "a b", "module:", ":Class", "a:b:c"],
+            "must be the name of a registered",
+        ),
+        (
+            "topology.state.provider.config",
+            [5, None, [], '"text"', "[1]", {1: 2}],
+            "must be a mapping with texts as keys",
+        ),
+        ("topology.state.checkpoint.interval.ms", [-1, 1.5, "1000", True, None, 2**31], f"{WHOLE} 0 to 2147483647"),
+        ("topology.message.timeout.secs", [0, -1, "30", True, float("nan"), float("inf"), None], SECONDS),
+        ("topology.max.spout.pending", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
+        ("topology.acker.executors", [-1, 1.0, "1", False], f"{WHOLE} 0 to"),
+        ("topology.transactional.id", ["", "  ", 5], "must be a text that is not empty"),
+        ("topology.transaction.timeout.secs", [0, -0.5, "600", True, None], SECONDS),
+        ("topology.transaction.attempts.max", [0, 2.0, "8", None], f"{WHOLE} 1 to"),
+    ],
+)
+def test_a_wrong_value_names_key_value_and_what_is_allowed(key, values, allowed):
+    for value in values:
+        with pytest.raises(ConfigError, match=allowed) as caught:
+            Config.parse({key: value}, "words")
+        assert f"{key} is {value!r}" in str(caught.value)
+        assert caught.value.key == key
+
+
+@pytest.mark.parametrize("provider", ["memory", "my-store", "my.module:Provider"])
+def test_a_provider_is_a_name_or_a_dotted_reference(provider):
+    assert parse(topology__state__provider=provider).state_provider == provider
+
+
+def test_options_may_be_json_text():
+    config = parse(topology__state__provider__config='{"host": "h", "ports": [1, 2]}')
+    assert config.state_provider_config == {"host": "h", "ports": [1, 2]}
+
+
+def test_broken_json_says_where():
+    with pytest.raises(ConfigError, match=r"topology\.state\.provider\.config is no valid JSON: .*line 1 column 14"):
+        parse(topology__state__provider__config='{"host": "h" "port": 1}')
+
+
+def test_options_are_copied():
+    options = {"host": "h"}
+    config = parse(topology__state__provider__config=options)
+    options["host"] = "other"
+    assert config.state_provider_config == {"host": "h"}
+    parse().state_provider_config["host"] = "leaked"
+    assert parse().state_provider_config == {}
+
+
+def test_a_name_that_is_no_text():
+    with pytest.raises(ConfigError, match="the name of a setting is a text, not 5"):
+        Config.parse({5: 1}, "words")
+
+
+def test_the_reference_table_shows_every_setting():
+    header, rule, *rows = reference_table().splitlines()
+    assert header == "| setting | default | allowed | meaning |"
+    assert rule == "|---|---|---|---|"
+    assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
+    assert rows[7] == (
+        "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
+        "How long one attempt of a transaction may take, restoring state not counted, before it is rolled back. |"
+    )
+    assert "| as many as are needed |" in rows[5]

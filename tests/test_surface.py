@@ -1,0 +1,99 @@
+"""The public surface is closed: what the packages export, and which names are camelCase."""
+
+import inspect
+import re
+
+import pytest
+
+import statefx.operators
+import statefx.topology
+from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Stateful, StatefulBolt
+from statefx.topology import BoltDeclarer, TopologyBuilder
+
+EXPORTS = {
+    statefx.operators: {
+        "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Stateful",
+        "StatefulBolt", "overrides", "parse_schema", "parse_streams", "to_ddl", "tuple_class",
+    },
+    statefx.topology: {
+        "BoltDeclarer", "Component", "Edge", "Grouping", "Topology", "TopologyBuilder", "batch_hashes",
+        "partial_key_chooser", "row_hasher",
+    },
+}  # fmt: skip
+
+BUILDER = {"setStream", "setBolt", "setCommitterBolt", "createTopology"}
+GROUPINGS = {
+    "shuffleGrouping", "fieldsGrouping", "globalGrouping", "allGrouping", "noneGrouping", "localOrShuffleGrouping",
+    "directGrouping", "partialKeyGrouping",
+}  # fmt: skip
+BOLT = {"outputFields", "executeBatch"}
+STATEFUL = {"initState", "prePrepare", "preCommit", "preRollback", "stateVersion"}
+COLLECTOR = {"emitBatch", "resetTimeout"}
+
+CAMEL = re.compile(r"[a-z]+[A-Z]\w*")
+
+
+@pytest.mark.parametrize("package", EXPORTS, ids=lambda package: package.__name__)
+def test_exports(package):
+    assert set(package.__all__) == EXPORTS[package]
+    assert all(hasattr(package, name) for name in package.__all__)
+
+
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [
+        (TopologyBuilder, BUILDER),
+        (BoltDeclarer, GROUPINGS),
+        (Bolt, BOLT),
+        (BasicBolt, BOLT),
+        (BatchBolt, BOLT | {"finishBatch"}),
+        (Stateful, STATEFUL),
+        (StatefulBolt, BOLT | STATEFUL),
+        (Committer, set()),
+        (Collector, COLLECTOR),
+    ],
+)
+def test_camel_case_names_are_storms_and_no_others(cls, names):
+    assert {name for name in dir(cls) if CAMEL.fullmatch(name)} == names
+
+
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [
+        (Bolt, {"open", "execute", "close", "vectorised"} | BOLT),
+        (Collector, {"emit", "ack", "fail"} | COLLECTOR),
+        (TopologyBuilder, BUILDER),
+    ],
+)
+def test_nothing_else_is_public(cls, names):
+    assert {name for name in dir(cls) if not name.startswith("_")} == names
+
+
+@pytest.mark.parametrize("package", EXPORTS, ids=lambda package: package.__name__)
+def test_everything_public_is_documented(package):
+    for name in package.__all__:
+        thing = getattr(package, name)
+        if not inspect.isclass(thing):
+            assert not callable(thing) or inspect.getdoc(thing)
+            continue
+        assert thing.__doc__
+        for member, value in vars(thing).items():
+            if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
+                assert inspect.getdoc(value), f"{name}.{member}"
+
+
+HOOKS = [
+    getattr(cls, name)
+    for cls, names in [
+        (Bolt, ("open", "execute", "executeBatch", "close")),
+        (BatchBolt, ("finishBatch",)),
+        (Stateful, ("initState", "prePrepare", "preCommit", "preRollback")),
+    ]
+    for name in names
+]
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.__name__)
+def test_every_hook_says_when_what_is_guaranteed_and_what_raising_does(hook):
+    headings = ["When it is called", "Guaranteed", "Not guaranteed", "Raising"]
+    assert [line for line in inspect.getdoc(hook).splitlines() if line in headings] == headings

@@ -1,0 +1,429 @@
+"""A topology that is wired wrong is refused before Spark starts, with the thing's name and what to do."""
+
+import pickle
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from statefx.config import Config
+from statefx.errors import ConfigError, TopologyError
+from statefx.operators import BasicBolt, BatchBolt, Committer, StatefulBolt, parse_schema
+from statefx.topology import Edge, Grouping, TopologyBuilder
+from statefx.topology.checks import check_config
+from tests.topology.frames import Frame
+
+
+class Split(BasicBolt):
+    outputFields = "word string, size int"
+
+    def execute(self, tup, collector): ...
+
+
+class Count(StatefulBolt):
+    outputFields = "word string, count long"
+
+    def initState(self, state): ...
+
+    def execute(self, tup, collector): ...
+
+
+class Sink(BasicBolt):
+    def execute(self, tup, collector): ...
+
+
+class Fork(BasicBolt):
+    outputFields = {"default": "word string", "late": "word string, at timestamp"}
+
+    def execute(self, tup, collector): ...
+
+
+@pytest.fixture
+def builder():
+    made = TopologyBuilder("words")
+    made.setStream("lines", Frame())
+    return made
+
+
+def refuse(builder, message, **data):
+    with pytest.raises(TopologyError, match=message) as caught:
+        builder.createTopology()
+    for name, value in data.items():
+        assert getattr(caught.value, name) == value
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_word_count(builder):
+    split, count = Split(), Count()
+    builder.setBolt("split", split, parallelism=2).shuffleGrouping("lines")
+    builder.setBolt("count", count, parallelism=3).fieldsGrouping("split", "word")
+    topology = builder.createTopology()
+    assert topology.name == "words"
+    assert [component.id for component in topology.components] == ["lines", "split", "count"]
+    assert topology.edges == (
+        Edge(0, "lines", "default", "split", Grouping("shuffle")),
+        Edge(1, "split", "default", "count", Grouping("fields", ("word",))),
+    )
+    lines, splits, counts = topology.components
+    assert (lines.parallelism, lines.is_stream, lines.stateful, lines.bolt) == (0, True, False, None)
+    assert lines.outputs == {"default": parse_schema("value string")}
+    assert (splits.parallelism, splits.is_stream, splits.stateful, splits.committer) == (2, False, False, False)
+    assert (counts.bolt, counts.stateful, counts.committer) == (count, True, True)
+    assert topology.inputs("split") == topology.outputs("lines") == topology.edges[:1]
+    assert topology.inputs("lines") == topology.outputs("count") == ()
+    assert topology.schema(topology.edges[1]) == parse_schema("word string, size int")
+    with pytest.raises(TopologyError, match="no component 'cuont'; the nearest is 'count'"):
+        topology.component("cuont")
+
+
+def test_every_grouping_can_be_declared_and_chained(builder):
+    builder.setBolt("fork", Fork()).noneGrouping("lines")
+    declarer = builder.setBolt("all", Sink(), 2)
+    chained = (
+        declarer.shuffleGrouping("fork")
+        .fieldsGrouping("fork", "word", "at", stream="late")
+        .globalGrouping("fork", stream="late")
+        .allGrouping("fork")
+        .noneGrouping("fork")
+        .localOrShuffleGrouping("fork")
+        .directGrouping("fork")
+        .partialKeyGrouping("fork", "word", "at", stream="late")
+        .shuffleGrouping("fork")
+    )
+    assert chained is declarer
+    edges = builder.createTopology().inputs("all")
+    assert [(edge.stream, str(edge.grouping)) for edge in edges] == [
+        ("default", "shuffle"),
+        ("late", "fields(word, at)"),
+        ("late", "global"),
+        ("default", "all"),
+        ("default", "none"),
+        ("default", "local"),
+        ("default", "direct"),
+        ("late", "partialKey(word, at)"),
+        ("default", "shuffle"),
+    ]
+    assert [edge.id for edge in edges] == list(range(1, 10))
+
+
+def test_components_are_sorted_and_ties_keep_the_order_of_declaration(builder):
+    builder.setBolt("z", Sink()).shuffleGrouping("b").shuffleGrouping("a")
+    builder.setBolt("b", Split()).shuffleGrouping("late")
+    builder.setBolt("a", Split()).shuffleGrouping("lines")
+    builder.setStream("late", Frame())
+    topology = builder.createTopology()
+    assert [component.id for component in topology.components] == ["lines", "a", "late", "b", "z"]
+    assert [(edge.id, edge.source, edge.target) for edge in topology.edges] == [
+        (0, "lines", "a"),
+        (1, "late", "b"),
+        (2, "b", "z"),
+        (3, "a", "z"),
+    ]
+
+
+def test_committers_are_marked_set_or_stateful(builder):
+    class Writer(Committer, BatchBolt):
+        def execute(self, tup, collector): ...
+
+    builder.setBolt("plain", Sink()).shuffleGrouping("lines")
+    builder.setBolt("marked", Writer()).shuffleGrouping("lines")
+    builder.setCommitterBolt("set", Sink(), parallelism=2).shuffleGrouping("lines")
+    builder.setBolt("stateful", Count()).shuffleGrouping("lines")
+    committers = {component.id: component.committer for component in builder.createTopology().components}
+    assert committers == {"lines": False, "plain": False, "marked": True, "set": True, "stateful": True}
+
+
+def test_one_bolt_object_may_be_used_twice(builder):
+    sink = Sink()
+    builder.setBolt("one", sink).shuffleGrouping("lines")
+    builder.setBolt("two", sink).shuffleGrouping("lines")
+    assert len(builder.createTopology().components) == 3
+
+
+def test_a_builder_can_be_used_on_after_a_topology_was_made(builder):
+    builder.setBolt("one", Sink()).shuffleGrouping("lines")
+    first = builder.createTopology()
+    builder.setBolt("two", Sink()).shuffleGrouping("lines")
+    assert len(builder.createTopology().components) == 3
+    assert len(first.components) == 2
+
+
+def test_output_fields_may_be_a_property_of_the_object(builder):
+    class Pick(BasicBolt):
+        def __init__(self, field):
+            self.field = field
+
+        @property
+        def outputFields(self):
+            return f"{self.field} string"
+
+        def execute(self, tup, collector): ...
+
+    builder.setBolt("pick", Pick("word")).shuffleGrouping("lines")
+    assert builder.createTopology().component("pick").outputs["default"].names == ["word"]
+
+
+def test_bolts_components_and_edges_can_be_pickled(builder):
+    builder.setBolt("split", Split(), 2).fieldsGrouping("lines", "value")
+    topology = builder.createTopology()
+    split = pickle.loads(pickle.dumps(topology.component("split")))
+    assert (split.id, split.parallelism, split.outputs) == ("split", 2, topology.component("split").outputs)
+    assert pickle.loads(pickle.dumps(topology.edges)) == topology.edges
+
+
+# What is refused where it is declared
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, 5])
+def test_a_topology_needs_a_name(name):
+    with pytest.raises(TopologyError, match="the name of a topology is a text that is not empty"):
+        TopologyBuilder(name)
+
+
+@pytest.mark.parametrize("id", ["", "a/b", "..", ".hidden", "a b", "é", "__own", "x" * 129, None, 5, "a\n", "a\0"])
+def test_an_id_that_can_not_name_a_folder(builder, id):
+    for declare in (lambda: builder.setStream(id, Frame()), lambda: builder.setBolt(id, Sink())):
+        with pytest.raises(TopologyError, match=r"can't be a component's id.*letters, digits"):
+            declare()
+
+
+@pytest.mark.parametrize("id", ["a", "A-1", "_a", "a.b", "0", "a__b"])
+def test_an_id_that_can(builder, id):
+    builder.setBolt(id, Sink())
+
+
+def test_a_duplicate_id(builder):
+    for declare in (lambda: builder.setStream("lines", Frame()), lambda: builder.setBolt("lines", Sink())):
+        with pytest.raises(TopologyError, match="the id 'lines' is already used"):
+            declare()
+
+
+def test_ids_that_differ_only_in_capitals(builder):
+    with pytest.raises(TopologyError, match="the ids 'lines' and 'Lines' differ only in capitals"):
+        builder.setBolt("Lines", Sink())
+
+
+def test_a_data_frame_without_columns(builder):
+    with pytest.raises(TopologyError, match="stream 'empty' has no columns"):
+        builder.setStream("empty", Frame(SimpleNamespace(fields=[])))
+
+
+def test_several_transactions_at_a_time_need_spouts(builder):
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    topology = builder.createTopology()
+    check_config(topology, Config.parse({}, "words"))
+    with pytest.raises(
+        ConfigError, match=r"topology\.max\.spout\.pending is 2, but 'words' reads DataFrames \(lines\)"
+    ):
+        check_config(topology, Config.parse({"topology.max.spout.pending": 2}, "words"))
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, 1.0, "2", None, True, 100_001])
+def test_a_parallelism_that_is_no_number_of_tasks(builder, parallelism):
+    with pytest.raises(
+        TopologyError, match="bolt 'split': parallelism is a whole number from 1 to 100000, not"
+    ) as caught:
+        builder.setBolt("split", Split(), parallelism)
+    assert caught.value.component == "split"
+
+
+@pytest.mark.parametrize(
+    ("bolt", "message"),
+    [
+        (Split, r"is the class Split; pass an object: Split\(\)"),
+        (object(), "is of type object, not a Bolt; derive"),
+        (len, "is of type builtin_function_or_method, not a Bolt"),
+        (dict, "is the class dict, not a Bolt"),
+        (None, "is of type NoneType, not a Bolt"),
+    ],
+)
+def test_an_object_that_is_no_bolt(builder, bolt, message):
+    with pytest.raises(TopologyError, match=f"bolt 'split' {message}"):
+        builder.setBolt("split", bolt)
+
+
+@pytest.mark.parametrize("frame", ["lines.txt", None, SimpleNamespace(schema="value string"), Frame])
+def test_a_stream_that_is_no_data_frame(frame):
+    with pytest.raises(TopologyError, match=r"stream 'lines' is .*, not a DataFrame; pass one"):
+        TopologyBuilder("words").setStream("lines", frame)
+
+
+def test_a_column_that_can_not_travel(builder):
+    wait = SimpleNamespace(name="wait", dataType=SimpleNamespace(simpleString=lambda: "interval"), nullable=True)
+    with pytest.raises(TopologyError, match=r"stream 'slow': column 'wait' has the type interval.*Cast") as caught:
+        builder.setStream("slow", Frame(SimpleNamespace(fields=[wait])))
+    assert (caught.value.component, caught.value.column) == ("slow", "wait")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("word strin", r"'strin' is not a type"),
+        ({"late": "word"}, r"stream 'late': expected a type"),
+        (lambda self: "word string", "outputFields is a method"),
+        (5, "a schema is Spark DDL"),
+    ],
+)
+def test_malformed_output_fields_name_the_component(builder, fields, message):
+    wrong = type("Wrong", (Split,), {"outputFields": fields})()
+    with pytest.raises(TopologyError, match=f"bolt 'wrong': outputFields of Wrong: {message}") as caught:
+        builder.setBolt("wrong", wrong)
+    assert caught.value.component == "wrong"
+
+
+@pytest.mark.parametrize("name", ["fieldsGrouping", "partialKeyGrouping"])
+@pytest.mark.parametrize("fields", [(), (5,), (["word"],)])
+def test_a_keyed_grouping_without_fields(builder, name, fields):
+    declarer = builder.setBolt("split", Split())
+    with pytest.raises(TopologyError, match=rf"bolt 'split': {name}\('lines', ...\) needs the names of one or more"):
+        getattr(declarer, name)("lines", *fields)
+
+
+def test_a_source_or_stream_that_is_no_id(builder):
+    with pytest.raises(TopologyError, match="bolt 'split': the source of its shuffle grouping is an id"):
+        builder.setBolt("split", Split()).shuffleGrouping(Split())
+    with pytest.raises(TopologyError, match="the stream of its all grouping is an id, not None"):
+        builder.setBolt("other", Split()).allGrouping("lines", stream=None)
+
+
+def test_there_are_no_other_groupings():
+    with pytest.raises(ValueError, match="no grouping 'feilds'; there are shuffle, fields, global"):
+        Grouping("feilds")
+
+
+# What is refused when everything is known
+
+
+def test_no_stream():
+    builder = TopologyBuilder("words")
+    refuse(builder, "topology 'words' has no stream; add a DataFrame with setStream")
+    builder.setBolt("split", Split()).shuffleGrouping("split")
+    refuse(builder, "topology 'words' has no stream")
+
+
+def test_a_bolt_without_inputs(builder):
+    builder.setBolt("split", Split())
+    refuse(builder, "bolt 'split' has no input; chain a grouping", component="split")
+
+
+def test_an_unknown_source(builder):
+    builder.setBolt("split", Split()).shuffleGrouping("line")
+    refuse(builder, "bolt 'split' reads 'line', which is not in the topology; the nearest id is 'lines'", source="line")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("fork", r"its streams are default, late\)\. Add it to outputFields of Fork: \{'lat': ...\}"),
+        ("sink", "it emits nothing"),
+        ("lines", "A DataFrame has the stream 'default' only"),
+    ],
+)
+def test_an_undeclared_stream(builder, source, message):
+    builder.setBolt("fork", Fork()).shuffleGrouping("lines")
+    builder.setBolt("sink", Sink()).shuffleGrouping("lines")
+    builder.setBolt("split", Split()).shuffleGrouping(source, stream="lat")
+    refuse(builder, f"bolt 'split' reads stream 'lat' of '{source}'.*{message}", stream="lat", source=source)
+
+
+def test_the_default_stream_of_a_bolt_that_emits_nothing(builder):
+    builder.setBolt("sink", Sink()).shuffleGrouping("lines")
+    builder.setBolt("split", Split()).shuffleGrouping("sink")
+    refuse(builder, "reads stream 'default' of 'sink', which does not declare it")
+
+
+def test_a_cycle_shows_its_path(builder):
+    builder.setBolt("a", Split()).shuffleGrouping("lines").shuffleGrouping("c")
+    builder.setBolt("b", Split()).shuffleGrouping("a")
+    builder.setBolt("c", Split()).shuffleGrouping("b")
+    builder.setBolt("after", Split()).shuffleGrouping("c")
+    with pytest.raises(TopologyError, match=r"form a cycle: . -> . -> . -> .") as caught:
+        builder.createTopology()
+    path = caught.value.path
+    assert path[0] == path[-1]
+    assert set(pairwise(path)) == {("a", "b"), ("b", "c"), ("c", "a")}
+
+
+def test_a_bolt_that_reads_itself(builder):
+    builder.setBolt("a", Split()).shuffleGrouping("lines").shuffleGrouping("a")
+    refuse(builder, "form a cycle: a -> a", path=["a", "a"])
+
+
+@pytest.mark.parametrize("name", ["fieldsGrouping", "partialKeyGrouping"])
+def test_a_field_that_the_stream_lacks(builder, name):
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    getattr(builder.setBolt("count", Count()), name)("split", "word", "Size")
+    refuse(builder, "bolt 'count' groups 'split' by 'Size', .* its fields are word, size", field="Size", source="split")
+
+
+@pytest.mark.parametrize("kind", ["map<string, int>", "array<map<string, int>>", "struct<a: struct<b: map<int, int>>>"])
+def test_a_key_that_holds_a_map(kind):
+    builder = TopologyBuilder("words")
+    builder.setStream("lines", Frame(f"tags {kind}"))
+    builder.setBolt("count", Count()).fieldsGrouping("lines", "tags")
+    refuse(builder, "groups 'lines' by 'tags', which holds a map; a map has no hash", field="tags")
+
+
+@pytest.mark.parametrize("kind", ["double", "array<struct<a: decimal(38,1)>>", "timestamp_ntz"])
+def test_a_key_of_any_other_type(kind):
+    builder = TopologyBuilder("words")
+    builder.setStream("lines", Frame(f"tags {kind}"))
+    builder.setBolt("count", Count()).fieldsGrouping("lines", "tags")
+    assert builder.createTopology()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "fine"),
+    [
+        ("k int", "k int NOT NULL", True),
+        ("k int", "k long", False),
+        ("k decimal(10,2)", "k decimal(11,2)", False),
+        ("k struct<a: int not null>", "k struct<a: int>", True),
+        ("k timestamp", "k timestamp_ntz", False),
+        ("k string", "k char(3)", True),
+    ],
+)
+def test_keys_of_two_sources_must_have_equal_types(left, right, fine):
+    builder = TopologyBuilder("join")
+    builder.setStream("left", Frame(left))
+    builder.setStream("right", Frame(right))
+    builder.setBolt("join", Count()).fieldsGrouping("left", "k").fieldsGrouping("right", "k")
+    if fine:
+        assert builder.createTopology()
+    else:
+        refuse(
+            builder, r"bolt 'join' groups 'left' by fields\(k\) of type \(.*cast one side", sources=("left", "right")
+        )
+
+
+def test_keys_of_two_sources_must_be_as_many(builder):
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("join", Count()).fieldsGrouping("lines", "value").partialKeyGrouping("split", "word", "size")
+    refuse(builder, r"of type \(string\) and 'split' by partialKey\(word, size\) of type \(string, int\)")
+
+
+def test_direct_grouping_of_a_data_frame(builder):
+    builder.setBolt("split", Split()).directGrouping("lines")
+    refuse(builder, "bolt 'split' reads 'lines' by directGrouping, but a DataFrame names no tasks", source="lines")
+
+
+def test_a_stream_that_nobody_reads(builder):
+    builder.setStream("idle", Frame())
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    refuse(builder, "nobody reads the stream 'idle'; give a bolt a grouping of it, or take it out", component="idle")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_streaming_and_batch_together(first):
+    builder = TopologyBuilder("words")
+    builder.setStream("one", Frame(streaming=first))
+    builder.setStream("two", Frame(streaming=not first))
+    live, batch = ("one", "two") if first else ("two", "one")
+    refuse(builder, f"'{live}' is a streaming DataFrame and '{batch}' a batch one", components=(live, batch))
+
+
+def test_data_frames_of_two_sessions():
+    builder = TopologyBuilder("words")
+    builder.setStream("one", Frame(session=object()))
+    builder.setStream("two", Frame(session=object()))
+    refuse(builder, "'one' and 'two' belong to different sessions", components=("one", "two"))
