@@ -13,11 +13,12 @@ from typing import Any
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.records import Generation, Lineage
-from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, ConfigError
+from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, ConfigError, FencedError
 from statefx.topology.graph import Topology
 
 FORMAT = 1
 ADOPTIONS = ("move", "fork")
+TAKE_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,33 @@ def check(found: LogState, wanted: Mapping[str, Any], folders: Folders, adopt: s
         )
 
 
-def take(folders: Folders, wanted: Mapping[str, Any], adopt: str | None) -> TransactionLog:
-    """Open the log for appending and take the next generation: from here on older drivers are fenced."""
+def take(folders: Folders, wanted: Mapping[str, Any], adopt: str | None, *, shared: bool) -> TransactionLog:
+    """Open the log for appending and take the next generation: from here on older drivers are fenced.
+
+    A driver that is still at work may win a number meanwhile; then the log is read and checked again.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        As `check`.
+    FencedError
+        Others went on taking generations for `TAKE_TRIES` tries.
+    """
     prepare(folders)
-    log = TransactionLog(folders.log)
-    if not log.state.lineage or adopt == "fork":
-        log.append(Lineage(uuid.uuid4().hex))
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    log.append(Generation(log.state.generation + 1, folders.location, wanted, started))
-    return log
+    for tries in range(TAKE_TRIES):
+        log = TransactionLog(folders.log)
+        check(log.state, wanted, folders, adopt, shared=shared)
+        try:
+            if not log.state.lineage or adopt == "fork":
+                log.append(Lineage(uuid.uuid4().hex))
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            log.append(Generation(log.state.generation + 1, folders.location, wanted, started))
+        except FencedError:
+            if tries == TAKE_TRIES - 1:
+                raise
+        else:
+            return log
+    raise AssertionError("unreachable")
 
 
 def prepare(folders: Folders) -> None:
@@ -179,7 +198,9 @@ def _check_format(folders: Folders) -> None:
             ) from None
         return
     except NotADirectoryError as error:
-        raise CheckpointError(f"checkpointLocation {folders.location} is not a folder", path=folders.location) from error
+        raise CheckpointError(
+            f"checkpointLocation {folders.location} is not a folder", path=folders.location
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointFormatError(f"{folders.format} can't be read: {error}", path=folders.format) from error
     if found != FORMAT:

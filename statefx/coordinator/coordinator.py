@@ -159,9 +159,7 @@ class Coordinator:
         state = self.log.state
         newest = {name: kept[-1] for name, kept in state.snapshots.items()}
         due = [
-            name
-            for name, grown in state.growth.items()
-            if self.policy.due(grown.files, grown.bytes, newest.get(name))
+            name for name, grown in state.growth.items() if self.policy.due(grown.files, grown.bytes, newest.get(name))
         ]
         return Order(attempt, state.generation, state.heads, newest, frozenset(due))
 
@@ -255,4 +253,3 @@ class Coordinator:
 def _task(name: str) -> Task:
     component, _, task = name.rpartition("/")
     return component, int(task)
-

@@ -104,7 +104,7 @@ class Progress:
 
     def end(self, txid: int) -> TransactionProgress:
         """COMMITTED is durable."""
-        rows, keys = self.rows(), {}
+        rows, keys = self.rows(), dict[str, int]()
         for (component, _), ack in (self._complete.acks if self._complete else {}).items():
             if ack.keys:
                 keys[component] = keys.get(component, 0) + ack.keys
@@ -136,6 +136,12 @@ class Progress:
             else:
                 since = self._stuck["since"] if self._stuck else self.now()
                 self._stuck = {"phase": phase, "txid": txid, "since": since, "reason": reason}
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a commit or rollback is failing and being repeated."""
+        with self._lock:
+            return self._stuck is not None
 
     def recent(self) -> list[dict[str, Any]]:
         """Return the last transactions, oldest first."""

@@ -21,8 +21,8 @@ _TRIES = 10
 _ABSENT = object()
 
 
-def openState(  # noqa: N802 - a public name of DESIGN's closed list
-    checkpointLocation: str | os.PathLike[str],  # noqa: N803 - pyspark's name
+def openState(
+    checkpointLocation: str | os.PathLike[str],
     component: str,
     task: int | None = None,
     config: Mapping[str, Any] | None = None,
@@ -66,7 +66,11 @@ def openState(  # noqa: N802 - a public name of DESIGN's closed list
         try:
             return StateView(state.committed, {n: _open(provider, folders, state, component, n) for n in tasks})
         except StateCorruptedError as error:
-            if not getattr(error, "missing", False) or tries == _TRIES - 1 or look(folders).committed == state.committed:
+            if (
+                not getattr(error, "missing", False)
+                or tries == _TRIES - 1
+                or look(folders).committed == state.committed
+            ):
                 raise
     raise AssertionError("unreachable")
 

@@ -112,8 +112,11 @@ def _misfit(columns: list[tuple[Any, ...]], schema: pa.Schema, edge: Edge) -> Sc
                     stream=edge.stream,
                     field=field.name,
                 )
-    return SchemaError(f"bolt {edge.source!r} emitted rows that do not fit stream {edge.stream!r}",
-                       component=edge.source, stream=edge.stream)
+    return SchemaError(
+        f"bolt {edge.source!r} emitted rows that do not fit stream {edge.stream!r}",
+        component=edge.source,
+        stream=edge.stream,
+    )
 
 
 class TaskCollector(Collector):
@@ -168,7 +171,7 @@ class TaskCollector(Collector):
                 component=self._component,
             )
 
-    def emitBatch(self, batch: pa.RecordBatch, stream: str = "default") -> None:  # noqa: N802 - Storm's style
+    def emitBatch(self, batch: pa.RecordBatch, stream: str = "default") -> None:
         """Emit a batch of tuples (see `Collector.emitBatch`)."""
         schema = self._outputs.get(stream)
         if schema is None:
@@ -198,7 +201,7 @@ class TaskCollector(Collector):
         """Fail the transaction that `tup` is in."""
         raise FailedException(f"bolt {self._component!r} failed {tup!r}", component=self._component)
 
-    def resetTimeout(self, tup: Any) -> None:  # noqa: N802 - Storm's name
+    def resetTimeout(self, tup: Any) -> None:
         """Do nothing: no tuple of a stream has a timeout of its own."""
 
     def flush(self) -> None:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import BoltError
-from statefx.topology.hashing import partial_key_chooser, row_hasher
 from statefx.topology.graph import Edge
+from statefx.topology.hashing import partial_key_chooser, row_hasher
 
 Row = Sequence[Any]
 Pick = Callable[[Row], int]

@@ -183,9 +183,7 @@ class Slot:
                 edge = self._plan.edges[address.edge]
                 token, body = wire.untagged(payload)
                 source = self._plan.components[edge.source]
-                self._feed(
-                    self._head, edge, wire.deserialize(body, source.outputs[edge.stream]), token, address.task
-                )
+                self._feed(self._head, edge, wire.deserialize(body, source.outputs[edge.stream]), token, address.task)
 
     def _feed(self, member: _Member, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> None:
         member.alignment.records(edge.source, task, token, edge.id, batch.num_rows)

@@ -11,12 +11,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.errors import BoltError, CodecError, FailedException, FencedError, StateClosedError, StateError
-from statefx.errors import StatePhaseError
+from statefx.errors import (
+    BoltError,
+    CodecError,
+    FailedException,
+    FencedError,
+    StateClosedError,
+    StateError,
+    StatePhaseError,
+)
 from statefx.operators import BatchBolt, Bolt, Context, Stateful, tuple_class
 from statefx.protocol.barrier import SnapshotTuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import Order, task_key
+from statefx.runtime import restoring
 from statefx.runtime.collector import TaskCollector
 from statefx.state import KeyValueState
 from statefx.state.store import StateProvider, StateStore
@@ -109,7 +117,7 @@ def close_bolt(bolt: Bolt) -> None:
     """Close a bolt that is given up."""
     try:
         bolt.close()
-    except Exception:  # noqa: BLE001, S110 - close is a courtesy; its failure must not fail a transaction
+    except Exception:  # noqa: BLE001 - close is a courtesy; its failure must not fail a transaction
         pass
 
 
@@ -155,7 +163,9 @@ class TaskRun:
         if isinstance(self._bolt, Stateful):
             context = self._deployment.state_context(self._order, self.component, self.task, self._token)
             namespace = self._deployment.namespace(self.component, self.task)
-            self._store = provider_of(self._deployment).newState(namespace, context)
+            name = f"{self.component}-{self.task}-{self._token}"
+            with restoring.restoring(restoring.folder(self._deployment.location), name):
+                self._store = provider_of(self._deployment).newState(namespace, context)
             self._state = KeyValueState(self._store, version=context.version)
             with self._hook("initState"):
                 self._bolt.initState(self._state)

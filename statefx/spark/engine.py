@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.engine import JobFailedError, StoppedError
@@ -17,6 +17,8 @@ from statefx.errors import BoltError, StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.report import Report
+from statefx.runtime import restoring
+from statefx.spark.deadline import Deadline
 from statefx.spark.frames import Chain, mapping
 from statefx.spark.worker import ORDER_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
@@ -49,6 +51,7 @@ class SparkEngine:
         self._chain = Chain(deployment.plan, parcel, frame)
         self._hooks = mapping(Hooks(parcel), ["id"])
         self._timeout_secs = timeout_secs
+        self._folder = restoring.folder(deployment.location)
         self._tag = f"statefx-{deployment.lineage}-{deployment.generation}"
         self._session: SparkSession | None = None
         self._stopping = stopping
@@ -90,18 +93,18 @@ class SparkEngine:
     def _job(self, order: str, run: Callable[[], Any], *, check: bool) -> Any:
         context = self._context()
         tag = f"{self._tag}-{uuid.uuid4().hex}"
-        timer = threading.Timer(self._timeout_secs, context.cancelJobsWithTag, [tag])
-        timer.daemon = True
+        deadline = Deadline(self._timeout_secs, self._folder, lambda: context.cancelJobsWithTag(tag))
         context.addJobTag(self._tag)
         context.addJobTag(tag)
         context.setLocalProperty(ORDER_PROPERTY, order)
-        timer.start()
         try:
-            rows = run()
+            with deadline:
+                rows = run()
+        except AnalysisException:
+            raise
         except (PySparkException, Py4JError) as error:
-            raise self._translated(error, timed_out=not timer.is_alive()) from error
+            raise self._translated(error, timed_out=deadline.passed) from error
         finally:
-            timer.cancel()
             context.removeJobTag(tag)
             context.removeJobTag(self._tag)
             context.setLocalProperty(ORDER_PROPERTY, None)  # type: ignore[arg-type]
@@ -127,7 +130,7 @@ class SparkEngine:
         text = str(error)
         if self._stopping.is_set():
             return StoppedError("the query was stopped")
-        if "InterruptedException" in text or "Job was cancelled" in text.replace("has been", "was") and not timed_out:
+        if "java.lang.InterruptedException" in text:  # Spark's own query was stopped, by whoever
             return StoppedError("the query was stopped")
         found = _BOLT.search(text)
         if found:

@@ -13,6 +13,8 @@ from statefx.errors import StatefxError
 
 logger = logging.getLogger("statefx")
 
+_LOOK_SECS = 0.1
+
 
 class Feed(Protocol):
     """Brings transactions to the coordinator until its input ends or it is told to stop."""
@@ -49,18 +51,19 @@ class Query:
         self._thread = threading.Thread(target=self._run, name=f"statefx-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start; returns when transactions can flow, raises what made the start fail."""
+        """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
         self._thread.start()
-        self._started.wait()
+        while not self._started.wait(_LOOK_SECS) and not self._coordinator.progress.is_stuck:
+            pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
         if self._ended.is_set() and self._error is not None:
             raise self._error
 
     @property
-    def isActive(self) -> bool:  # noqa: N802 - pyspark's name
+    def isActive(self) -> bool:
         """Whether the query is running."""
         return not self._ended.is_set()
 
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - pyspark's name
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends.
 
         Parameters
@@ -91,13 +94,13 @@ class Query:
         return status
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - pyspark's name
+    def lastProgress(self) -> dict[str, Any] | None:
         """The last committed transaction, or None."""
         recent = self.recentProgress
         return recent[-1] if recent else None
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802 - pyspark's name
+    def recentProgress(self) -> list[dict[str, Any]]:
         """The last committed transactions of this run, oldest first."""
         return self._coordinator.progress.recent()
 
@@ -106,7 +109,7 @@ class Query:
         """Transactions of a former run that were rolled forward or back at start."""
         return list(self._coordinator.progress.recoveries)
 
-    def processAllAvailable(self) -> None:  # noqa: N802 - pyspark's name
+    def processAllAvailable(self) -> None:
         """Wait until all input that is there now has been committed."""
         self._feed.process_all_available()
         if self._error is not None:
@@ -126,7 +129,7 @@ class Query:
             self._feed.run(self._started.set)
         except StoppedError:
             logger.info("query %s was stopped", self.name)
-        except BaseException as error:  # noqa: BLE001 - it is kept for the caller, whatever it is
+        except BaseException as error:
             self._error = error
             if not isinstance(error, StatefxError):
                 logger.exception("query %s ended", self.name)

@@ -11,15 +11,17 @@ from pyspark.sql import SparkSession
 
 from statefx.config import Config
 from statefx.coordinator import checkpoint
-from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.cast import cast_of
+from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.janitor import Janitor
+from statefx.coordinator.log import TransactionLog
 from statefx.errors import ConfigError, TopologyError
 from statefx.spark import offsets
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import unite
+from statefx.spark.preflight import check_bolts, check_executors
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import stop_on_sigterm
@@ -33,11 +35,11 @@ from statefx.topology.plan import compile_plan
 def submit(
     topology: Topology,
     spark: SparkSession,
-    checkpointLocation: str | os.PathLike[str],  # noqa: N803 - pyspark's name
+    checkpointLocation: str | os.PathLike[str],
     config: Mapping[str, Any] | None = None,
     trigger: Mapping[str, Any] | None = None,
     *,
-    batchId: int | None = None,  # noqa: N803 - pyspark's style
+    batchId: int | None = None,
     adopt: str | None = None,
 ) -> Query:
     """Start a topology on Spark, going on from its last committed transaction.
@@ -76,60 +78,84 @@ def submit(
     if not isinstance(topology, Topology):
         raise TopologyError(f"submit needs a Topology, got {type(topology).__name__}: call builder.createTopology()")
     settings = Config.parse(config, topology.name)
-    streaming = _is_streaming(topology)
+    streaming = any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
     _check_inputs(settings, streaming, trigger, batchId)
     arguments = check_trigger(trigger, settings.state_checkpoint_interval_ms) if streaming else {}
-    reference = resolve(settings.state_provider)
-    provider = load_provider(reference, settings.state_provider_config)
-    folders = Folders(checkpoint.local_path(checkpointLocation))
-    wanted = checkpoint.identity(topology, settings.state_provider, "stream" if streaming else "batch")
-    found = checkpoint.look(folders)
-    checkpoint.check(found, wanted, folders, adopt, shared=provider.capabilities.shared)
-    if streaming:
-        offsets.check(folders, found)
-    hint(session)
-    log = checkpoint.take(folders, wanted, adopt)
-    offsets.restore(folders, log.state)
-    provider.fence(log.state.lineage, log.state.generation, folders.state)
-    plan = compile_plan(topology)
-    deployment = Deployment(
-        name=topology.name,
-        plan=plan,
-        config=settings.mapping(),
-        provider=reference,
-        options=settings.state_provider_config,
-        lineage=log.state.lineage,
-        generation=log.state.generation,
-        location=folders.location,
-        cache=cache_folder(),
-    )
-    frame = unite({c.id: c.dataframe for c in topology.components if c.is_stream})
-    stopping = threading.Event()
-    engine = SparkEngine(deployment, frame, settings.transaction_timeout_secs, stopping)
-    engine.bind(clone(session))
-    cast = cast_of(plan, lazy_commit=provider.capabilities.lazy_commit)
-    janitor = Janitor(folders, provider, sorted(cast.stateful), log.state.lineage, log.state.generation)
-    coordinator = Coordinator(
-        log=log,
-        engine=engine,
-        players=cast,
-        attempts_max=settings.transaction_attempts_max,
-        pause=lambda secs: not stopping.wait(secs),
-        committed=janitor.committed,
-    )
+    check_bolts(topology)
+    run = _Run(session, topology, settings, Folders(checkpoint.local_path(checkpointLocation)), streaming)
+    log = run.take(adopt)
+    coordinator, engine = run.assemble(log)
     feed: Feed
     if streaming:
-        feed = StreamFeed(frame, folders, arguments, topology.name, coordinator, engine)
+        feed = StreamFeed(run.frame, run.folders, arguments, topology.name, coordinator, engine)
     else:
-        feed = BatchFeed(frame, batchId, session, coordinator, engine)
+        feed = BatchFeed(run.frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator)
     stop_on_sigterm(query)
     query.start()
     return query
 
 
-def _is_streaming(topology: Topology) -> bool:
-    return any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
+class _Run:
+    """What one call of `submit` puts together."""
+
+    def __init__(
+        self, session: SparkSession, topology: Topology, settings: Config, folders: Folders, streaming: bool
+    ) -> None:
+        self._session = session
+        self._topology = topology
+        self._settings = settings
+        self._streaming = streaming
+        self._reference = resolve(settings.state_provider)
+        self._provider = load_provider(self._reference, settings.state_provider_config)
+        self._plan = compile_plan(topology)
+        self.folders = folders
+        self.frame = unite({c.id: c.dataframe for c in topology.components if c.is_stream})
+
+    def take(self, adopt: str | None) -> TransactionLog:
+        """Check that the checkpoint fits, and only then take a generation on it."""
+        source = "stream" if self._streaming else "batch"
+        wanted = checkpoint.identity(self._topology, self._settings.state_provider, source)
+        shared = self._provider.capabilities.shared
+        found = checkpoint.look(self.folders)
+        checkpoint.check(found, wanted, self.folders, adopt, shared=shared)
+        if self._streaming:
+            offsets.check(self.folders, found)
+        checkpoint.prepare(self.folders)
+        check_executors(self._session, self.folders, self._reference)
+        hint(self._session)
+        log = checkpoint.take(self.folders, wanted, adopt, shared=shared)
+        offsets.restore(self.folders, log.state)
+        self._provider.fence(log.state.lineage, log.state.generation, self.folders.state)
+        return log
+
+    def assemble(self, log: TransactionLog) -> tuple[Coordinator, SparkEngine]:
+        """Build the driver's side and the engine for the generation just taken."""
+        deployment = Deployment(
+            name=self._topology.name,
+            plan=self._plan,
+            config=self._settings.mapping(),
+            provider=self._reference,
+            options=self._settings.state_provider_config,
+            lineage=log.state.lineage,
+            generation=log.state.generation,
+            location=self.folders.location,
+            cache=cache_folder(),
+        )
+        stopping = threading.Event()
+        engine = SparkEngine(deployment, self.frame, self._settings.transaction_timeout_secs, stopping)
+        engine.bind(clone(self._session))
+        cast = cast_of(self._plan, lazy_commit=self._provider.capabilities.lazy_commit)
+        janitor = Janitor(self.folders, self._provider, sorted(cast.stateful), log.state.lineage, log.state.generation)
+        coordinator = Coordinator(
+            log=log,
+            engine=engine,
+            players=cast,
+            attempts_max=self._settings.transaction_attempts_max,
+            pause=lambda secs: not stopping.wait(secs),
+            committed=janitor.committed,
+        )
+        return coordinator, engine
 
 
 def _check_inputs(settings: Config, streaming: bool, trigger: Any, batch_id: Any) -> None:
@@ -145,4 +171,3 @@ def _check_inputs(settings: Config, streaming: bool, trigger: Any, batch_id: Any
         raise ConfigError("trigger is for streaming DataFrames; a batch DataFrame is one transaction")
     if batch_id is not None and (isinstance(batch_id, bool) or not isinstance(batch_id, int) or batch_id < 0):
         raise ConfigError(f"batchId must be a whole number, growing from run to run, got {batch_id!r}")
-

@@ -81,7 +81,7 @@ def encode_key(key: Any) -> bytes:
         if kind is str:
             return (_STR_TAG + key).encode()  # type: ignore[no-any-return]
         if kind is int:
-            return _pack_tagged(_INT, key + _BIAS) if -_BIAS <= key < _BIAS else _encode_big(key)
+            return _pack_tagged(_INT, key + _BIAS)
         if kind is bytes:
             return _BYTES_TAG + key  # type: ignore[no-any-return]
         if kind is tuple:
@@ -92,6 +92,8 @@ def encode_key(key: Any) -> bytes:
         if encode is None:
             raise _Refused(key)
         return encode(key)
+    except struct.error:  # an int of more than 64 bits
+        return _encode_big(key)
     except UnicodeEncodeError:
         refused = _Refused(key, _SURROGATE)
     except _Refused as error:
@@ -229,7 +231,7 @@ def _append_elements(parts: list[bytes], elements: tuple[Any, ...], depth: int) 
                 body = (_STR_TAG + element).encode()
                 parts.append(body.replace(b"\0", b"\0\xff") + b"\0")
             elif kind is int:
-                parts.append(_pack_tagged(_INT, element + _BIAS) if -_BIAS <= element < _BIAS else _encode_big(element))
+                parts.append(encode_key(element))
             elif kind is bytes:
                 parts.append(_BYTES_TAG + element.replace(b"\0", b"\0\xff") + b"\0")
             elif kind is tuple:

@@ -43,7 +43,7 @@ MAX_KINDS = 64
 """Kinds of tuple beyond this are `Packed`."""
 
 Place = tuple[Kind, Any, bytes]
-"""Kind, name and key bytes: the entry is under ``[kind][name]``. The name is the key, or its bytes if `Packed`."""
+"""Kind, name and key bytes. The entry is under ``[kind][name]``; the name is the key, or its bytes if `Packed`."""
 
 
 class Overlay:

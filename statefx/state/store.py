@@ -152,7 +152,7 @@ class StateProvider(ABC):
         self.options = dict(options)
 
     @abstractmethod
-    def newState(self, namespace: Namespace, context: StateContext) -> StateStore:  # noqa: N802 - Storm's name
+    def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
         """Open the store of `namespace` at ``context.version``; never deletes and never fences."""
 
     def fence(self, lineage: str, generation: int, folder: str) -> None:

@@ -87,7 +87,7 @@ class _Watching(Collector):
         self._inner.emit(values, stream, task, anchors)
         self._emitted.setdefault((self._component, stream), []).append(tuple(values))
 
-    def emitBatch(self, batch: pa.RecordBatch, stream: str = "default") -> None:  # noqa: N802 - Storm's style
+    def emitBatch(self, batch: pa.RecordBatch, stream: str = "default") -> None:
         self._inner.emitBatch(batch, stream)
         found = zip(*(column.to_pylist() for column in batch.columns), strict=True)
         self._emitted.setdefault((self._component, stream), []).extend(found)
@@ -101,7 +101,7 @@ class _Watching(Collector):
     def fail(self, tup: Any) -> None:
         self._inner.fail(tup)
 
-    def resetTimeout(self, tup: Any) -> None:  # noqa: N802 - Storm's name
+    def resetTimeout(self, tup: Any) -> None:
         self._inner.resetTimeout(tup)
 
 

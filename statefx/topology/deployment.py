@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from statefx.protocol.order import Order, task_key
 from statefx.state.registry import load_provider
 from statefx.state.store import Namespace, Snapshot, StateContext, StateProvider, Version
-from statefx.protocol.order import Order, task_key
 from statefx.topology.plan import Plan
 
 

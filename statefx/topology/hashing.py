@@ -26,7 +26,6 @@ from xxhash import xxh64_intdigest as digest
 from statefx.errors import SchemaError
 
 SEED = 42
-SECOND_SEED = 43  # only partialKeyGrouping's second choice: free, but never changed
 LONG_DECIMAL_DIGITS = 18
 
 Row = Sequence[Any]
@@ -38,6 +37,7 @@ _HALF, _WHOLE = 1 << 63, 1 << 64
 _INT, _LONG = struct.Struct("<i").pack, struct.Struct("<q").pack
 _FLOAT, _DOUBLE = struct.Struct("<f").pack, struct.Struct("<d").pack
 _FLOAT_NAN, _DOUBLE_NAN = _INT(0x7FC00000), _LONG(0x7FF8000000000000)
+_ONE = _INT(1)
 _FLOAT_ZERO, _FLOAT_MINUS_ZERO = _FLOAT(0.0), _FLOAT(-0.0)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - timestamp_ntz has no zone
@@ -45,7 +45,7 @@ _EXACT = Context(prec=100)
 _MISFITS = (struct.error, TypeError, ValueError, AttributeError, ArithmeticError, LookupError)
 
 
-def row_hasher(schema: pa.Schema, fields: Sequence[str], seed: int = SEED) -> RowHasher:
+def row_hasher(schema: pa.Schema, fields: Sequence[str]) -> RowHasher:
     """Return the function that hashes the `fields` of a row.
 
     Called by the runtime, once per edge and task.
@@ -56,8 +56,6 @@ def row_hasher(schema: pa.Schema, fields: Sequence[str], seed: int = SEED) -> Ro
         The stream's schema.
     fields : sequence of str
         The key, in the order of the grouping.
-    seed : int
-        42 is Spark's.
 
     Returns
     -------
@@ -77,21 +75,21 @@ def row_hasher(schema: pa.Schema, fields: Sequence[str], seed: int = SEED) -> Ro
     """
     places = [schema.names.index(name) for name in fields]
     kinds = [schema.field(place).type for place in places]
-    careful = _careful(schema, places, seed)
+    careful = _careful(schema, places)
     if len(places) == 1 and pa.types.is_string(kinds[0]):
-        return _one_string(places[0], seed, careful)
+        return _one_string(places[0], careful)
     if len(places) == 1 and pa.types.is_int64(kinds[0]):
-        return _one_long(places[0], seed, careful)
+        return _one_long(places[0], careful)
     if not any(pa.types.is_nested(kind) for kind in kinds):
-        return _flat([(place, _encoder(kind)) for place, kind in zip(places, kinds, strict=True)], seed, careful)
-    return _nested([(place, _fold(kind)) for place, kind in zip(places, kinds, strict=True)], seed, careful)
+        return _flat([(place, _encoder(kind)) for place, kind in zip(places, kinds, strict=True)], careful)
+    return _nested([(place, _fold(kind)) for place, kind in zip(places, kinds, strict=True)], careful)
 
 
-def batch_hashes(batch: pa.RecordBatch, fields: Sequence[str], seed: int = SEED) -> list[int]:
+def batch_hashes(batch: pa.RecordBatch, fields: Sequence[str]) -> list[int]:
     """Return the hash of every row of an Arrow batch, as `row_hasher` does one by one."""
     columns = [_countable(batch.column(batch.schema.get_field_index(name))) for name in fields]
     schema = pa.schema([pa.field(name, column.type) for name, column in zip(fields, columns, strict=True)])
-    hasher = row_hasher(schema, fields, seed)
+    hasher = row_hasher(schema, fields)
     return list(map(hasher, zip(*(column.to_pylist() for column in columns), strict=True)))
 
 
@@ -102,15 +100,20 @@ def partial_key_chooser(schema: pa.Schema, fields: Sequence[str], parallelism: i
     if they are even. So the rows of one key are in at most two tasks, and one heavy key is halved ("the power of both
     choices", Nasir et al., ICDE 2015). Loads are counted per chooser: make a new one for every attempt, and the same
     rows in the same order take the same ways.
+
+    In Spark SQL, with n tasks, the two are ``pmod(xxhash64(fields...), n)`` and, from there, as many further as
+    ``1 + pmod(xxhash64(fields..., 1), n - 1)``, round the circle.
     """
     if parallelism == 1:
         return lambda row: 0
-    first, second = row_hasher(schema, fields), row_hasher(schema, fields, SECOND_SEED)
+    hasher = row_hasher(schema, fields)
     loads = [0] * parallelism
+    others = parallelism - 1
 
     def choose(row: Row) -> int:
-        one = first(row) % parallelism
-        other = (one + 1 + second(row) % (parallelism - 1)) % parallelism
+        found = hasher(row)
+        one = found % parallelism
+        other = (one + 1 + _signed(digest(_ONE, found % _WHOLE)) % others) % parallelism
         task = one if loads[one] <= loads[other] else other
         loads[task] += 1
         return task
@@ -118,15 +121,13 @@ def partial_key_chooser(schema: pa.Schema, fields: Sequence[str], parallelism: i
     return choose
 
 
-def _one_string(place: int, seed: int, careful: RowHasher) -> RowHasher:
-    start = _signed(seed)
-
+def _one_string(place: int, careful: RowHasher) -> RowHasher:
     def hash_string(row: Row) -> int:
         try:
             value = row[place]
             if value is None:
-                return start
-            found = digest(value.encode(), seed)
+                return SEED
+            found = digest(value.encode(), SEED)
         except _MISFITS:
             return careful(row)
         return found if found < _HALF else found - _WHOLE
@@ -134,15 +135,13 @@ def _one_string(place: int, seed: int, careful: RowHasher) -> RowHasher:
     return hash_string
 
 
-def _one_long(place: int, seed: int, careful: RowHasher) -> RowHasher:
-    start = _signed(seed)
-
+def _one_long(place: int, careful: RowHasher) -> RowHasher:
     def hash_long(row: Row) -> int:
         try:
             value = row[place]
             if value is None:
-                return start
-            found = digest(_LONG(value), seed)
+                return SEED
+            found = digest(_LONG(value), SEED)
         except _MISFITS:
             return careful(row)
         return found if found < _HALF else found - _WHOLE
@@ -150,9 +149,9 @@ def _one_long(place: int, seed: int, careful: RowHasher) -> RowHasher:
     return hash_long
 
 
-def _flat(parts: list[tuple[int, Encode]], seed: int, careful: RowHasher) -> RowHasher:
+def _flat(parts: list[tuple[int, Encode]], careful: RowHasher) -> RowHasher:
     def hash_flat(row: Row) -> int:
-        found = seed
+        found = SEED
         try:
             for place, encode in parts:
                 value = row[place]
@@ -165,9 +164,9 @@ def _flat(parts: list[tuple[int, Encode]], seed: int, careful: RowHasher) -> Row
     return hash_flat
 
 
-def _nested(parts: list[tuple[int, Fold]], seed: int, careful: RowHasher) -> RowHasher:
+def _nested(parts: list[tuple[int, Fold]], careful: RowHasher) -> RowHasher:
     def hash_nested(row: Row) -> int:
-        found = seed
+        found = SEED
         try:
             for place, fold in parts:
                 found = fold(row[place], found)
@@ -178,14 +177,14 @@ def _nested(parts: list[tuple[int, Fold]], seed: int, careful: RowHasher) -> Row
     return hash_nested
 
 
-def _careful(schema: pa.Schema, places: list[int], seed: int) -> RowHasher:
+def _careful(schema: pa.Schema, places: list[int]) -> RowHasher:
     """Return the slow way: let Arrow make of each value what will be sent, and hash that."""
     parts = [(place, schema.field(place), _fold(schema.field(place).type)) for place in places]
 
     def hash_carefully(row: Row) -> int:
         if len(row) != len(schema):
             raise SchemaError(f"{len(row)} values were emitted for the fields {', '.join(schema.names)}")
-        found = seed
+        found = SEED
         for place, field, fold in parts:
             try:
                 found = fold(pa.array([row[place]], field.type).to_pylist()[0], found)

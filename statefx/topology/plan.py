@@ -24,7 +24,7 @@ class Ingest(BasicBolt):
     def execute(self, tup, collector):  # type: ignore[no-untyped-def]  # noqa: D102 - replaced by executeBatch
         raise NotImplementedError
 
-    def executeBatch(self, batch, collector):  # type: ignore[no-untyped-def]  # noqa: D102, N802 - Storm's style
+    def executeBatch(self, batch, collector):  # type: ignore[no-untyped-def]  # noqa: D102 - Storm's style
         collector.emitBatch(batch)
 
 

@@ -4,6 +4,7 @@ import math
 from collections import namedtuple
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import product
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from statefx.errors import CodecError, StateClosedError, StateCorruptedError, StatePhaseError
 from statefx.state import KeyValueState, StateStore
 from statefx.state.keys import encode_key
-from statefx.state.overlay import ENTRY_BYTES
+from statefx.state.overlay import ENTRY_BYTES, MAX_KINDS
 
 
 class Observed(StateStore):
@@ -127,6 +128,19 @@ def test_keys_that_are_equal_and_of_one_type_are_one_key(state):
         commit(state, txid)
         assert [(repr(key), value) for key, value in state.items()] == [(shown, "second")]
         assert state.delete(other) == "second"
+
+
+def test_tuples_of_more_shapes_than_are_told_apart_by_type(state):
+    shapes = list(product((1, 1.0, True), repeat=4))
+    assert len(shapes) > MAX_KINDS
+    for txid in (1, 2):
+        for number, key in enumerate(shapes):
+            assert state.get(key) == (None if txid == 1 else number)
+            state.put(key, number)
+        assert [state.get(key) for key in shapes] == list(range(len(shapes)))
+        state.prefetch(shapes)
+        commit(state, txid)
+    assert len(list(state.items())) == len(shapes)
 
 
 def test_both_hours_of_a_clock_change_are_keys(state):

@@ -1,0 +1,113 @@
+"""What would fail on the executors, found before anything starts."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from statefx.coordinator.checkpoint import Folders
+from statefx.errors import CheckpointError, ConfigError, TopologyError
+from statefx.topology.graph import Topology
+
+_PROBES_PER_EXECUTOR = 2
+
+
+def check_bolts(topology: Topology) -> None:
+    """Refuse bolts that can't be sent to executors.
+
+    Raises
+    ------
+    TopologyError
+        Names the bolt and the remedy.
+    """
+    for component in topology.components:
+        if component.bolt is None:
+            continue
+        try:
+            cloudpickle.dumps(component.bolt)
+        except Exception as error:
+            raise TopologyError(
+                f"bolt {component.id!r} can't be sent to the executors ({type(error).__name__}: {error}): make "
+                "connections, locks and files in open(), not in __init__",
+                component=component.id,
+            ) from error
+
+
+def check_executors(session: SparkSession, folders: Folders, provider: str) -> None:
+    """Refuse executors without statefx or the provider, with another Python, or that don't see the checkpoint.
+
+    In local mode the executor is this process's own JVM, and nothing is run.
+
+    Raises
+    ------
+    ConfigError
+        Python or packages differ; names the host.
+    CheckpointError
+        The checkpoint location isn't shared.
+    """
+    context = session.sparkContext
+    master = str(context.master)
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return
+    probe = os.path.join(folders.location, f".probe-{uuid.uuid4().hex}")
+    with open(probe, "w", encoding="ascii"):
+        pass
+    try:
+        width = max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
+        rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, provider), "host string, problem string")
+        found = rows.collect()
+    except (PySparkException, Py4JError) as error:
+        raise ConfigError(_explained(str(error))) from error
+    finally:
+        os.unlink(probe)
+    for host, problem in found:
+        if problem == "unseen":
+            raise CheckpointError(
+                f"checkpointLocation {folders.location} is not visible on executor {host}: use a folder that is mounted "
+                "at the same path on the driver and on every executor",
+                path=folders.location,
+                host=host,
+            )
+        if problem:
+            raise ConfigError(f"executor {host}: {problem}", host=host)
+
+
+def _prober(probe: str, provider: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function that needs nothing installed where it runs, but what PySpark needs."""
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        for _ in batches:
+            pass
+        problem = ""
+        module = provider.partition(":")[0]
+        for name in ("statefx.spark.worker", module):
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                problem = f"{name} can't be imported ({error}): install statefx and its extras there"
+                break
+        if not problem and not os.path.exists(probe):
+            problem = "unseen"
+        yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()], "problem": [problem]})
+
+    return run  # a nested function travels by value
+
+
+def _explained(text: str) -> str:
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return (
+            f"the executors run another Python than the driver's {platform.python_version()}: set PYSPARK_PYTHON to "
+            f"one of the same minor version on every executor ({text.strip().splitlines()[0]})"
+        )
+    return f"a first job on the executors failed: {' '.join(text.split())[:600]}"

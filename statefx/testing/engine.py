@@ -1,0 +1,154 @@
+"""Runs attempts and hooks in this process, task after task, as Spark's stages would."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from statefx.coordinator.engine import JobFailedError
+from statefx.errors import BoltError, StatefxError
+from statefx.protocol.barrier import Ack
+from statefx.protocol.order import HookOrder, Order, task_key
+from statefx.protocol.report import Report
+from statefx.runtime import wire
+from statefx.runtime.hooks import run_hooks
+from statefx.testing.faults import Echo, Fault, HooksFail, Stage
+from statefx.testing.processes import Emitted, Process, Run, Strand, TaskJob, WireRow, as_batch
+from statefx.testing.steps import Steps
+from statefx.testing.streams import Work, scatter
+from statefx.topology.deployment import Deployment
+
+
+class LocalEngine(Stage):
+    """Runs one deployment without Spark (see `statefx.coordinator.engine.Engine`).
+
+    Parameters
+    ----------
+    deployment : Deployment
+    steps : Steps
+        Counts what tasks do durably.
+    cache : str
+        Folder for caches of state.
+    processes : int
+        Worker processes; with more than one, chance decides which of them runs a task.
+    seed : int or None
+        Of that chance, and of the order in which the outputs of tasks reach the tasks that read them; None: in order.
+
+    Attributes
+    ----------
+    faults : list of Fault
+        Those that have not struck yet.
+    seen : dict
+        What each run of a task emitted.
+    zombies : list of Strand
+        Tasks that were given up and are not dead.
+    """
+
+    def __init__(
+        self, deployment: Deployment, steps: Steps, cache: str, processes: int = 1, seed: int | None = None
+    ) -> None:
+        self.faults: list[Fault] = []
+        self.seen: dict[Run, Emitted] = {}
+        self.zombies: list[Strand] = []
+        self._deployment = deployment
+        self._plan = deployment.plan
+        self._steps = steps
+        self._cache = cache
+        self._random = random.Random(seed or 0)
+        self._mixed = seed is not None
+        self._processes = [Process(deployment, steps, os.path.join(cache, str(n))) for n in range(processes)]
+        self._acks: list[Ack] = []
+
+    def attempt(self, order: Order, work: Work) -> Iterable[Ack]:
+        """Run one attempt over the rows of `work`."""
+        order = Order.from_json(order.to_json())
+        self.seen.clear()
+        inputs: Sequence[Sequence[pa.RecordBatch]] = scatter(self._plan, work)
+        sent: list[list[WireRow]] = []
+        for level, slots in enumerate(self._plan.levels):
+            sent = []
+            for partition in range(len(slots)):
+                process = self._random.choice(self._processes)
+                sent.append(self._run(TaskJob(process, order, (level, partition), inputs[partition], self.seen)))
+            last = level + 1 == len(self._plan.levels)
+            self._check_job(level, last)
+            inputs = self._shuffled(sent, 1 if last else len(self._plan.levels[level + 1]))
+        acks = [Ack.unpack(row[4]) for rows in sent for row in rows if row[1] == wire.ACK]
+        echoed = self._acks if self._struck(lambda fault: isinstance(fault, Echo)) else []
+        self._acks = acks
+        return [*echoed, *acks]
+
+    def hooks(self, order: HookOrder) -> Iterable[Report]:
+        """Run the hooks of a commit or a rollback."""
+        order = HookOrder.from_json(order.to_json())
+        failing = self._struck(lambda fault: isinstance(fault, HooksFail) and fault.phase == order.phase)
+        done = failing.done if isinstance(failing, HooksFail) else len(order.tasks)
+        reports = []
+        for task in order.tasks[:done]:
+            process = self._random.choice(self._processes)
+            with self._steps.around(f"{order.phase} hooks {task_key(*task)} for {order.attempt.txid}"):
+                with process.running() as deployment:
+                    reports.append(Report.unpack(run_hooks(deployment, order, task).pack()))
+        if failing is not None:
+            raise JobFailedError("the executor was lost")
+        return reports
+
+    def fresh_process(self) -> Process:
+        """Return a worker process that has seen nothing yet, on a machine without caches."""
+        return Process(self._deployment, self._steps, tempfile.mkdtemp(dir=self._cache))
+
+    def wake(self) -> None:
+        """Let every zombie run to its end; what it raises is as lost as what it sends."""
+        while self.zombies:
+            try:
+                self.zombies.pop(0).finish()
+            except StatefxError:
+                continue
+
+    def former_acks(self) -> list[Ack]:
+        """Return the acks of the attempt before this one."""
+        return self._acks
+
+    def close(self) -> None:
+        """End the worker processes."""
+        while self.zombies:
+            self.zombies.pop().kill()
+        for process in self._processes:
+            process.end()
+
+    def _run(self, job: TaskJob) -> list[WireRow]:
+        fault = self._struck(lambda fault: fault.strikes(job))
+        try:
+            return job.run() if fault is None else fault.play(job, self)
+        except (BoltError, JobFailedError):
+            raise
+        except Exception as error:
+            raise JobFailedError(f"{type(error).__name__}: {error}") from error
+
+    def _check_job(self, level: int, last: bool) -> None:
+        fault = self._struck(lambda fault: fault.after(level, last))
+        if fault is not None:
+            raise JobFailedError(getattr(fault, "reason", "the job failed"))
+
+    def _struck(self, fits: object) -> Fault | None:
+        """Take the first fault that fits, if there is one."""
+        assert callable(fits)
+        for fault in self.faults:
+            if fits(fault):
+                self.faults.remove(fault)
+                return fault
+        return None
+
+    def _shuffled(self, sent: list[list[WireRow]], width: int) -> list[list[pa.RecordBatch]]:
+        """Give each partition of the next level its rows; those of one sender stay in order."""
+        blocks = list(sent)
+        if self._mixed:
+            self._random.shuffle(blocks)
+        return [
+            [batch for rows in blocks for batch in as_batch([row for row in rows if row[0] == partition])]
+            for partition in range(width)
+        ]

@@ -1,0 +1,260 @@
+"""What Spark does to tasks, played to a topology: each fault strikes once, in the next attempt that it fits.
+
+Give them to ``TopologyTester.send`` or ``TopologyTester.inject``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from statefx.coordinator.engine import JobFailedError
+from statefx.protocol.barrier import Ack
+from statefx.runtime import wire
+from statefx.testing.processes import Process, Strand, TaskJob, WireRow
+
+
+class Stage(ABC):
+    """What a fault may do to the attempt that it strikes; the engine is one."""
+
+    zombies: list[Strand]
+
+    @abstractmethod
+    def fresh_process(self) -> Process:
+        """Return a worker process that has seen nothing yet, on a machine without caches."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Let every zombie run to its end."""
+
+    @abstractmethod
+    def former_acks(self) -> list[Ack]:
+        """Return the acks of the attempt before this one."""
+
+
+class Output(list[WireRow]):
+    """Rows that one task sent; `second` are those of its second run, read by the partitions in `readers`.
+
+    Partitions are those of the next level; the driver is partition 0 of the level after the last.
+    """
+
+    def __init__(self, first: list[WireRow], second: list[WireRow] | None = None, readers: Collection[int] = ()) -> None:
+        if second is not None:
+            first = [row for row in first if row[0] not in readers] + [row for row in second if row[0] in readers]
+        super().__init__(first)
+
+
+class Fault(ABC):
+    """One thing that goes wrong, once."""
+
+    def strikes(self, job: TaskJob) -> bool:
+        """Tell whether it happens to this task."""
+        return False
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Run the task with the fault and return what its readers get."""
+        raise NotImplementedError
+
+    def after(self, level: int, last: bool) -> bool:
+        """Tell whether the job fails when all tasks of `level` have run."""
+        return False
+
+
+@dataclass(frozen=True)
+class TaskFault(Fault):
+    """A fault of the Spark task that runs one bolt task, and with it of all bolts in its chain."""
+
+    component: str
+    task: int = 0
+
+    def strikes(self, job: TaskJob) -> bool:
+        """Tell whether it is this task's."""
+        return (self.component, self.task) in job.chain
+
+
+@dataclass(frozen=True)
+class Rerun(TaskFault):
+    """The task's output is lost when it was whole, so the task runs again.
+
+    Attributes
+    ----------
+    readers : collection of int, optional
+        Partitions of the next level that read the second output; the others read the first. By default all do.
+    """
+
+    readers: Collection[int] | None = None
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Run it twice."""
+        first, second = job.run(), job.run()
+        return Output(first, second, {row[0] for row in second} if self.readers is None else self.readers)
+
+
+@dataclass(frozen=True)
+class Twins(TaskFault):
+    """Two attempts of the task run at once, in two processes, batch by batch; one wins.
+
+    Attributes
+    ----------
+    winner : int
+        0 or 1.
+    apart : bool
+        Whether they run in two processes; else in one after the other's steps.
+    """
+
+    winner: int = 0
+    apart: bool = True
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Let both go on in turn."""
+        twins = [job.start(), job.start(stage.fresh_process() if self.apart else None)]
+        while any([twin.step() for twin in twins]):  # each of them, every time
+            pass
+        return twins[self.winner].sent
+
+
+@dataclass(frozen=True)
+class Killed(TaskFault):
+    """The task's process dies at the end of its input, before anything is prepared; Spark runs the task again."""
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Abandon the first run."""
+        first = job.start()
+        first.to_end_of_input()
+        stage.zombies.append(first)
+        job.process = stage.fresh_process()
+        return job.run()
+
+
+@dataclass(frozen=True)
+class Moved(TaskFault):
+    """The task runs in a process that has never seen it, on a machine without caches."""
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Run it elsewhere."""
+        job.process = stage.fresh_process()
+        return job.run()
+
+
+@dataclass(frozen=True)
+class Lost(TaskFault):
+    """Some of the task's output vanishes on its way.
+
+    Attributes
+    ----------
+    what : str
+        ``rows``, ``barrier`` or ``ack``.
+    """
+
+    what: str = "rows"
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Run it and drop one kind of row."""
+        kind = {"rows": wire.RECORDS, "barrier": wire.BARRIER, "ack": wire.ACK}[self.what]
+        return [row for row in job.run() if row[1] != kind]
+
+
+@dataclass(frozen=True)
+class Doubled(TaskFault):
+    """The task's records arrive twice."""
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Run it and send its records again."""
+        sent = job.run()
+        return sent + [row for row in sent if row[1] == wire.RECORDS]
+
+
+@dataclass(frozen=True)
+class Zombie(TaskFault):
+    """The job fails, but the task is not dead: it stops at the end of its input, and goes on when it is woken.
+
+    See `Wake` and ``TopologyTester.wake``; then it still prepares and sends.
+
+    Attributes
+    ----------
+    executed : bool
+        Whether it has executed its tuples before it stops; else it stops before the first.
+    """
+
+    executed: bool = True
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Leave it standing and fail the job."""
+        strand = job.start()
+        strand.step()
+        if self.executed:
+            strand.to_end_of_input()
+        stage.zombies.append(strand)
+        raise JobFailedError(f"the job was cancelled while {self.component}[{self.task}] ran")
+
+
+@dataclass(frozen=True)
+class Wake(TaskFault):
+    """When the task has executed its tuples, every zombie runs to its end; then the task goes on."""
+
+    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+        """Run it with the zombies in its middle."""
+        strand = job.start()
+        strand.to_end_of_input()
+        stage.wake()
+        return strand.finish()
+
+
+@dataclass(frozen=True)
+class JobFails(Fault):
+    """The job fails as infrastructure does: an executor was lost, a fetch failed.
+
+    Attributes
+    ----------
+    level : int or None
+        After all tasks of this level have run; None: after all tasks, when everything is prepared.
+    reason : str
+        What Spark says.
+    """
+
+    level: int | None = None
+    reason: str = "the executor was lost"
+
+    def after(self, level: int, last: bool) -> bool:
+        """Tell whether it is time."""
+        return last if self.level is None else level == self.level
+
+
+@dataclass(frozen=True)
+class HooksFail(Fault):
+    """The job that runs the hooks of a commit or a rollback fails.
+
+    Attributes
+    ----------
+    phase : str
+        ``commit`` or ``rollback``.
+    done : int
+        How many tasks have run their hooks by then; their reports are lost.
+    """
+
+    phase: str = "commit"
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class Echo(Fault):
+    """The acks of the attempt before arrive again, ahead of this attempt's."""
+
+    acks: list[Ack] = field(default_factory=list)
+
+
+__all__ = [
+    "Doubled",
+    "Echo",
+    "Fault",
+    "HooksFail",
+    "JobFails",
+    "Killed",
+    "Lost",
+    "Moved",
+    "Rerun",
+    "Twins",
+    "Wake",
+    "Zombie",
+]

@@ -1,0 +1,415 @@
+"""Runs a topology in this process, without Spark: the same runtime, coordinator, log, state and recovery."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from statefx.config import Config
+from statefx.coordinator import checkpoint
+from statefx.coordinator.cast import cast_of
+from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.coordinator import Coordinator, SnapshotPolicy
+from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, Janitor
+from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
+from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.reading import openState
+from statefx.coordinator.records import BatchInput, Input, StreamInput
+from statefx.errors import AmbiguousKeyError, CheckpointMismatchError, ConfigError, TransactionError
+from statefx.protocol.ledger import Complete
+from statefx.state.registry import load_provider, resolve
+from statefx.testing.engine import LocalEngine
+from statefx.testing.faults import Fault
+from statefx.testing.processes import Emitted, merged
+from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
+from statefx.testing.streams import Row, Work
+from statefx.topology.deployment import Deployment
+from statefx.topology.graph import Topology
+from statefx.topology.plan import compile_plan
+
+QUERY = "TopologyTester"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One committed transaction.
+
+    Attributes
+    ----------
+    progress : TransactionProgress
+        As a query would tell it.
+    """
+
+    progress: TransactionProgress
+    _emitted: Emitted
+
+    @property
+    def txid(self) -> int:
+        """The transaction."""
+        return self.progress.txid
+
+    def emitted(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
+        """Return what a bolt emitted in it, task by task, whether or not another bolt reads it."""
+        return list(self._emitted.get((component, stream), ()))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Settings that a test wants smaller than a topology does.
+
+    Attributes
+    ----------
+    snapshots : SnapshotPolicy
+        When a task writes a snapshot.
+    fold_after : int
+        Records of the log before it is folded.
+    sweep_every : int
+        Transactions between two sweeps.
+    min_age_secs : float
+        Files younger than this are not swept; see ``TopologyTester.advance``.
+    pauses : int
+        How many waits between tries a driver may ask for before it is stopped.
+    """
+
+    snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
+    fold_after: int = RECORDS_BEFORE_CHECKPOINT
+    sweep_every: int = EVERY_TRANSACTIONS
+    min_age_secs: float = MIN_AGE_SECS
+    pauses: int = 50
+
+
+class TopologyTester:
+    """One driver of a topology: made on a checkpoint, it takes the next generation and recovers, as ``submit`` does.
+
+    Parameters
+    ----------
+    topology : Topology
+        Its streams are stand-ins made by `rows`, or DataFrames, which are not read.
+    checkpointLocation : str or path
+        As for ``submit``.
+    config : Mapping, optional
+        As for ``submit``.
+    adopt : str, optional
+        As for ``submit``.
+    crash_at : int, optional
+        Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
+    processes, seed : int
+        How many worker processes there are, and the seed of the choice between them and of the order in which outputs
+        arrive. By default one, and everything in order.
+    cache : str or path, optional
+        The machine's folder for caches; by default a new one, which `restart` hands on.
+    limits : Limits, optional
+        Smaller settings.
+
+    Contract
+    --------
+    * What is committed, rolled back, written and raised is what Spark would have made of it; nothing waits.
+    * After a crash, or an error, the object refuses to go on: `restart` is the way, or another tester on the folder.
+    * A tester that did not crash may go on after another has taken its checkpoint: it is then a zombie, and fenced.
+
+    Examples
+    --------
+    ::
+
+        builder = TopologyBuilder("word-count")
+        builder.setStream("lines", rows("value string"))
+        builder.setBolt("count", WordCount(), parallelism=2).fieldsGrouping("lines", "value")
+        with TopologyTester(builder.createTopology(), tmp_path) as tester:
+            tester.send({"lines": [("to",), ("be",), ("to",)]})
+            assert tester.state("count") == {"to": 2, "be": 1}
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        checkpointLocation: str | os.PathLike[str],  # noqa: N803 - pyspark's name
+        config: Mapping[str, Any] | None = None,
+        *,
+        adopt: str | None = None,
+        crash_at: int | None = None,
+        processes: int = 1,
+        seed: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.topology = topology
+        self.pauses: list[float] = []
+        self._config = dict(config or {})
+        self._limits = limits or Limits()
+        self._workers = {"processes": processes, "seed": seed}
+        self._steps = Steps(crash_at)
+        self._now = 0.0
+        self._ended: BaseException | None = None
+        self._transactions: list[Sent] = []
+        self._cache = tempfile.mkdtemp(prefix="statefx-tester-") if cache is None else os.fspath(cache)
+        if cache is None:
+            self._finalizer = weakref.finalize(self, shutil.rmtree, self._cache, ignore_errors=True)
+        self._progress = _Watched(clock=self._clock, now=self._clock)
+        self._start(checkpoint.local_path(checkpointLocation), adopt)
+
+    def _start(self, location: str, adopt: str | None) -> None:
+        """Do what ``submit`` does, in the same order."""
+        topology, steps, limits = self.topology, self._steps, self._limits
+        settings = Config.parse(self._config, topology.name)
+        self._streaming = any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
+        reference = resolve(settings.state_provider)
+        provider = SteppedProvider(load_provider(reference, settings.state_provider_config), steps)
+        folders = self._folders = Folders(location)
+        wanted = checkpoint.identity(topology, settings.state_provider, "stream" if self._streaming else "batch")
+        checkpoint.check(checkpoint.look(folders), wanted, folders, adopt, shared=provider.capabilities.shared)
+        log = checkpoint.take(folders, wanted, adopt, lambda folder: SteppedLog(folder, steps, limits.fold_after))
+        provider.fence(log.state.lineage, log.state.generation, folders.state)
+        plan = compile_plan(topology)
+        deployment = Deployment(
+            name=topology.name,
+            plan=plan,
+            config=settings.mapping(),
+            provider=reference,
+            options=settings.state_provider_config,
+            lineage=log.state.lineage,
+            generation=log.state.generation,
+            location=location,
+            cache=self._cache,
+        )
+        self._engine = LocalEngine(deployment, steps, self._cache, **self._workers)
+        cast = cast_of(plan, lazy_commit=provider.capabilities.lazy_commit)
+        self._janitor = Janitor(
+            folders,
+            provider,
+            sorted(cast.stateful),
+            log.state.lineage,
+            log.state.generation,
+            min_age_secs=limits.min_age_secs,
+            every=limits.sweep_every,
+        )
+        self._coordinator = Coordinator(
+            log=log,
+            engine=self._engine,
+            players=cast,
+            attempts_max=settings.transaction_attempts_max,
+            pause=self._pause,
+            committed=self._janitor.committed,
+            policy=limits.snapshots,
+            progress=self._progress,
+        )
+        self._driving(self._coordinator.recover)
+
+    # ---- driving
+
+    def send(self, work: Work, *faults: Fault, batch_id: int | None = None) -> Sent | None:
+        """Run the next transaction over the rows of `work`, until it is committed.
+
+        Parameters
+        ----------
+        work : Mapping of str to sequence of rows
+            By stream; a row is a sequence of values. A stream that is left out has no rows.
+        faults : Fault
+            What goes wrong meanwhile.
+        batch_id : int, optional
+            For batch streams, as ``submit``'s ``batchId``: None is returned for one that was applied before.
+
+        Raises
+        ------
+        StatefxError
+            As ``query.awaitTermination``; the tester has then ended.
+        Crash
+            At the moment asked for.
+        """
+        self.inject(*faults)
+        if not self._streaming:
+            if batch_id is not None and self._coordinator.log.state.applied(batch_id):
+                return None
+            return self._transact(BatchInput(batch_id), work)
+        if batch_id is not None:
+            raise ConfigError("batch_id is for batch streams; streaming ones are numbered by themselves")
+        return self._transact(_identity(self.txid, work), work)
+
+    def run(self, transactions: Iterable[Work]) -> list[Sent]:
+        """Run those `transactions` that are not committed yet; the first of them has txid 1.
+
+        So after a crash, `restart` and `run` with the same transactions go on as a streaming query would: each
+        transaction keeps its txid and its identity.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            The last committed transaction had other rows.
+        """
+        done = []
+        for number, work in enumerate(transactions):
+            state = self._coordinator.log.state
+            if number + 1 > state.committed:
+                sent = self.send(work)
+                assert sent is not None
+                done.append(sent)
+            elif number + 1 == state.committed and state.last_input != _identity(number, work):
+                raise CheckpointMismatchError(
+                    f"transaction {number + 1} was committed with other rows than these", txid=number + 1
+                )
+        return done
+
+    def inject(self, *faults: Fault) -> None:
+        """Let these things go wrong, each once, in the next attempt that it fits."""
+        self._engine.faults += faults
+
+    def wake(self) -> None:
+        """Let the tasks that were given up and are not dead run to their end."""
+        self._driving(self._engine.wake)
+
+    def when(self, moment: str, do: Callable[[], object]) -> None:
+        """Call `do` when `moment` next comes (see `steps`), in the middle of what goes on."""
+        self._steps.when(moment, do)
+
+    def advance(self, secs: float) -> None:
+        """Let time pass: the clocks go on, and every state file grows older."""
+        self._now += secs
+        for folder, _, names in os.walk(self._folders.state):
+            for name in names:
+                path = os.path.join(folder, name)
+                past = os.stat(path).st_mtime - secs
+                os.utime(path, (past, past))
+
+    def sweep(self) -> int:
+        """Delete what no retained version needs, now; return how many files went."""
+        return self._driving(self._janitor.sweep)
+
+    def restart(self, topology: Topology | None = None, **changes: Any) -> TopologyTester:
+        """Start a new driver on the checkpoint: the next generation, on the same machine; this one may be dead.
+
+        Parameters
+        ----------
+        topology : Topology, optional
+            By default the same.
+        **changes : Any
+            Arguments of the new tester that shall be others; ``cache=None`` is a machine without caches.
+        """
+        given: dict[str, Any] = {
+            "config": self._config,
+            "cache": self._cache,
+            "limits": self._limits,
+            **self._workers,
+            **changes,
+        }
+        made = TopologyTester(topology or self.topology, self._folders.location, **given)
+        made._former = self  # the folder of caches goes with the first of them
+        return made
+
+    _former: TopologyTester | None = None
+
+    def close(self) -> None:
+        """End in good order; again is a no-op."""
+        self._engine.close()
+        self._ended = self._ended or TransactionError("the tester is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- looking
+
+    @property
+    def txid(self) -> int:
+        """The last committed transaction, as this driver knows it."""
+        return self._coordinator.log.state.committed
+
+    @property
+    def generation(self) -> int:
+        """How many drivers there have been, with this one."""
+        return self._coordinator.log.state.generation
+
+    @property
+    def steps(self) -> list[str]:
+        """Moments before and after each durable step so far: ``before PREPARING(1, 0)``; ``crash_at`` counts them."""
+        return list(self._steps.passed)
+
+    @property
+    def crashed(self) -> str | None:
+        """The moment of the crash, or None."""
+        return self._steps.crashed
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What a query's ``status`` would say."""
+        return self._progress.status()
+
+    @property
+    def recoveries(self) -> list[dict[str, Any]]:
+        """What a query's ``recoveries`` would say."""
+        return list(self._progress.recoveries)
+
+    def emitted(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
+        """Return what a bolt emitted in all transactions that this driver has sent and committed."""
+        return [row for sent in self._transactions for row in sent.emitted(component, stream)]
+
+    def state(self, component: str, task: int | None = None) -> dict[Any, Any]:
+        """Return the committed state of a bolt, as ``openState`` shows it to anyone.
+
+        Raises
+        ------
+        AmbiguousKeyError
+            Several tasks hold a key; give `task`.
+        """
+        found: dict[Any, Any] = {}
+        with openState(self._folders.location, component, task, self._options()) as view:
+            for key, value in view.items():
+                if key in found:
+                    raise AmbiguousKeyError(f"several tasks of {component!r} hold {key!r}: give task=", key=key)
+                found[key] = value
+        return found
+
+    # ---- within
+
+    def _options(self) -> Mapping[str, Any]:
+        return Config.parse(self._config, self.topology.name).state_provider_config
+
+    def _transact(self, source: Input, work: Work) -> Sent:
+        progress = self._driving(lambda: self._coordinator.transact(source, work))
+        complete = self._progress.complete
+        assert complete is not None
+        runs = [(*task, token) for task, token in complete.tokens.items()]
+        self._transactions.append(Sent(progress, merged(self._engine.seen, runs)))
+        return self._transactions[-1]
+
+    def _driving[T](self, do: Callable[[], T]) -> T:
+        if self._ended is not None:
+            raise TransactionError(f"this driver has ended ({self._ended!r}): restart() it") from self._ended
+        try:
+            return do()
+        except BaseException as error:
+            self._ended = error
+            raise
+
+    def _pause(self, secs: float) -> bool:
+        self.pauses.append(secs)
+        self._now += secs
+        return len(self.pauses) < self._limits.pauses
+
+    def _clock(self) -> float:
+        return self._now
+
+
+class _Watched(Progress):
+    complete: Complete | None = None
+
+    def acked(self, complete: Complete) -> None:
+        super().acked(complete)
+        self.complete = complete
+
+
+def _identity(committed: int, work: Work) -> StreamInput:
+    """Return the identity of the transaction after `committed`, as Spark's offsets would tell it."""
+    given: dict[str, Sequence[Row]] = {name: found for name, found in sorted(work.items()) if found}
+    text = json.dumps(given, default=repr)
+    return StreamInput(QUERY, committed, hashlib.sha256(text.encode()).hexdigest())
