@@ -1,1 +1,1 @@
-""""""
+"""The driver's side: the log, the transactions, recovery. Knows no Spark."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -131,7 +131,14 @@ def check(found: LogState, wanted: Mapping[str, Any], folders: Folders, adopt: s
         )
 
 
-def take(folders: Folders, wanted: Mapping[str, Any], adopt: str | None, *, shared: bool) -> TransactionLog:
+def take(
+    folders: Folders,
+    wanted: Mapping[str, Any],
+    adopt: str | None,
+    *,
+    shared: bool,
+    opened: Callable[[str], TransactionLog] = TransactionLog,
+) -> TransactionLog:
     """Open the log for appending and take the next generation: from here on older drivers are fenced.
 
     A driver that is still at work may win a number meanwhile; then the log is read and checked again.
@@ -145,7 +152,7 @@ def take(folders: Folders, wanted: Mapping[str, Any], adopt: str | None, *, shar
     """
     prepare(folders)
     for tries in range(TAKE_TRIES):
-        log = TransactionLog(folders.log)
+        log = opened(folders.log)
         check(log.state, wanted, folders, adopt, shared=shared)
         try:
             if not log.state.lineage or adopt == "fork":

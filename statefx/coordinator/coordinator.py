@@ -188,7 +188,8 @@ class Coordinator:
     def _commit(self) -> TransactionProgress:
         """Carry out the decision that is in the log; repeated until it is done."""
         entry = self.log.state.committing
-        assert entry is not None and entry.committing is not None
+        assert entry is not None
+        assert entry.committing is not None
         record = entry.committing
         state = self.log.state
         order = Order(

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.log import read_state
@@ -62,7 +63,7 @@ class Janitor:
             name = task_key(component, task)
             try:
                 gone += self.provider.sweep(
-                    Namespace(self.lineage, component, task), folder, lambda name=name: self._retention(name)
+                    Namespace(self.lineage, component, task), folder, partial(self._retention, name)
                 )
             except (StateError, OSError) as error:
                 logger.warning("state of %s was not swept: %s", name, error)

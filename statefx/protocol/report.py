@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgpack  # type: ignore[import-untyped]  # ships no types
+import msgpack
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from statefx.errors import BoltError, FencedError, StateError
-from statefx.operators import Bolt, Stateful
+from statefx.errors import BoltError, FailedException, FencedError
+from statefx.operators import Stateful
 from statefx.operators.hooks import overrides
-from statefx.protocol.identity import Version
+from statefx.protocol.identity import EMPTY, Version
 from statefx.protocol.order import HookOrder, Task, task_key
 from statefx.protocol.report import Report
 from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of
@@ -22,9 +22,9 @@ def run_hooks(deployment: Deployment, order: HookOrder, task: Task) -> Report:
         _Phase(deployment, order, *task).run()
     except FencedError as error:
         return Report(*task, error.message, "fenced")
-    except BoltError as error:
+    except (BoltError, FailedException) as error:
         return Report(*task, error.message, "bolt")
-    except (StateError, OSError) as error:
+    except Exception as error:  # a provider's client raises what it likes
         return Report(*task, f"{type(error).__name__}: {error}", "store")
     return Report(*task)
 
@@ -51,14 +51,14 @@ class _Phase:
             finally:
                 store.close()
 
-    def _previous(self) -> Version | None:
-        return self._order.previous.get(task_key(self._component, self._task))
+    def _previous(self) -> Version:
+        return self._order.previous.get(task_key(self._component, self._task), EMPTY)
 
     def _hook(self) -> None:
         store = self._open(None)
         state = KeyValueState(store, read_only=True)
         bolt = fresh_bolt(self._deployment, self._component, self._task, self._order.attempt)
-        assert isinstance(bolt, Stateful) and isinstance(bolt, Bolt)
+        assert isinstance(bolt, Stateful)
         try:
             with self._wrapped("initState"):
                 bolt.initState(state)

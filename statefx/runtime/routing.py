@@ -86,7 +86,7 @@ class Keyed(Router):
     """Fields and partialKey: the target follows from the row's key."""
 
     def __init__(self, choose: Pick, positions: Sequence[int], width: int) -> None:
-        self.pick = choose  # type: ignore[method-assign]  # the function itself: a call less for each row
+        self.pick = choose  # type: ignore[method-assign,assignment]  # the function itself: a call less for each row
         self._positions = tuple(positions)
         self._width = width
 

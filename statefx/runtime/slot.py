@@ -216,8 +216,8 @@ class Slot:
         counts: dict[tuple[str, int], dict[int, int]] = {}
         for buffer in member.collector.buffers:
             edge = buffer.edge
-            for target in [member.task] if self._plan.fused(edge) else range(buffer.width):
-                counts.setdefault((edge.target, target), {})[edge.id] = buffer.sent[target]
+            for reader in [member.task] if self._plan.fused(edge) else range(buffer.width):
+                counts.setdefault((edge.target, reader), {})[edge.id] = buffer.sent[reader]
         for (target, task), sent in counts.items():
             barrier = Barrier(self._order.attempt, member.component, member.task, member.token, sent, failed)
             level, partition = self._plan.place[target, task]

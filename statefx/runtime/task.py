@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Edge
 
 _USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)
+
+logger = logging.getLogger("statefx")
 
 _idle: dict[tuple[str, int, str, int], Bolt] = {}
 """Opened bolts of this process that no attempt is using."""
@@ -110,15 +113,18 @@ def keep_bolt(deployment: Deployment, component: str, task: int, bolt: Bolt) -> 
     """Keep an opened bolt for the next transaction that this process sees of its task."""
     for key in [k for k in _idle if k[0] == deployment.lineage and k[1] < deployment.generation]:
         close_bolt(_idle.pop(key))
-    _idle[deployment.lineage, deployment.generation, component, task] = bolt
+    key = (deployment.lineage, deployment.generation, component, task)
+    if key in _idle:  # two attempts of the task ran in this process
+        close_bolt(_idle.pop(key))
+    _idle[key] = bolt
 
 
 def close_bolt(bolt: Bolt) -> None:
     """Close a bolt that is given up."""
     try:
         bolt.close()
-    except Exception:  # noqa: BLE001 - close is a courtesy; its failure must not fail a transaction
-        pass
+    except Exception:
+        logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
 
 
 def provider_of(deployment: Deployment) -> StateProvider:
@@ -200,7 +206,8 @@ class TaskRun:
                 bolt.finishBatch(self._collector)
         if not isinstance(bolt, Stateful):
             return Prepared()
-        assert state is not None and self._store is not None
+        assert state is not None
+        assert self._store is not None
         with self._hook("prePrepare"):
             bolt.prePrepare(self.txid)
         try:

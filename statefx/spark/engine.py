@@ -52,12 +52,14 @@ class SparkEngine:
         self._hooks = mapping(Hooks(parcel), ["id"])
         self._timeout_secs = timeout_secs
         self._folder = restoring.folder(deployment.location)
-        self._tag = f"statefx-{deployment.lineage}-{deployment.generation}"
+        self._tag = ""
         self._session: SparkSession | None = None
         self._stopping = stopping
 
     def bind(self, session: SparkSession) -> None:
         """Use `session` for the jobs that follow: a query's callback runs in a clone of the user's."""
+        if self._session is not None and self._session._jsparkSession.equals(session._jsparkSession):
+            return
         self._session = session
         session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.classic.shuffleDependency.fileCleanup.enabled", "true")
@@ -65,7 +67,8 @@ class SparkEngine:
     def stop(self) -> None:
         """Cancel the job under way; the attempt ends as stopped."""
         self._stopping.set()
-        self._context().cancelJobsWithTag(self._tag)
+        if self._tag:
+            self._context().cancelJobsWithTag(self._tag)
 
     def attempt(self, order: Order, work: DataFrame) -> Iterable[Ack]:
         """Run one attempt as one Spark job (see `Engine.attempt`)."""
@@ -87,16 +90,17 @@ class SparkEngine:
     def _no_rows(self, work: DataFrame) -> DataFrame:
         """Return an empty frame that Spark does not optimise away, so that every task runs."""
         assert self._session is not None
-        rdd = self._session.sparkContext.parallelize([], 1)
+        rdd: Any = self._session.sparkContext.parallelize([], 1)
         return self._session.createDataFrame(rdd, work.schema)
 
     def _job(self, order: str, run: Callable[[], Any], *, check: bool) -> Any:
         context = self._context()
-        tag = f"{self._tag}-{uuid.uuid4().hex}"
+        tag = self._tag = f"statefx-{uuid.uuid4().hex}"
         deadline = Deadline(self._timeout_secs, self._folder, lambda: context.cancelJobsWithTag(tag))
-        context.addJobTag(self._tag)
         context.addJobTag(tag)
         context.setLocalProperty(ORDER_PROPERTY, order)
+        if self._stopping.is_set():  # stop() may have come before there was a tag to cancel
+            raise StoppedError("the query was stopped")
         try:
             with deadline:
                 rows = run()
@@ -106,8 +110,6 @@ class SparkEngine:
             raise self._translated(error, timed_out=deadline.passed) from error
         finally:
             context.removeJobTag(tag)
-            context.removeJobTag(self._tag)
-            context.setLocalProperty(ORDER_PROPERTY, None)  # type: ignore[arg-type]
         if check and self._rerun(tag):
             raise JobFailedError("a stage of the job had to be run again: rows may have been routed differently")
         return rows

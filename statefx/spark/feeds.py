@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator

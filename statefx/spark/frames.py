@@ -61,6 +61,8 @@ def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
 class Router:
     """Sends the rows of the united frame to the partitions of the first level.
 
+    Columns are built once, not for each transaction: every expression costs a call into the JVM.
+
     Parameters
     ----------
     plan : Plan
@@ -73,19 +75,24 @@ class Router:
         self._width = len(plan.levels[0])
         self._hashable = [f.name for f in frame.schema.fields if not isinstance(f.dataType, MapType)]
         self._columns = [f.name for f in frame.schema.fields if f.name != _STREAM]
+        self.route = self._router()
 
-    def route(self, frame: DataFrame) -> DataFrame:
-        """Return `frame` with one partition for each task of the first level."""
-        if len(self._plan.raw) == 1:
-            edge = self._plan.raw[0]
-            if edge.grouping.kind in _ROTATING:
-                return frame.repartition(self._width)
-            if edge.grouping.kind != "all":
-                target = self._targets(edge)[0]
-                return frame.withColumn(_TARGET, target).repartitionById(self._width, F.col(_TARGET))
-        return self._route_many(frame)
+    def _router(self) -> Callable[[DataFrame], DataFrame]:
+        """Return a function that gives a frame one partition for each task of the first level."""
+        width = self._width
+        only = self._plan.raw[0] if len(self._plan.raw) == 1 else None
+        if only is not None and only.grouping.kind in _ROTATING:
+            return lambda frame: frame.repartition(width)
+        if only is not None and only.grouping.kind != "all":
+            target = self._targets(only)[0]
+            return lambda frame: frame.repartitionById(width, target)
+        copied = [*self._columns, F.explode(self._copies()).alias("__to")]
+        routed = [*self._columns, F.col("__to.edge").alias(EDGE_COLUMN), F.col("__to.target").alias(_TARGET)]
+        target = F.col(_TARGET)
+        return lambda frame: frame.select(*copied).select(*routed).repartitionById(width, target)
 
-    def _route_many(self, frame: DataFrame) -> DataFrame:
+    def _copies(self) -> Column:
+        """For a row of any stream: the (edge, partition) pairs it goes to."""
         chosen: Column | None = None
         for number, stream in enumerate(self._plan.streams):
             copies = F.array(
@@ -97,17 +104,11 @@ class Router:
                 ]
             )
             if len(self._plan.streams) == 1:
-                chosen = copies
-            elif chosen is None:
-                chosen = F.when(F.col(_STREAM) == number, copies)
-            else:
-                chosen = chosen.when(F.col(_STREAM) == number, copies)
+                return copies
+            here = F.col(_STREAM) == number
+            chosen = F.when(here, copies) if chosen is None else chosen.when(here, copies)
         assert chosen is not None
-        copied = frame.select(*self._columns, F.explode(chosen).alias("__to"))
-        routed = copied.select(
-            *self._columns, F.col("__to.edge").alias(EDGE_COLUMN), F.col("__to.target").alias(_TARGET)
-        )
-        return routed.repartitionById(self._width, F.col(_TARGET))
+        return chosen
 
     def _targets(self, edge: Edge) -> list[Column]:
         """Partitions of the first level that a row of `edge` goes to."""
@@ -118,11 +119,22 @@ class Router:
             return [F.lit(first + task) for task in range(tasks)]
         if kind == "global":
             return [F.lit(first)]
-        columns = self._keys(edge) if kind == "fields" else self._hashable
-        if not columns:
-            raise TopologyError(f"stream {edge.source!r} has only map columns: its rows can't be distributed")
-        share = F.pmod(F.xxhash64(*[F.col(c) for c in columns]), F.lit(tasks))
+        if kind == "fields":
+            share = self._share(self._keys(edge), tasks)
+        elif kind == "partialKey":  # two candidates by the key, and the rest of the row decides which
+            keys = self._keys(edge)
+            salted = F.pmod(F.xxhash64(F.lit(1), *[F.col(c) for c in keys]), F.lit(tasks))
+            share = F.when(self._share(self._hashable, 2) == 0, self._share(keys, tasks)).otherwise(salted)
+        else:
+            share = self._share(self._hashable, tasks)
         return [(share + first).cast("int")]
+
+    def _share(self, columns: Sequence[str], ways: int) -> Column:
+        if not columns:
+            raise TopologyError(
+                "a stream of map columns only can't be distributed: Spark hashes no maps; add a column to it"
+            )
+        return F.pmod(F.xxhash64(*[F.col(c) for c in columns]), F.lit(ways))
 
     def _keys(self, edge: Edge) -> Sequence[str]:
         start, schema = self._plan.layout[edge.source]
@@ -145,6 +157,7 @@ class Chain:
     def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame) -> None:
         self._router = Router(plan, frame)
         self._widths = [len(level) for level in plan.levels]
+        self._target = F.col("target")
         routed = self._router.route(frame).columns
         self._stages = [
             mapping(Stage(parcel, level), wire.SCHEMA.names if level else routed) for level in range(len(plan.levels))
@@ -155,9 +168,9 @@ class Chain:
         rows = self._router.route(frame)
         for level, stage in enumerate(self._stages):
             if level:
-                rows = rows.repartitionById(self._widths[level], F.col("target"))
+                rows = rows.repartitionById(self._widths[level], self._target)
             rows = stage(rows)
-        return rows.select("payload")
+        return rows
 
 
 def mapping(function: Any, columns: Sequence[str]) -> Callable[[DataFrame], DataFrame]:

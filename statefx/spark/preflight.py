@@ -35,7 +35,7 @@ def check_bolts(topology: Topology) -> None:
         if component.bolt is None:
             continue
         try:
-            cloudpickle.dumps(component.bolt)
+            cloudpickle.dumps(component.bolt)  # type: ignore[no-untyped-call]  # pyspark leaves it so
         except Exception as error:
             raise TopologyError(
                 f"bolt {component.id!r} can't be sent to the executors ({type(error).__name__}: {error}): make "
@@ -74,8 +74,8 @@ def check_executors(session: SparkSession, folders: Folders, provider: str) -> N
     for host, problem in found:
         if problem == "unseen":
             raise CheckpointError(
-                f"checkpointLocation {folders.location} is not visible on executor {host}: use a folder that is mounted "
-                "at the same path on the driver and on every executor",
+                f"checkpointLocation {folders.location} is not visible on executor {host}: use a folder that is "
+                "mounted at the same path on the driver and on every executor",
                 path=folders.location,
                 host=host,
             )

@@ -40,7 +40,7 @@ class Parcel:
     @classmethod
     def pack(cls, deployment: Deployment) -> Parcel:
         """Pickle a deployment; bolts of the user's main module go by value."""
-        return cls(f"{deployment.lineage}/{deployment.generation}", cloudpickle.dumps(deployment))
+        return cls(f"{deployment.lineage}/{deployment.generation}", cloudpickle.dumps(deployment))  # type: ignore[no-untyped-call]  # pyspark leaves it so
 
     def unpack(self) -> Deployment:
         """Return this process's copy of the deployment."""

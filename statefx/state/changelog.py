@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from statefx.errors import StateCorruptedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
@@ -148,9 +148,11 @@ class Changelog:
         raise corrupted(path, "the file is missing", f"checksum {snapshot.checksum}", missing=True)
 
     def _verified(self, listed: Listed, version: Version) -> Artefact:
+        """Return the file if it is what its name and the log say; its lineage may be the one this is a fork of."""
         artefact = artefacts.read_head(listed.path)
         identity = artefact.identity
-        expected = Identity(listed.kind, self.namespace, version, listed.generation, identity.predecessor)
+        namespace = replace(self.namespace, lineage=identity.namespace.lineage)
+        expected = Identity(listed.kind, namespace, version, listed.generation, identity.predecessor)
         if identity != expected:
             raise corrupted(listed.path, f"it is the file of {identity}", f"{self.namespace} at {version}")
         if listed.kind == CHANGELOG and identity.predecessor.txid >= version.txid:

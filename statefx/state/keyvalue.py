@@ -33,6 +33,9 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
+_READ_ONLY, _CLOSED = Phase.READ_ONLY, Phase.CLOSED  # looked up once: every call asks for them
+
+
 class KeyValueState:
     """Keys and values of one task, as last committed, with this transaction's own changes on top.
 
@@ -343,12 +346,12 @@ class KeyValueState:
     # ---- guards
 
     def _require_open(self) -> None:
-        if self._phase is Phase.CLOSED:
+        if self._phase is _CLOSED:
             raise StateClosedError("the state is closed", txid=self._version.txid)
 
     def _require_writable(self, call: str) -> None:
         self._require_open()
-        if self._phase is Phase.READ_ONLY:
+        if self._phase is _READ_ONLY:
             raise self._misplaced(f"{call} on a read-only view of state", self._version.txid)
 
     def _misplaced(self, what: str, txid: int) -> StatePhaseError:

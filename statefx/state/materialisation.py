@@ -81,23 +81,24 @@ class MaterialisationCache:
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.limit_bytes = limit_bytes
-        self._newest: dict[str, Materialisation] = {}
+        self._newest: dict[tuple[str, str], Materialisation] = {}
         self._lock = threading.RLock()
 
     def lease(self, changelog: Changelog, context: StateContext) -> Materialisation:
         """Return a materialisation of ``context.version``, to be given back with `release`."""
         with self._lock:
-            cached = self._newest.pop(changelog.folder, None)
+            place = context.cache, changelog.folder
+            cached = self._newest.pop(place, None)
             if cached is not None and cached.namespace != changelog.namespace:
                 cached = None
             try:
                 found = self._at(changelog, context, cached)
             except BaseException:
-                self._keep(changelog.folder, cached)
+                self._keep(place, cached)
                 raise
             found.leases += 1
             shared = found is cached or (not context.read_only and (cached is None or _replaces(context, cached)))
-            self._keep(changelog.folder, found if shared else cached)
+            self._keep(place, found if shared else cached)
             return found
 
     def release(self, leased: Materialisation) -> None:
@@ -107,11 +108,11 @@ class MaterialisationCache:
             if self.limit_bytes is not None and not leased.leases:
                 leased.shrink(self.limit_bytes)
 
-    def _keep(self, folder: str, kept: Materialisation | None) -> None:
+    def _keep(self, place: tuple[str, str], kept: Materialisation | None) -> None:
         """Put `kept` last in the order of use, and forget the first while all are too many."""
         if kept is None or kept.version is _SPOILED:
             return
-        self._newest[folder] = kept
+        self._newest[place] = kept
         if self.limit_bytes is None:
             return
         size = sum(each.size_bytes for each in self._newest.values())

@@ -49,8 +49,8 @@ Place = tuple[Kind, Any, bytes]
 class Overlay:
     """Changes of this transaction over what is prepared over what is committed.
 
-    Four maps of maps, kind -> name -> entry, the same kinds in each, which are cleared and never replaced. `opened` and `held`
-    are changes, of any size; `seen` and `seen_held` are what is known below them and may be forgotten at any time.
+    Four maps of maps, kind -> name -> entry, of the same kinds, cleared and never replaced. `opened` and `held` are
+    changes, of any size; `seen` and `seen_held` are what is known below them and may be forgotten at any time.
     `opened` and `seen` hold immutable values as they are (`seen` also `ABSENT`); `held` and `seen_held` hold the bytes
     of mutable ones (`held` also None: deleted). A key in `held` is neither in `opened` nor in `seen`: who finds it in
     one of these need not look further.
@@ -104,6 +104,9 @@ class Overlay:
     def place(self, key: Any) -> Place:
         """Return where `key` is kept; raises CodecError for what can't be a key."""
         key_bytes = self._encode_key(key)
+        kind: Kind = type(key)
+        if kind in PLAIN:
+            return kind, key, key_bytes
         kind = self._kind(key)
         return kind, key_bytes if kind is Packed else key, key_bytes
 

@@ -205,14 +205,22 @@ class DurabilityContract(StoreContract):
     def test_a_file_of_another_namespace_is_found_and_named(self, site: Site) -> None:
         self._require(site, shared=False, durable=True)
         version = site.commit(EMPTY, {b"a": b"1"})
-        for component, lineage in (("other", site.lineage), ("count", "f" * 32)):
-            other = Site(site.provider, site.elsewhere().root, lineage)
-            folder = Path(other.folder(other.namespace(component)))
+        for component, task in (("other", 0), ("count", 1)):
+            other = site.elsewhere()
+            folder = Path(other.folder(other.namespace(component, task)))
             folder.mkdir(parents=True, exist_ok=True)
             for path in Path(site.folder(site.namespace())).iterdir():
                 (folder / path.name).write_bytes(path.read_bytes())
             with pytest.raises(StateCorruptedError):
-                other.open(version, component=component)
+                other.open(version, component=component, task=task)
+
+    def test_a_copy_with_a_lineage_of_its_own_reads_the_files_it_was_copied_with(self, site: Site) -> None:
+        self._require(site, shared=False, durable=True)
+        version = site.commit(EMPTY, {b"a": b"1"})
+        fork = Site(site.provider, site.elsewhere().root, "f" * 32)
+        after = fork.commit(version, {b"b": b"2"})
+        assert image(fork.open(after)) == {b"a": b"1", b"b": b"2"}
+        assert image(site.open(version)) == {b"a": b"1"}
 
     def test_damage_in_what_is_committed_is_found_before_it_counts(self, site: Site) -> None:
         self._require(site, shared=False, durable=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
@@ -90,9 +90,9 @@ class LocalEngine(Stage):
         reports = []
         for task in order.tasks[:done]:
             process = self._random.choice(self._processes)
-            with self._steps.around(f"{order.phase} hooks {task_key(*task)} for {order.attempt.txid}"):
-                with process.running() as deployment:
-                    reports.append(Report.unpack(run_hooks(deployment, order, task).pack()))
+            step = f"{order.phase} hooks {task_key(*task)} for {order.attempt.txid}"
+            with self._steps.around(step), process.running() as deployment:
+                reports.append(Report.unpack(run_hooks(deployment, order, task).pack()))
         if failing is not None:
             raise JobFailedError("the executor was lost")
         return reports
@@ -108,10 +108,6 @@ class LocalEngine(Stage):
                 self.zombies.pop(0).finish()
             except StatefxError:
                 continue
-
-    def former_acks(self) -> list[Ack]:
-        """Return the acks of the attempt before this one."""
-        return self._acks
 
     def close(self) -> None:
         """End the worker processes."""
@@ -134,9 +130,8 @@ class LocalEngine(Stage):
         if fault is not None:
             raise JobFailedError(getattr(fault, "reason", "the job failed"))
 
-    def _struck(self, fits: object) -> Fault | None:
+    def _struck(self, fits: Callable[[Fault], bool]) -> Fault | None:
         """Take the first fault that fits, if there is one."""
-        assert callable(fits)
         for fault in self.faults:
             if fits(fault):
                 self.faults.remove(fault)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from statefx.coordinator.engine import JobFailedError
-from statefx.protocol.barrier import Ack
 from statefx.runtime import wire
 from statefx.testing.processes import Process, Strand, TaskJob, WireRow
 
 
 class Stage(ABC):
-    """What a fault may do to the attempt that it strikes; the engine is one."""
+    """What a fault may do beyond the task that it strikes; the engine is one."""
 
     zombies: list[Strand]
 
@@ -28,24 +27,8 @@ class Stage(ABC):
     def wake(self) -> None:
         """Let every zombie run to its end."""
 
-    @abstractmethod
-    def former_acks(self) -> list[Ack]:
-        """Return the acks of the attempt before this one."""
 
-
-class Output(list[WireRow]):
-    """Rows that one task sent; `second` are those of its second run, read by the partitions in `readers`.
-
-    Partitions are those of the next level; the driver is partition 0 of the level after the last.
-    """
-
-    def __init__(self, first: list[WireRow], second: list[WireRow] | None = None, readers: Collection[int] = ()) -> None:
-        if second is not None:
-            first = [row for row in first if row[0] not in readers] + [row for row in second if row[0] in readers]
-        super().__init__(first)
-
-
-class Fault(ABC):
+class Fault:
     """One thing that goes wrong, once."""
 
     def strikes(self, job: TaskJob) -> bool:
@@ -80,7 +63,8 @@ class Rerun(TaskFault):
     Attributes
     ----------
     readers : collection of int, optional
-        Partitions of the next level that read the second output; the others read the first. By default all do.
+        Partitions of the next level that read the second output; the others read the first. By default all read the
+        second. The driver is partition 0 of the level after the last.
     """
 
     readers: Collection[int] | None = None
@@ -88,7 +72,9 @@ class Rerun(TaskFault):
     def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
         """Run it twice."""
         first, second = job.run(), job.run()
-        return Output(first, second, {row[0] for row in second} if self.readers is None else self.readers)
+        if self.readers is None:
+            return second
+        return [row for row in first if row[0] not in self.readers] + [row for row in second if row[0] in self.readers]
 
 
 @dataclass(frozen=True)
@@ -99,18 +85,16 @@ class Twins(TaskFault):
     ----------
     winner : int
         0 or 1.
-    apart : bool
-        Whether they run in two processes; else in one after the other's steps.
     """
 
     winner: int = 0
-    apart: bool = True
 
     def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
         """Let both go on in turn."""
-        twins = [job.start(), job.start(stage.fresh_process() if self.apart else None)]
-        while any([twin.step() for twin in twins]):  # each of them, every time
-            pass
+        twins = job.start(), job.start(stage.fresh_process())
+        while not all(twin.ended for twin in twins):
+            for twin in twins:
+                twin.step()
         return twins[self.winner].sent
 
 
@@ -240,8 +224,6 @@ class HooksFail(Fault):
 @dataclass(frozen=True)
 class Echo(Fault):
     """The acks of the attempt before arrive again, ahead of this attempt's."""
-
-    acks: list[Ack] = field(default_factory=list)
 
 
 __all__ = [

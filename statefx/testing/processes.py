@@ -44,9 +44,7 @@ class Process:
     def __init__(self, deployment: Deployment, steps: Steps, cache: str) -> None:
         self.deployment = replace(deployment, cache=cache)
         provider = SteppedProvider(load_provider(deployment.provider, deployment.options), steps)
-        self._providers: dict[tuple[str, int], StateProvider] = {
-            (deployment.lineage, deployment.generation): provider
-        }
+        self._providers: dict[tuple[str, int], StateProvider] = {(deployment.lineage, deployment.generation): provider}
         self._idle: dict[tuple[str, int, str, int], Bolt] = {}
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from statefx.config import Config
 from statefx.coordinator import checkpoint
@@ -36,6 +36,8 @@ from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
 
 QUERY = "TopologyTester"
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class TopologyTester:
     def __init__(
         self,
         topology: Topology,
-        checkpointLocation: str | os.PathLike[str],  # noqa: N803 - pyspark's name
+        checkpointLocation: str | os.PathLike[str],
         config: Mapping[str, Any] | None = None,
         *,
         adopt: str | None = None,
@@ -144,7 +146,8 @@ class TopologyTester:
         self.pauses: list[float] = []
         self._config = dict(config or {})
         self._limits = limits or Limits()
-        self._workers = {"processes": processes, "seed": seed}
+        self._processes = processes
+        self._seed = seed
         self._steps = Steps(crash_at)
         self._now = 0.0
         self._ended: BaseException | None = None
@@ -164,8 +167,11 @@ class TopologyTester:
         provider = SteppedProvider(load_provider(reference, settings.state_provider_config), steps)
         folders = self._folders = Folders(location)
         wanted = checkpoint.identity(topology, settings.state_provider, "stream" if self._streaming else "batch")
-        checkpoint.check(checkpoint.look(folders), wanted, folders, adopt, shared=provider.capabilities.shared)
-        log = checkpoint.take(folders, wanted, adopt, lambda folder: SteppedLog(folder, steps, limits.fold_after))
+        shared = provider.capabilities.shared
+        checkpoint.check(checkpoint.look(folders), wanted, folders, adopt, shared=shared)
+        log = checkpoint.take(
+            folders, wanted, adopt, shared=shared, opened=lambda folder: SteppedLog(folder, steps, limits.fold_after)
+        )
         provider.fence(log.state.lineage, log.state.generation, folders.state)
         plan = compile_plan(topology)
         deployment = Deployment(
@@ -179,7 +185,7 @@ class TopologyTester:
             location=location,
             cache=self._cache,
         )
-        self._engine = LocalEngine(deployment, steps, self._cache, **self._workers)
+        self._engine = LocalEngine(deployment, steps, self._cache, self._processes, self._seed)
         cast = cast_of(plan, lazy_commit=provider.capabilities.lazy_commit)
         self._janitor = Janitor(
             folders,
@@ -295,7 +301,8 @@ class TopologyTester:
             "config": self._config,
             "cache": self._cache,
             "limits": self._limits,
-            **self._workers,
+            "processes": self._processes,
+            "seed": self._seed,
             **changes,
         }
         made = TopologyTester(topology or self.topology, self._folders.location, **given)
@@ -382,7 +389,7 @@ class TopologyTester:
         self._transactions.append(Sent(progress, merged(self._engine.seen, runs)))
         return self._transactions[-1]
 
-    def _driving[T](self, do: Callable[[], T]) -> T:
+    def _driving(self, do: Callable[[], _Result]) -> _Result:
         if self._ended is not None:
             raise TransactionError(f"this driver has ended ({self._ended!r}): restart() it") from self._ended
         try:
