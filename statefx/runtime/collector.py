@@ -15,6 +15,8 @@ from statefx.topology.graph import Edge
 
 BATCH_ROWS = 4096
 
+_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
 Deliver = Callable[[int, pa.RecordBatch], None]
 """Takes (target task, batch)."""
 
@@ -32,9 +34,14 @@ class EdgeBuffer:
         The consumer's parallelism.
     deliver : callable
         Takes (target task, batch) when a batch is full or the task asks for all.
+
+    Attributes
+    ----------
+    add : callable
+        Takes one row (a tuple) and chooses its target.
     """
 
-    __slots__ = ("_buffers", "_deliver", "_pick", "edge", "emitted", "route", "schema", "sent", "width")
+    __slots__ = ("_buffers", "_deliver", "add", "edge", "emitted", "route", "schema", "sent", "width")
 
     def __init__(self, edge: Edge, schema: pa.Schema, route: Router, width: int, deliver: Deliver) -> None:
         self.edge = edge
@@ -43,14 +50,24 @@ class EdgeBuffer:
         self.width = width
         self.emitted = 0
         self.sent = [0] * width
-        self._pick = route.pick
         self._deliver = deliver
         self._buffers: list[list[Sequence[Any]]] = [[] for _ in range(1 if route.copies else width)]
+        self.add = self._adder()
 
-    def add(self, row: Sequence[Any]) -> None:
-        """Take one row; its target is chosen here."""
-        target = 0 if self.route.copies else self._pick(row)
-        self.put(target, row)
+    def _adder(self) -> Callable[[Sequence[Any]], None]:
+        """Return `add` as one function: it runs for every row, and each further call would show."""
+        buffers, pick, flush = self._buffers, self.route.pick, self._flush
+        if self.route.copies:
+            return lambda row: self.put(0, row)
+
+        def add(row: Sequence[Any]) -> None:
+            target = pick(row)
+            buffer = buffers[target]
+            buffer.append(row)
+            if len(buffer) >= BATCH_ROWS:
+                flush(target)
+
+        return add
 
     def put(self, target: int, row: Sequence[Any]) -> None:
         """Take one row for a given target."""
@@ -92,18 +109,25 @@ def _to_batch(rows: list[Sequence[Any]], schema: pa.Schema, edge: Edge) -> pa.Re
     """Turn emitted rows into Arrow, naming the first value that does not fit."""
     columns = list(zip(*rows, strict=True))
     try:
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    except _MISFITS as error:
         raise _misfit(columns, schema, edge) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Build an array; unlike Arrow, refuse a float where an integer is declared: it would lose its fraction."""
+    if pa.types.is_integer(kind) and float in set(map(type, column)):
+        raise TypeError("a float is no integer; round it, or declare the field as double")
+    return pa.array(column, kind)
 
 
 def _misfit(columns: list[tuple[Any, ...]], schema: pa.Schema, edge: Edge) -> SchemaError:
     for column, field in zip(columns, schema, strict=True):
         for value in column:
             try:
-                pa.array([value], field.type)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                _array([value], field.type)
+            except _MISFITS as error:
                 declared = to_ddl(pa.schema([field]))
                 return SchemaError(
                     f"bolt {edge.source!r} emitted {value!r} ({type(value).__name__}) on stream {edge.stream!r}, "
@@ -127,49 +151,50 @@ class TaskCollector(Collector):
     component : str
     outputs : Mapping[str, pa.Schema]
         Declared streams.
-    edges : sequence of (Edge, EdgeBuffer factory result)
+    buffers : sequence of EdgeBuffer
         Where each stream goes; streams nobody reads cost next to nothing.
     """
 
     def __init__(self, component: str, outputs: Mapping[str, pa.Schema], buffers: Sequence[EdgeBuffer]) -> None:
         self._component = component
         self._outputs = outputs
-        self._widths = {stream: len(schema) for stream, schema in outputs.items()}
         self._by_stream: dict[str, list[EdgeBuffer]] = {stream: [] for stream in outputs}
         self.buffers = tuple(buffers)
         for buffer in buffers:
             self._by_stream[buffer.edge.stream].append(buffer)
+        self._ways = {
+            stream: (len(schema), tuple(buffer.add for buffer in self._by_stream[stream]))
+            for stream, schema in outputs.items()
+        }
 
-    def emit(
-        self, values: Sequence[Any], stream: str = "default", task: int | None = None, anchors: Any = None
-    ) -> None:
+    def emit(self, values: Sequence[Any], stream: str = "default", task: int | None = None, anchors: Any = ()) -> None:
         """Emit one tuple (see `Collector.emit`)."""
         try:
-            if len(values) != self._widths[stream]:
-                raise self._wrong_width(values, stream)
+            width, adders = self._ways[stream]
         except KeyError:
             raise self._unknown(stream) from None
-        buffers = self._by_stream[stream]
-        if not buffers:
+        if len(values) != width:
+            raise self._wrong_width(values, stream)
+        if task is not None:
+            self._emit_direct(tuple(values), stream, task)
             return
-        row = values if type(values) is tuple else tuple(values)
-        for buffer in buffers:
-            if task is None:
-                buffer.add(row)
-            else:
-                self._emit_direct(buffer, row, task)
+        if adders:
+            row = values if type(values) is tuple else tuple(values)
+            for add in adders:
+                add(row)
 
-    def _emit_direct(self, buffer: EdgeBuffer, row: Sequence[Any], task: int) -> None:
-        if not isinstance(buffer.route, Direct):
-            buffer.add(row)
-        elif 0 <= task < buffer.width:
-            buffer.put(task, row)
-        else:
-            raise BoltError(
-                f"bolt {self._component!r} emitted to task {task} of {buffer.edge.target!r}, "
-                f"which has tasks 0..{buffer.width - 1}",
-                component=self._component,
-            )
+    def _emit_direct(self, row: Sequence[Any], stream: str, task: int) -> None:
+        for buffer in self._by_stream[stream]:
+            if not isinstance(buffer.route, Direct):
+                buffer.add(row)
+            elif 0 <= task < buffer.width:
+                buffer.put(task, row)
+            else:
+                raise BoltError(
+                    f"bolt {self._component!r} emitted to task {task} of {buffer.edge.target!r}, "
+                    f"which has tasks 0..{buffer.width - 1}",
+                    component=self._component,
+                )
 
     def emitBatch(self, batch: pa.RecordBatch, stream: str = "default") -> None:
         """Emit a batch of tuples (see `Collector.emitBatch`)."""

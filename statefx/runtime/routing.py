@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from statefx.errors import BoltError
 from statefx.topology.graph import Edge
-from statefx.topology.hashing import partial_key_chooser, row_hasher
+from statefx.topology.hashing import batch_hashes, partial_key_chooser, row_hasher
 
 Row = Sequence[Any]
 Pick = Callable[[Row], int]
@@ -85,19 +85,18 @@ class Everyone(Router):
 class Keyed(Router):
     """Fields and partialKey: the target follows from the row's key."""
 
-    def __init__(self, choose: Pick, positions: Sequence[int], width: int) -> None:
+    def __init__(self, choose: Pick, choose_all: Callable[[pa.RecordBatch], list[int]], width: int) -> None:
         self.pick = choose  # type: ignore[method-assign,assignment]  # the function itself: a call less for each row
-        self._positions = tuple(positions)
+        self._choose_all = choose_all
         self._width = width
 
     def pick(self, row: Row) -> int:
+        """Replaced for each router."""
         raise NotImplementedError
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        columns = [batch.column(i).to_pylist() if i in self._positions else None for i in range(batch.num_columns)]
-        padded = [column if column is not None else [None] * batch.num_rows for column in columns]
-        pick = self.pick
-        targets = pa.array([pick(row) for row in zip(*padded, strict=True)], pa.int32())
+        """Yield each target's rows, in their order."""
+        targets = pa.array(self._choose_all(batch), pa.int32())
         for target in range(self._width):
             chosen = batch.filter(pc.equal(targets, target))
             if chosen.num_rows:
@@ -135,8 +134,16 @@ def router(edge: Edge, schema: pa.Schema, width: int, task: int) -> Router:
         return Everyone(width)
     if kind == "direct":
         return Direct(edge)
-    positions = [schema.get_field_index(name) for name in edge.grouping.fields]
+    fields = edge.grouping.fields
     if kind == "partialKey":
-        return Keyed(partial_key_chooser(schema, edge.grouping.fields, width), positions, width)
-    hash_row = row_hasher(schema, edge.grouping.fields)
-    return Keyed(lambda row: hash_row(row) % width, positions, width)
+        choose = partial_key_chooser(schema, fields, width)
+        return Keyed(choose, lambda batch: list(map(choose, rows_of(batch))), width)
+    hash_row = row_hasher(schema, fields)
+    return Keyed(
+        lambda row: hash_row(row) % width, lambda batch: [found % width for found in batch_hashes(batch, fields)], width
+    )
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Yield the rows of a batch as tuples."""
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StructType
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StructType
 from pyspark.util import PythonEvalType
 
 from statefx.errors import TopologyError
@@ -73,7 +73,7 @@ class Router:
     def __init__(self, plan: Plan, frame: DataFrame) -> None:
         self._plan = plan
         self._width = len(plan.levels[0])
-        self._hashable = [f.name for f in frame.schema.fields if not isinstance(f.dataType, MapType)]
+        self._hashable = [f.name for f in frame.schema.fields if "map<" not in f.dataType.simpleString()]
         self._columns = [f.name for f in frame.schema.fields if f.name != _STREAM]
         self.route = self._router()
 
@@ -86,8 +86,8 @@ class Router:
         if only is not None and only.grouping.kind != "all":
             target = self._targets(only)[0]
             return lambda frame: frame.repartitionById(width, target)
-        copied = [*self._columns, F.explode(self._copies()).alias("__to")]
-        routed = [*self._columns, F.col("__to.edge").alias(EDGE_COLUMN), F.col("__to.target").alias(_TARGET)]
+        copied: list[Any] = [*self._columns, F.explode(self._copies()).alias("__to")]
+        routed: list[Any] = [*self._columns, F.col("__to.edge").alias(EDGE_COLUMN), F.col("__to.target").alias(_TARGET)]
         target = F.col(_TARGET)
         return lambda frame: frame.select(*copied).select(*routed).repartitionById(width, target)
 

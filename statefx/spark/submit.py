@@ -27,6 +27,7 @@ from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import stop_on_sigterm
 from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
+from statefx.topology.checks import check_config
 from statefx.topology.deployment import Deployment, cache_folder
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
@@ -79,7 +80,8 @@ def submit(
         raise TopologyError(f"submit needs a Topology, got {type(topology).__name__}: call builder.createTopology()")
     settings = Config.parse(config, topology.name)
     streaming = any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
-    _check_inputs(settings, streaming, trigger, batchId)
+    check_config(topology, settings)
+    _check_inputs(streaming, trigger, batchId)
     arguments = check_trigger(trigger, settings.state_checkpoint_interval_ms) if streaming else {}
     check_bolts(topology)
     run = _Run(session, topology, settings, Folders(checkpoint.local_path(checkpointLocation)), streaming)
@@ -158,13 +160,8 @@ class _Run:
         return coordinator, engine
 
 
-def _check_inputs(settings: Config, streaming: bool, trigger: Any, batch_id: Any) -> None:
-    """Refuse settings that the topology's kind of input has no use for."""
-    if settings.max_spout_pending > 1:
-        raise ConfigError(
-            "topology.max.spout.pending must be 1 for a topology of DataFrames: Spark gives one micro-batch at a time",
-            key="topology.max.spout.pending",
-        )
+def _check_inputs(streaming: bool, trigger: Any, batch_id: Any) -> None:
+    """Refuse arguments that the topology's kind of input has no use for."""
     if streaming and batch_id is not None:
         raise ConfigError("batchId is for batch DataFrames; a streaming query numbers its own batches")
     if not streaming and trigger is not None:

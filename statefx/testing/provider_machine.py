@@ -17,8 +17,9 @@ from statefx.errors import FencedError, StatePhaseError
 from statefx.state.store import EMPTY, Retention, Snapshot, StateProvider, Version
 from statefx.testing.site import Site, changed, image, writes
 
-KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff"]) | st.binary(max_size=3)
-VALUES = st.binary(max_size=20)
+KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff"])
+VALUES = st.binary(max_size=3)
+CHANGES = st.dictionaries(KEYS, st.none() | VALUES, max_size=4)
 
 
 def state_machine(provider_factory: Callable[[], StateProvider]) -> type[RuleBasedStateMachine]:
@@ -61,13 +62,9 @@ class _ProviderMachine(RuleBasedStateMachine):
         self.store = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
         self.pending = {}
 
-    @rule(key=KEYS, value=VALUES)
-    def put(self, key: bytes, value: bytes) -> None:
-        self.pending[key] = value
-
-    @rule(key=KEYS)
-    def delete(self, key: bytes) -> None:
-        self.pending[key] = None
+    @rule(changes=CHANGES)
+    def put_and_delete(self, changes: dict[bytes, bytes | None]) -> None:
+        self.pending.update(changes)
 
     @rule(start=st.none() | KEYS, stop=st.none() | KEYS)
     def scan(self, start: bytes | None, stop: bytes | None) -> None:
@@ -88,6 +85,13 @@ class _ProviderMachine(RuleBasedStateMachine):
         token = self.store.prepare(txid, writes(self.pending))
         self.prepared = Version(txid, token), changed(self.committed, writes(self.pending))
         self.pending = {}
+
+    @precondition(lambda self: self.prepared is None)
+    @rule(changes=CHANGES, fresh=st.booleans())
+    def transaction(self, changes: dict[bytes, bytes | None], fresh: bool) -> None:
+        self.put_and_delete(changes)
+        self.prepare()
+        self.commit(fresh)
 
     @precondition(lambda self: self.prepared is not None)
     @rule(fresh=st.booleans())

@@ -231,6 +231,23 @@ def test_a_mutable_value_gives_way_to_a_scalar_and_back(state):
         assert state.get("a") == [3]
 
 
+@pytest.mark.parametrize("committed", [2, None, [2], "deleted"])
+def test_what_was_remembered_gives_way_to_what_was_committed_later(state, committed):
+    state.put("a", [1])
+    commit(state, 1)
+    assert state.get("a") == [1]
+    if committed == "deleted":
+        state.delete("a")
+    else:
+        state.put("a", committed)
+    commit(state, 2)
+    for change in (lambda: state.put("a", [3]), lambda: state.put("a", 3), lambda: state.delete("a")):
+        assert state.get("a", "deleted") == committed
+        change()
+        state.rollback()
+        assert state.get("a", "deleted") == committed
+
+
 # ---- iteration
 
 
@@ -354,17 +371,20 @@ def test_what_was_prefetched_is_not_read_again(observed):
     assert observed.reads == []
 
 
-def test_prefetch_shows_what_is_prepared_and_hides_no_change(observed):
-    state = KeyValueState(observed, cache_bytes=0)
-    state.putAll({"a": 1, "b": 1, "c": 1, "d": 1})
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_prefetch_shows_what_is_prepared_and_hides_no_change(observed, cache_bytes):
+    state = KeyValueState(observed, cache_bytes=cache_bytes)
+    state.putAll(dict.fromkeys("abcdef", 1))
     commit(state, 1)
     state.putAll({"b": 2, "c": 2})
     state.delete("d")
     state.prepareCommit(2)
-    state.put("c", 3)
-    state.prefetch(["a", "b", "c", "d"])
-    assert [state.get(key) for key in "abcd"] == [1, 2, 3, None]
-    assert state.getAll("abcd") == {"a": 1, "b": 2, "c": 3}
+    state.putAll({"c": 3, "e": [3], "g": [3]})
+    state.delete("f")
+    state.prefetch("abcdefg")
+    expected = {"a": 1, "b": 2, "c": 3, "e": [3], "g": [3]}
+    assert {key: state.get(key, "absent") for key in "abcdefg"} == expected | {"d": "absent", "f": "absent"}
+    assert state.getAll("abcdefg") == expected
 
 
 def test_absent_keys_are_remembered_too(observed):
@@ -374,24 +394,37 @@ def test_absent_keys_are_remembered_too(observed):
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 300, 5000])
-def test_what_is_remembered_is_bounded_and_changes_are_not(observed, cache_bytes):
+@pytest.mark.parametrize(
+    "learn",
+    [
+        lambda state: state.prefetch(range(100)),
+        lambda state: [state.prefetch([number]) for number in range(100)],
+        lambda state: [state.get(number) for number in range(100)],
+        lambda state: state.getAll(range(100)),
+        lambda state: [state.put(number, "x" * 20) for number in range(100)] and commit(state, 2),
+    ],
+    ids=["prefetch at once", "prefetch one by one", "get", "getAll", "commit"],
+)
+def test_what_is_remembered_is_bounded(observed, cache_bytes, learn):
     state = KeyValueState(observed)
     for number in range(100):
         state.put(number, "x" * 20)
     commit(state, 1)
     state = KeyValueState(observed, version=state.version, cache_bytes=cache_bytes)
-    for fetch in (lambda: state.prefetch(range(100)), lambda: [state.get(number) for number in range(100)]):
-        fetch()
-        observed.reads.clear()
-        for number in reversed(range(100)):
-            assert state.get(number) == "x" * 20
-        assert len(observed.reads) >= 100 - cache_bytes // ENTRY_BYTES
+    learn(state)
+    observed.reads.clear()
+    for number in reversed(range(100)):
+        assert state.get(number) == "x" * 20
+    assert len(observed.reads) >= 100 - cache_bytes // ENTRY_BYTES
+
+
+def test_changes_are_remembered_whatever_their_size(observed):
+    state = KeyValueState(observed, cache_bytes=300)
     for number in range(100):
         state.put(number, [number])
-    observed.reads.clear()
     assert [state.get(number) for number in range(100)] == [[number] for number in range(100)]
     assert observed.reads == []
-    state.prepareCommit(2)
+    state.prepareCommit(1)
     assert [state.get(number) for number in range(100)] == [[number] for number in range(100)]
 
 

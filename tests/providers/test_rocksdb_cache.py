@@ -1,0 +1,346 @@
+"""The copy of a namespace on a machine: processes that die, stop and race, and damage on its disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from statefx.errors import ConfigError, ProviderError
+from statefx.state.store import EMPTY, Version
+from statefx.testing.site import Site, image
+from statefx_rocksdb import RocksDbStateProvider, folders
+from statefx_rocksdb.database import Database
+from statefx_rocksdb.folders import PrivateFolder
+from statefx_rocksdb.settings import Settings
+
+OPTIONS = {"catch_up_kb": 0, "hot_cache_mb": 0, "lock_timeout_secs": 0.2}
+
+WORKER = """
+import json, sys
+from pathlib import Path
+from statefx.state.store import Version
+from statefx.testing.site import Site, image
+from statefx_rocksdb import RocksDbStateProvider
+root, lineage, options, versions = json.loads(sys.argv[1])
+site = Site(RocksDbStateProvider(options), Path(root), lineage)
+print("ready", flush=True)
+sys.stdin.readline()
+for txid, token in versions:
+    print(txid, flush=True)
+    store = site.open(Version(txid, token))
+    assert set(image(store).values()) == {b"%d" % txid}
+    store.close()
+print("done", flush=True)
+"""
+
+HOLDER = """
+import sys
+from statefx_rocksdb.folders import PrivateFolder, locked
+folder = PrivateFolder(sys.argv[1])
+with locked(sys.argv[1] + "/lock", 0) as held:
+    print(held, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(RocksDbStateProvider(OPTIONS), tmp_path)
+    yield site
+    site.close()
+
+
+def history(site: Site, length: int, keys: int = 300) -> list[Version]:
+    """Every transaction sets every key to its txid, so that a mix of two versions shows."""
+    changes = {b"%06d" % number: b"" for number in range(keys)}
+    version, versions = EMPTY, []
+    writer = Site(RocksDbStateProvider({}), site.root, site.lineage)
+    for txid in range(1, length + 1):
+        version = writer.commit(version, dict.fromkeys(changes, b"%d" % txid))
+        versions.append(version)
+    writer.close()
+    shutil.rmtree(site.cache, ignore_errors=True)
+    return versions
+
+
+def place(site: Site) -> Path:
+    return site.cache / site.lineage / "count" / "0"
+
+
+def head(site: Site) -> Version:
+    database = Database(str(place(site) / "db"), Settings())
+    found = database.head()
+    database.close()
+    assert found is not None
+    assert found.complete
+    return found.version
+
+
+def read(site: Site, version: Version) -> set[bytes]:
+    store = site.open(version)
+    try:
+        return set(image(store).values())
+    finally:
+        store.close()
+
+
+def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def worker(site: Site, versions: list[Version]) -> subprocess.Popen[str]:
+    described = [str(site.root), site.lineage, OPTIONS, [[each.txid, each.token] for each in versions]]
+    process = start(WORKER, json.dumps(described))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate(timeout=30)
+
+
+class TestProcesses:
+    @pytest.mark.parametrize("lines", [1, 2, 5])
+    def test_a_kill_while_catching_up_leaves_one_whole_version(self, site: Site, lines: int) -> None:
+        versions = history(site, 8)
+        process = worker(site, versions)
+        go(process)
+        assert process.stdout is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        end(process)
+        if (place(site) / "db" / "CURRENT").exists():
+            assert head(site) in versions
+        for version in (versions[lines], versions[-1], versions[0]):
+            assert read(site, version) == {b"%d" % version.txid}
+        assert head(site) == versions[-1]
+
+    def test_two_catch_up_at_once_while_a_third_is_killed(self, site: Site) -> None:
+        versions = history(site, 10)
+        processes = [worker(site, versions) for _ in range(3)]
+        for process in processes:
+            go(process)
+        assert processes[2].stdout is not None
+        processes[2].stdout.readline()
+        end(processes[2])
+        for process in processes[:2]:
+            output, _ = process.communicate(timeout=60)
+            assert process.returncode == 0
+            assert output.endswith("done\n")
+        assert head(site) == versions[-1]
+        assert read(site, versions[-1]) == {b"10"}
+        assert not list(place(site).glob("private-*/db"))
+
+    def test_a_stopped_holder_of_the_lock_blocks_nobody(self, site: Site) -> None:
+        versions = history(site, 4)
+        assert read(site, versions[0]) == {b"1"}
+        holder = start(HOLDER, str(place(site)))
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "True\n"
+            os.kill(holder.pid, signal.SIGSTOP)
+            for version in versions:
+                assert read(site, version) == {b"%d" % version.txid}
+            assert head(site) == versions[0]
+        finally:
+            end(holder)
+        assert len(list(place(site).glob("private-*"))) == 1
+        assert read(site, versions[3]) == {b"4"}
+        assert head(site) == versions[3]
+        assert list(place(site).glob("private-*")) == []
+
+    def test_without_a_copy_to_read_past_the_holder_a_private_one_is_built(self, site: Site) -> None:
+        versions = history(site, 2)
+        place(site).mkdir(parents=True)
+        holder = start(HOLDER, str(place(site)))
+        try:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            store = site.open(versions[1])
+            assert set(image(store).values()) == {b"2"}
+            assert len(list(place(site).glob("private-*/db"))) == 1
+            store.close()
+            assert list(place(site).glob("private-*/db")) == []
+            assert not (place(site) / "db").exists()
+        finally:
+            end(holder)
+
+    def test_threads_of_one_process(self, site: Site) -> None:
+        versions = history(site, 6, keys=50)
+        wrong: list[object] = []
+
+        def run(offset: int) -> None:
+            own = Site(site.provider, site.root, site.lineage)
+            for step in range(12):
+                version = versions[(step * offset) % 6]
+                found = read(own, version)
+                if found != {b"%d" % version.txid}:
+                    wrong.append((version, found))
+
+        threads = [threading.Thread(target=run, args=(offset,)) for offset in (1, 2, 3, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+
+class TestLock:
+    def test_a_wait_ends_and_is_not_repeated_until_the_lock_is_free(self, tmp_path: Path) -> None:
+        path, now, pauses = str(tmp_path / "lock"), 0.0, 0
+
+        def pause(secs: float) -> None:
+            nonlocal now, pauses
+            now, pauses = now + secs, pauses + 1
+
+        def take() -> bool:
+            with folders.locked(path, 1.0, clock=lambda: now, pause=pause) as held:
+                return held
+
+        with folders.locked(path, 0):
+            assert take() is False
+            assert now == pytest.approx(1.0, abs=0.02)
+            waited = pauses
+            assert take() is False
+            assert pauses == waited
+        assert take() is True
+        with folders.locked(path, 0):
+            assert take() is False
+        assert pauses > waited
+
+    def test_private_folders_of_the_living_are_kept(self, tmp_path: Path) -> None:
+        living = PrivateFolder(str(tmp_path))
+        folders.sweep(str(tmp_path))
+        assert os.path.isdir(living.path)
+        living.close()
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestDamage:
+    @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*", "CURRENT"])
+    def test_a_damaged_copy_is_replaced(self, site: Site, pattern: str) -> None:
+        versions = history(site, 3)
+        read(site, versions[1])
+        for path in (place(site) / "db").glob(pattern):
+            content = bytearray(path.read_bytes())
+            for at in range(0, len(content), 7):
+                content[at] ^= 1
+            path.write_bytes(content)
+        for version in (versions[1], versions[2], versions[2]):
+            assert read(site, version) == {b"%d" % version.txid}
+        assert head(site) == versions[2]
+        assert {path.name for path in place(site).iterdir()} == {"db", "lock"}
+
+    def test_damage_found_while_reading_is_healed_in_place(self, site: Site) -> None:
+        [version] = history(site, 1, keys=5000)
+        read(site, version)
+        [path] = (place(site) / "db").glob("*.sst")
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+        for reads in (lambda store: store.get([b"%06d" % n for n in range(5000)]), lambda s: list(s.scan(None, None))):
+            store = site.open(version)
+            reads(store)
+            assert len(image(store)) == 5000
+            assert set(image(store).values()) == {b"1"}
+            store.close()
+            (place(site) / "damaged").unlink(missing_ok=True)
+
+    def test_a_reader_keeps_its_files_when_the_copy_is_replaced(self, site: Site) -> None:
+        versions = history(site, 2)
+        reader = site.open(versions[0])
+        (place(site) / "damaged").touch()
+        assert read(site, versions[1]) == {b"2"}
+        assert set(image(reader).values()) == {b"1"}
+
+    def test_the_copy_is_never_taken_back(self, site: Site) -> None:
+        versions = history(site, 3)
+        assert read(site, versions[2]) == {b"3"}
+        assert read(site, versions[0]) == {b"1"}
+        assert head(site) == versions[2]
+
+    def test_a_read_only_store_writes_nothing_to_the_cache(self, site: Site) -> None:
+        versions = history(site, 2)
+        read(site, versions[0])
+        before = sorted((path, path.stat().st_mtime_ns) for path in site.cache.rglob("*"))
+        store = site.open(versions[1], read_only=True)
+        assert set(image(store).values()) == {b"2"}
+        store.close()
+        assert sorted((path, path.stat().st_mtime_ns) for path in site.cache.rglob("*")) == before
+
+
+class TestHotCache:
+    def test_what_is_remembered_follows_every_version(self, site: Site) -> None:
+        site.provider = RocksDbStateProvider({"hot_cache_mb": 1})
+        version, expected = EMPTY, {}
+        for txid in range(1, 12):
+            changes = {b"%03d" % number: b"%d" % txid for number in range(0, 300, txid)}
+            version = site.commit(version, {**changes, b"%03d" % txid: None})
+            expected.update(changes)
+            del expected[b"%03d" % txid]
+            store = site.open(version)
+            assert image(store) == expected
+            assert store.get([b"%03d" % txid, b"none"]) == [None, None]
+            if txid % 2:
+                store.close()
+
+    def test_its_size_is_bounded(self, site: Site) -> None:
+        site.provider = RocksDbStateProvider({"hot_cache_mb": 1})
+        expected = {b"%08d" % number: b"v" * 100 for number in range(20_000)}
+        store = site.open(site.commit(EMPTY, expected))
+        for _ in range(2):
+            keys = list(expected)
+            for at in range(0, len(keys), 1000):
+                assert store.get(keys[at : at + 1000]) == [b"v" * 100] * 1000
+        assert store._image._leased.size_bytes <= 2 << 20  # type: ignore[attr-defined]
+        store.close()
+        assert store._image._leased.size_bytes <= 1 << 20  # type: ignore[attr-defined]
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"block_cache": 5}, "did you mean 'block_cache_mb'"),
+            ({"block_cache_mb": 0}, "from 1 to"),
+            ({"block_cache_mb": "5"}, "must be an int"),
+            ({"block_cache_mb": True}, "must be an int"),
+            ({"lock_timeout_secs": -1}, "from 0 to"),
+            ({"lock_timeout_secs": "1"}, "must be a number"),
+            ({"dir": "relative/path"}, "absolute"),
+            ({"dir": 5}, "absolute"),
+        ],
+    )
+    def test_what_is_wrong_is_said_on_the_driver(self, options: dict[str, object], text: str) -> None:
+        with pytest.raises(ConfigError, match=text):
+            RocksDbStateProvider(options)
+
+    def test_dir_is_where_copies_are_kept(self, site: Site, tmp_path: Path) -> None:
+        site.provider = RocksDbStateProvider({**OPTIONS, "dir": str(tmp_path / "fast")})
+        site.open(site.commit(EMPTY, {b"a": b"1"}))
+        assert list((tmp_path / "fast" / site.lineage / "count" / "0").glob("db"))
+        assert not site.cache.exists()
+
+    def test_without_rocksdict_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "rocksdict", None)
+        with pytest.raises(ProviderError, match=r"pip install statefx\[rocksdb\]"):
+            RocksDbStateProvider({})

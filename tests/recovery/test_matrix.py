@@ -1,0 +1,139 @@
+"""A crash at every durable step, restarts, and the end: the run without failure, key by key."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statefx.coordinator.coordinator import SnapshotPolicy
+from statefx.testing import Crash, Limits, TopologyTester
+from statefx.testing.faults import Fault, HooksFail, JobFails, Zombie
+from tests.testing.topologies import Driver, lines, totals, words
+
+TRANSACTIONS = [lines("to be or not to be", "that is"), lines(), lines("the question", "to be")]
+LIMITS = Limits(SnapshotPolicy(files=1, min_bytes=0), fold_after=6, sweep_every=1, min_age_secs=0.0)
+STEPS_MAX = 400
+
+
+def crashes() -> Iterator[int]:
+    """Yield 1, 2, ...; the caller stops at the first that was not reached."""
+    yield from range(1, STEPS_MAX)
+    raise AssertionError(f"there are more than {STEPS_MAX} steps")
+
+
+class Runs:
+    """Runs `TRANSACTIONS` with crashes, each run on a checkpoint of its own."""
+
+    def __init__(self, place: Path, provider: str, limits: Limits | None, faults: tuple[Fault, ...] = ()) -> None:
+        self.place = place
+        self.provider = provider
+        self.limits = limits
+        self.faults = faults
+
+    def run(self, *crash_at: int) -> str | None:
+        """Run with a crash at a moment of the first driver, of the second, ...; return the last one's, if it came."""
+        name = "-".join(map(str, crash_at))
+        hit: str | None = None
+        with Driver(self.place, self.provider, name) as driver:
+            for moment in (*crash_at, None):
+                hit_now = self._drive(driver, moment)
+                if moment is not None:
+                    hit = hit_now
+            self._check(driver)
+        return hit
+
+    def _drive(self, driver: Driver, crash_at: int | None) -> str | None:
+        try:
+            tester = driver.start(totals(), crash_at=crash_at, limits=self.limits)
+            tester.inject(*self.faults)
+            tester.run(TRANSACTIONS)
+        except Crash as crash:
+            return str(crash)
+        return None
+
+    def _check(self, driver: Driver) -> None:
+        tester = driver.start(totals())
+        assert tester.txid == len(TRANSACTIONS)
+        assert tester.state("count") == words(TRANSACTIONS)
+        assert tester.state("total") == {"total": sum(words(TRANSACTIONS).values()), "txid": len(TRANSACTIONS)}
+        check_hooks(driver.journal)
+
+
+def check_hooks(journal: list[tuple[Any, ...]]) -> None:
+    """Every transaction commits in one attempt alone, in order, and no attempt is both committed and rolled back."""
+    committed, rolled_back = defaultdict(set), set()
+    order = []
+    for what, txid, attempt, state_txid in journal:
+        if what == "commit":
+            committed[txid].add(attempt)
+            order.append(txid)
+            assert state_txid == txid, "preCommit sees what was prepared"
+        else:
+            rolled_back.add((txid, attempt))
+            assert state_txid == txid - 1, "preRollback sees what was committed before"
+    assert sorted(committed) == list(range(1, len(TRANSACTIONS) + 1)), "preCommit came for every transaction"
+    assert order == sorted(order), "commits are in the order of their txids"
+    for txid, attempts in committed.items():
+        assert len(attempts) == 1, "a transaction was committed in two attempts"
+        assert (txid, *attempts) not in rolled_back, "an attempt was rolled back and committed"
+
+
+def all_crashes(run: Callable[[int], str | None]) -> list[str]:
+    found = []
+    for n in crashes():
+        hit = run(n)
+        if hit is None:
+            return found
+        found.append(hit)
+    raise AssertionError("unreachable")
+
+
+def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: str) -> None:
+    moments = all_crashes(Runs(place, provider, None).run)
+    for step in ("LINEAGE", "GENERATION(1)", "fence 1", "PREPARING(1, 0)", "prepare count/1 for 2",
+                 "prepare total/0 for 3", "COMMITTING(3, 0)", "commit hooks total/0 for 1", "COMMITTED(3)"):  # fmt: skip
+        assert {f"before {step}", f"after {step}"} <= set(moments)
+
+
+def test_a_crash_at_any_step_with_snapshots_folds_and_sweeps(place: Path) -> None:
+    moments = all_crashes(Runs(place, "memory", LIMITS).run)
+    assert {"before snapshot count/0", "after CHECKPOINT", "after delete count/1"} <= set(moments)
+
+
+@pytest.mark.parametrize("fault", [JobFails(), Zombie("total"), HooksFail(), HooksFail(done=1)])
+def test_a_crash_at_any_step_of_a_run_with_a_failure(place: Path, fault: Fault) -> None:
+    moments = all_crashes(Runs(place, "memory", None, (fault,)).run)
+    rolled_back = not isinstance(fault, HooksFail)
+    assert ("before ROLLED_BACK(1, 0)" in moments) == rolled_back
+
+
+def test_a_crash_during_the_recovery_from_a_crash(place: Path, provider: str) -> None:
+    runs = Runs(place, provider, LIMITS)
+    every = {"memory": 5, "rocksdb": 23}[provider]
+    for first in range(7, STEPS_MAX, every):
+        if runs.run(first) is None:
+            return
+        for second in range(1, STEPS_MAX, every):
+            if runs.run(first, second) is None:
+                break
+    raise AssertionError("the sample did not end")
+
+
+def test_a_crash_in_the_recovery_is_a_crash_of_the_recovery(place: Path) -> None:
+    """The samples above do reach what they are for."""
+    with Driver(place) as driver:
+        with pytest.raises(Crash):
+            driver.start(totals(), crash_at=_moment(place, "after COMMITTING(1, 0)")).run(TRANSACTIONS)
+        recovered = driver.start(totals())
+        assert recovered.recoveries == [{"txid": 1, "rolled": "forward"}]
+        assert recovered.txid == 1
+        assert driver.journal == [("commit", 1, 0, 1)]
+
+
+def _moment(place: Path, moment: str) -> int:
+    with Driver(place, name="rehearsal") as driver:
+        tester: TopologyTester = driver.start(totals())
+        tester.run(TRANSACTIONS)
+        return tester.steps.index(moment) + 1

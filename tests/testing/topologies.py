@@ -1,0 +1,127 @@
+"""Topologies for tests, and what they must come to."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, Topology, TopologyBuilder
+from statefx.testing import TopologyTester, rows
+
+Lines = Mapping[str, Sequence[tuple[str]]]
+
+
+class Split(BasicBolt):
+    outputFields = "word string"
+
+    def execute(self, tup, collector):
+        for word in tup.value.split():
+            collector.emit((word,))
+
+
+class Count(StatefulBolt):
+    outputFields = "word string, count long"
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        count = self.counts.get(tup.word, 0) + 1
+        self.counts.put(tup.word, count)
+        collector.emit((tup.word, count))
+
+
+class Total(Stateful, BatchBolt):
+    """Counts all words, and writes into the list ``config["journal"]`` what its hooks are told."""
+
+    outputFields = "total long"
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.state = state
+        self.words = 0
+
+    def execute(self, tup, collector):
+        self.words += 1
+
+    def finishBatch(self, collector):
+        total = self.state.get("total", 0) + self.words
+        self.state.put("total", total)
+        collector.emit((total,))
+
+    def prePrepare(self, txid):
+        self.state.put("txid", txid)
+
+    def preCommit(self, txid):
+        self.note("commit", txid)
+
+    def preRollback(self):
+        self.note("rollback", self.context.txid)
+
+    def note(self, what, txid):
+        journal = self.context.config.get("journal", [])
+        journal.append((what, txid, self.context.attempt, self.state.get("txid", 0)))
+
+
+def word_count(parallelism: int = 2, name: str = "word-count") -> Topology:
+    """Lines are split into words, which are counted."""
+    builder = TopologyBuilder(name)
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), parallelism=parallelism).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
+def totals() -> Topology:
+    """As `word_count`, with a total behind it that has hooks."""
+    builder = TopologyBuilder("totals")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
+    builder.setBolt("total", Total()).globalGrouping("count")
+    return builder.createTopology()
+
+
+def lines(*texts: str) -> Lines:
+    """One transaction."""
+    return {"lines": [(text,) for text in texts]}
+
+
+def words(transactions: Sequence[Lines]) -> dict[str, int]:
+    """What the words of all transactions come to."""
+    return dict(Counter(word for work in transactions for (text,) in work.get("lines", ()) for word in text.split()))
+
+
+class Driver:
+    """Starts testers on one checkpoint and closes them all.
+
+    Parameters
+    ----------
+    place : Path
+        An empty folder.
+    provider : str
+    """
+
+    def __init__(self, place: Path, provider: str = "memory", name: str = "checkpoint") -> None:
+        self.folder = place / name
+        self.cache = place / "cache"
+        self.journal: list[tuple[Any, ...]] = []
+        self.config: dict[str, Any] = {"topology.state.provider": provider, "journal": self.journal}
+        self._made: list[TopologyTester] = []
+
+    def start(self, topology: Topology | None = None, **arguments: Any) -> TopologyTester:
+        """Start a driver: the next generation."""
+        config = {**self.config, **arguments.pop("config", {})}
+        given = {"cache": self.cache, **arguments}
+        tester = TopologyTester(topology or word_count(), self.folder, config, **given)
+        self._made.append(tester)
+        return tester
+
+    def __enter__(self) -> "Driver":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for tester in self._made:
+            tester.close()
