@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.coordinator.cast import Cast
-from statefx.coordinator.engine import Engine, JobFailedError, StoppedError
+from statefx.coordinator.engine import Engine, JobFailedError, RenewInputError, StoppedError
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.records import Committed, Committing, Input, Preparing, RolledBack
@@ -45,7 +45,7 @@ class SnapshotPolicy:
     """When a task shall write a snapshot: its changelog has outgrown the last one, or has too many files."""
 
     files: int = 500
-    min_bytes: int = 4 << 20
+    min_bytes: int = 32 << 20
 
     def due(self, files: int, size_bytes: int, snapshot: SnapshotName | None) -> bool:
         """Tell whether a task with such a changelog shall write one."""
@@ -105,6 +105,8 @@ class Coordinator:
             It failed too often; rolled back.
         FencedError
             A newer generation has taken over.
+        RenewInputError
+            The input must be planned anew; rolled back.
         StoppedError
             The query is being stopped; rolled back.
         """
@@ -140,7 +142,7 @@ class Coordinator:
                     logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
         except JobFailedError as error:
             return error.message
-        except (BoltError, StoppedError) as error:
+        except (BoltError, RenewInputError, StoppedError) as error:
             self._roll_back(attempt, error.message)
             raise
         verdict = ledger.judge()

@@ -15,6 +15,10 @@ class JobFailedError(TransactionError):
     """The attempt's job ended without a bolt's error: an executor or worker was lost, it was cancelled or re-run."""
 
 
+class RenewInputError(TransactionError):
+    """As JobFailedError, but the input itself holds results of the failed attempt: it must be planned anew."""
+
+
 class StoppedError(TransactionError):
     """The query is being stopped; the attempt is rolled back and not tried again."""
 
@@ -31,6 +35,8 @@ class Engine(Protocol):
             A bolt's code raised, and went on raising when its task was tried again.
         JobFailedError
             Infrastructure; the attempt may be tried again.
+        RenewInputError
+            Infrastructure; it may be tried again over a newly planned input only.
         StoppedError
             The query is being stopped.
         """

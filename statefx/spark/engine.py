@@ -12,14 +12,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from statefx.coordinator.engine import JobFailedError, StoppedError
+from statefx.coordinator.engine import JobFailedError, RenewInputError, StoppedError
 from statefx.errors import BoltError, StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.report import Report
 from statefx.runtime import restoring
 from statefx.spark.deadline import Deadline
-from statefx.spark.frames import Chain, mapping
+from statefx.spark.frames import Chain, keeps_shuffles, mapping
 from statefx.spark.worker import ORDER_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
 
@@ -72,9 +72,15 @@ class SparkEngine:
 
     def attempt(self, order: Order, work: DataFrame) -> Iterable[Ack]:
         """Run one attempt as one Spark job (see `Engine.attempt`)."""
-        rows = self._job(order.to_json(), lambda: self._chain.over(work).collect(), check=True)
+        text = order.to_json()
+        try:
+            rows = self._job(text, lambda: self._chain.over(work).collect(), check=True)
+        except JobFailedError as error:
+            if keeps_shuffles(work):
+                raise RenewInputError(error.message) from error
+            raise
         if not rows:
-            rows = self._job(order.to_json(), lambda: self._chain.over(self._no_rows(work)).collect(), check=True)
+            rows = self._job(text, lambda: self._chain.over(self._no_rows(work)).collect(), check=True)
         return [Ack.unpack(bytes(row.payload)) for row in rows]
 
     def hooks(self, order: HookOrder) -> Iterable[Report]:

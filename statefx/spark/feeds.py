@@ -13,10 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.log import read_state
 from statefx.coordinator.records import BatchInput, StreamInput
-from statefx.errors import CheckpointMismatchError, FencedError
+from statefx.errors import AttemptsExhaustedError, CheckpointMismatchError, FencedError
 from statefx.spark import offsets
 from statefx.spark.engine import SparkEngine
 from statefx.spark.session import clone, rebase
@@ -75,21 +75,37 @@ class StreamFeed:
 
     def run(self, started: Callable[[], None]) -> None:
         """Run Spark's query until it ends (see `Feed.run`)."""
-        for tries in range(_RESTARTS_MAX + 1):
+        restarts = 0
+        while True:
+            before = self._coordinator.log.state.committed
             self._query = self._start()
             started()
-            try:
-                self._query.awaitTermination()
-            except StreamingQueryException as error:
-                if self._error is None and not self._draining:
-                    self._check_fenced()
-                    if tries < _RESTARTS_MAX and any(text in str(error) for text in _CONCURRENT):
-                        logger.warning("Spark's query met another writer in its log and is started again")
-                        continue
-                    raise
-            break
+            again = self._ended(self._query)
+            if not again:
+                break
+            restarts = 0 if self._coordinator.log.state.committed > before else restarts + 1
+            if restarts > _RESTARTS_MAX:
+                raise AttemptsExhaustedError(f"Spark's query was started again {restarts} times in vain; last: {again}")
+            logger.warning("Spark's query is started again: %s", again)
         if self._error is not None:
             raise self._error
+
+    def _ended(self, query: StreamingQuery) -> str:
+        """Wait for the end of Spark's query; return why it has to be started again, if it has."""
+        failure: StreamingQueryException | None = None
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            failure = error
+        if isinstance(self._error, RenewInputError):
+            again, self._error = self._error.message, None
+            return again
+        if failure is None or self._error is not None or self._draining:
+            return ""
+        self._check_fenced()
+        if any(text in str(failure) for text in _CONCURRENT):
+            return "another writer was met in its log"
+        raise failure
 
     def drain(self) -> None:
         """Begin no further transaction, and wait for the one under way (see `Feed.drain`)."""

@@ -173,6 +173,18 @@ class Chain:
         return rows
 
 
+def keeps_shuffles(frame: DataFrame) -> bool:
+    """Tell whether every attempt over `frame` would read the same shuffle files.
+
+    What a streaming query hands to foreachBatch stands on one RDD; where that has shuffles of its own, attempts after a
+    lost executor would mix what is left of the first run with what is computed again.
+    """
+    plan = frame._jdf.queryExecution()
+    if plan.logical().getClass().getSimpleName() != "LogicalRDD":
+        return False
+    return "ShuffledRowRDD" in str(plan.toRdd().toDebugString())
+
+
 def mapping(function: Any, columns: Sequence[str]) -> Callable[[DataFrame], DataFrame]:
     """Return what ``frame.mapInArrow(function, wire.DDL)`` does for frames with `columns`, wrapped once for all.
 

@@ -48,7 +48,7 @@ def hint(spark: SparkSession) -> None:
     if missing and not _hinted:
         _hinted = True
         settings = " ".join(f'.config("{key}", "{value}")' for key, value in missing.items())
-        logger.info("small transactions get cheaper with these settings on SparkSession.builder: %s", settings)
+        logger.warning("small transactions get cheaper with these settings on SparkSession.builder: %s", settings)
 
 
 def clone(spark: SparkSession) -> SparkSession:

@@ -89,7 +89,7 @@ def submit(
     coordinator, engine = run.assemble(log)
     feed: Feed
     if streaming:
-        feed = StreamFeed(run.frame, run.folders, arguments, topology.name, coordinator, engine)
+        feed = StreamFeed(run.frame, run.folders, arguments, f"{topology.name}-{log.state.lineage[:8]}", coordinator, engine)
     else:
         feed = BatchFeed(run.frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator)

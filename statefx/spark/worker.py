@@ -17,6 +17,7 @@ from statefx.topology.deployment import Deployment
 ORDER_PROPERTY = "statefx.order"
 
 _TASKS_BEFORE_FROZEN = 2
+_DEPLOYMENTS_KEPT = 8
 
 _deployments: dict[str, Deployment] = {}
 _finished = 0
@@ -45,7 +46,8 @@ class Parcel:
     def unpack(self) -> Deployment:
         """Return this process's copy of the deployment."""
         if self.name not in _deployments:
-            _deployments.clear()
+            while len(_deployments) >= _DEPLOYMENTS_KEPT:
+                del _deployments[next(iter(_deployments))]
             _deployments[self.name] = cloudpickle.loads(self.content)
         return _deployments[self.name]
 

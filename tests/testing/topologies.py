@@ -125,3 +125,62 @@ class Driver:
     def __exit__(self, *error: object) -> None:
         for tester in self._made:
             tester.close()
+
+
+class Witness(Stateful, BatchBolt):
+    """Writes every call into the list ``config["journal"]``; raises what ``config["failing"]`` has for a hook.
+
+    Keeps how many values it has seen, in state and, as users do, in an attribute.
+    """
+
+    outputFields = "value string, seen long"
+
+    def open(self, context):
+        self.context = context
+        self.note("open")
+
+    def initState(self, state):
+        self.state = state
+        self.seen = state.get("seen", 0)
+        self.note("initState", self.seen)
+
+    def execute(self, tup, collector):
+        self.seen += 1
+        self.state.put("seen", self.seen)
+        self.note("execute", tup.value)
+        collector.emit((tup.value, self.seen))
+
+    def finishBatch(self, collector):
+        self.note("finishBatch")
+
+    def prePrepare(self, txid):
+        self.note("prePrepare", txid)
+
+    def preCommit(self, txid):
+        self.note("preCommit", txid)
+
+    def preRollback(self):
+        self.note("preRollback")
+
+    def close(self):
+        self.note("close")
+
+    def note(self, hook, *more):
+        config = self.context.config
+        config["journal"].append((hook, self.context.txid, self.context.attempt, *more))
+        failing = config.get("failing", {}).get(hook)
+        if failing:
+            raise failing.pop(0)
+
+
+def witnessed(parallelism: int = 1, grouping: str = "globalGrouping") -> Topology:
+    """One bolt that tells what is done to it."""
+    builder = TopologyBuilder("witnessed")
+    builder.setStream("lines", rows("value string"))
+    getattr(builder.setBolt("witness", Witness(), parallelism), grouping)("lines")
+    return builder.createTopology()
+
+
+def hooks(journal: Sequence[tuple[Any, ...]], *but: str) -> list[str]:
+    """Return the names of the calls, without `but`."""
+    return [entry[0] for entry in journal if entry[0] not in but]

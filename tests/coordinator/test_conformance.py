@@ -1,0 +1,180 @@
+"""CONFORMANCE A: the checkpoint coordinator, line by line, after Storm's CheckpointSpoutTest and CheckPointState."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from statefx.coordinator.log import read_state
+from statefx.errors import AttemptsExhaustedError, FailedException, StatefxError
+from statefx.testing import Crash
+from statefx.testing.faults import Echo, HooksFail, JobFails
+from tests.testing.topologies import Driver, hooks, lines, totals, witnessed, word_count
+
+
+def records(steps: list[str]) -> list[str]:
+    return [step.removeprefix("after ") for step in steps if step.startswith("after ") and step[6].isupper()]
+
+
+def crash_at(place: Path, moment: str, sent: int) -> int:
+    """Return the number of `moment` when `sent` transactions are sent."""
+    with Driver(place, name="rehearsal") as driver:
+        tester = driver.start(witnessed())
+        for _ in range(sent):
+            tester.send(lines("a"))
+        return tester.steps.index(moment) + 1
+
+
+def test_a1_a_fresh_start_initialises_at_the_last_committed_txid_before_any_tuple(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.start(witnessed()).send(lines("a", "b"))
+        assert driver.journal[:3] == [("open", 1, 0), ("initState", 1, 0, 0), ("execute", 1, 0, "a")]
+        driver.journal.clear()
+        driver.start(witnessed()).send(lines("c"))
+        assert driver.journal[:3] == [("open", 2, 0), ("initState", 2, 0, 2), ("execute", 2, 0, "c")]
+
+
+def test_a2_then_the_next_txid_is_prepared(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(witnessed())
+        tester.send(lines("a"))
+        assert records(tester.steps) == [
+            "LINEAGE", "GENERATION(1)", "PREPARING(1, 0)", "COMMITTING(1, 0)", "COMMITTED(1)"
+        ]  # fmt: skip
+        restarted = driver.start(witnessed())
+        restarted.send(lines("a"))
+        assert records(restarted.steps)[:2] == ["GENERATION(2)", "PREPARING(2, 0)"]
+
+
+def test_a3_a_failed_prepare_is_rolled_back_until_that_is_acked_then_the_txid_is_tried_again(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.config["failing"] = {"preRollback": [RuntimeError("not yet"), FailedException("not yet either")]}
+        tester = driver.start(witnessed())
+        tester.send(lines("a"))
+        driver.journal.clear()
+        sent = tester.send(lines("b"), JobFails(), HooksFail("rollback"))
+        assert sent is not None and sent.progress.attempt == 1
+        assert records(tester.steps)[-5:] == [
+            "PREPARING(2, 0)", "ROLLED_BACK(2, 0)", "PREPARING(2, 1)", "COMMITTING(2, 1)", "COMMITTED(2)"
+        ]  # fmt: skip
+        after = driver.journal[driver.journal.index(("prePrepare", 2, 0, 2)) + 1 :]
+        rolled_back = [entry for entry in after if entry[0] == "preRollback"]
+        assert rolled_back == [("preRollback", 2, 0)] * 3, "two that raised, and the one that did not"
+        start = after.index(("initState", 2, 1, 1))
+        assert after.index(("execute", 2, 1, "b")) > start > after.index(rolled_back[-1])
+        assert tester.state("witness") == {"seen": 2}
+
+
+def test_a3_a_rollback_that_never_succeeds_ends_the_query_and_the_next_driver_goes_on_with_it(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.config["topology.transaction.attempts.max"] = 3
+        driver.config["failing"] = {"preRollback": [RuntimeError("no")] * 4}
+        tester = driver.start(witnessed())
+        with pytest.raises(AttemptsExhaustedError, match=r"rollback of transaction 1 failed 3 times.*RuntimeError: no"):
+            tester.send(lines("a"), JobFails())
+        restarted = driver.start(witnessed())
+        assert restarted.recoveries == [{"txid": 1, "rolled": "back"}]
+        assert restarted.send(lines("a")).progress.attempt == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("reports_lost", [True, False])
+def test_a4_a_failed_commit_is_committed_again_and_never_rolled_back(place: Path, reports_lost: bool) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(witnessed())
+        if reports_lost:
+            tester.inject(HooksFail(done=1), HooksFail(done=0))
+        else:
+            driver.config["failing"] = {"preCommit": [RuntimeError("not yet"), FailedException("nor now")]}
+            tester = driver.start(witnessed())
+        tester.send(lines("a"))
+        assert set(hooks(driver.journal)).isdisjoint({"preRollback"})
+        commits = [entry for entry in driver.journal if entry[0] == "preCommit"]
+        assert set(commits) == {("preCommit", 1, 0, 1)}
+        assert len(commits) == (2 if reports_lost else 3)
+        assert records(tester.steps)[-2:] == ["COMMITTING(1, 0)", "COMMITTED(1)"]
+        assert "stuck" not in tester.status
+
+
+def test_a5_a_start_on_preparing_rolls_back_and_prepares_the_same_txid_again(place: Path) -> None:
+    moment = crash_at(place, "after PREPARING(3, 0)", 3)
+    with Driver(place) as driver:
+        tester = driver.start(witnessed(), crash_at=moment)
+        with pytest.raises(Crash):
+            tester.run([lines("a")] * 3)
+        driver.journal.clear()
+        restarted = driver.start(witnessed())
+        assert restarted.recoveries == [{"txid": 3, "rolled": "back"}]
+        assert driver.journal == [("open", 3, 0), ("initState", 3, 0, 2), ("preRollback", 3, 0), ("close", 3, 0)]
+        restarted.run([lines("a")] * 3)
+        assert records(restarted.steps) == [
+            "GENERATION(2)", "ROLLED_BACK(3, 0)", "PREPARING(3, 1)", "COMMITTING(3, 1)", "COMMITTED(3)"
+        ]  # fmt: skip
+        assert ("initState", 3, 1, 2) in driver.journal
+        assert restarted.state("witness") == {"seen": 3}
+
+
+def test_a6_a_start_on_committing_commits_and_prepares_the_next_txid(place: Path) -> None:
+    moment = crash_at(place, "after COMMITTING(3, 0)", 3)
+    with Driver(place) as driver:
+        with pytest.raises(Crash):
+            driver.start(witnessed(), crash_at=moment).run([lines("a")] * 3)
+        driver.journal.clear()
+        restarted = driver.start(witnessed())
+        assert restarted.recoveries == [{"txid": 3, "rolled": "forward"}]
+        assert driver.journal == [("open", 3, 0), ("initState", 3, 0, 3), ("preCommit", 3, 0, 3), ("close", 3, 0)]
+        restarted.send(lines("a"))
+        assert records(restarted.steps) == [
+            "GENERATION(2)", "COMMITTED(3)", "PREPARING(4, 0)", "COMMITTING(4, 0)", "COMMITTED(4)"
+        ]  # fmt: skip
+        assert ("initState", 4, 0, 3) in driver.journal
+        assert restarted.state("witness") == {"seen": 4}
+
+
+def test_a7_each_record_is_durable_before_what_it_stands_for_is_done(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(totals())
+        log = str(driver.folder / "transactions")
+        seen: dict[str, tuple[int, list[str]]] = {}
+
+        def look(moment: str) -> None:
+            state = read_state(log)
+            seen[moment] = state.committed, [str(entry.transaction) for entry in state.in_flight]
+
+        moments = ("before prepare count/0 for 1", "before commit hooks total/0 for 1", "after COMMITTED(1)")
+        for moment in moments:
+            tester.when(moment, lambda moment=moment: look(moment))
+        tester.send(lines("a"))
+        assert seen == dict(
+            zip(moments, ((0, ["PREPARING(1, 0)"]), (0, ["COMMITTING(1, 0)"]), (1, [])), strict=True)
+        )
+
+
+def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(word_count())
+        tester.send(lines("a b"))
+        with caplog.at_level(logging.WARNING, "statefx"):
+            tester.send(lines("a b"), Echo())
+        assert tester.state("count") == {"a": 2, "b": 2}
+        assert "an ack of TransactionAttempt(txid=1, attempt=0) was ignored" in caplog.text
+
+
+def test_a7_acks_of_the_attempt_before_do_not_complete_this_one(place: Path) -> None:
+    """Every ack of attempt 0 arrives again in attempt 1, of which one is missing."""
+    from statefx.testing.faults import Lost
+
+    with Driver(place) as driver:
+        tester = driver.start(word_count())
+        sent = tester.send(lines("a b"), Lost("count", 0, "ack"), Lost("count", 1, "ack"), Echo(), Echo())
+        assert sent is not None and sent.progress.attempt == 2
+        assert tester.state("count") == {"a": 1, "b": 1}
+
+
+def test_a_driver_that_failed_refuses_to_go_on(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.config["failing"] = {"execute": [ValueError("bad line")]}
+        tester = driver.start(witnessed())
+        with pytest.raises(StatefxError, match="bad line"):
+            tester.send(lines("a"))
+        with pytest.raises(StatefxError, match="this driver has ended"):
+            tester.send(lines("a"))

@@ -1,0 +1,14 @@
+"""A provider that has to be told of every commit, as one whose state is on a server has."""
+
+from typing import ClassVar
+
+from statefx.state.store import Capabilities
+from statefx_memory import MemoryStateProvider
+
+REFERENCE = "tests.testing.eager:EagerProvider"
+
+
+class EagerProvider(MemoryStateProvider):
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        durable=True, shared=False, lazy_commit=False, fences_writers=True
+    )
