@@ -19,7 +19,7 @@ class Join(StatefulBolt):
 
     def execute(self, tup, collector):
         seen = self.waiting.get(tup.id, {})
-        if tup.source_component == "orders":
+        if tup._source == "orders":
             seen["item"] = tup.item
         else:
             seen["cents"] = tup.cents

@@ -193,7 +193,9 @@ class Bolt(ABC):  # noqa: B024 - users' own abstract bolts work, but ours asks f
         Parameters
         ----------
         tup : namedtuple
-            The stream's fields by attribute, position or name (``tup["word"]``).
+            The stream's fields by attribute, position or name (``tup["word"]``). ``tup._source`` and ``tup._stream``
+            tell which component and which of its streams it came from (underscored, as all names of a namedtuple that
+            aren't fields).
         collector : Collector
             Takes what is emitted.
         """

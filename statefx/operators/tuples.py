@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from statefx.state.values import register_namedtuples
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -92,3 +94,17 @@ def _tuple_class(names: tuple[str, ...]) -> type[Any]:
 
 def _rebuild(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     return _tuple_class(names)._make(values)
+
+
+def _remade(fields: Sequence[str], elements: Sequence[Any], names: Any) -> Any:
+    """Make a tuple again that was kept in state."""
+    return tuple_class(tuple(names or fields))._make(elements)
+
+
+def _renamed(tup: Any) -> list[str] | None:
+    """Return the stream's own names, where attributes can't have them."""
+    names: tuple[str, ...] = getattr(tup, "_names", tup._fields)
+    return None if names == tup._fields else list(names)
+
+
+register_namedtuples(_remade, _renamed)

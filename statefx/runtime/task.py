@@ -247,5 +247,5 @@ class TaskRun:
 def _tuple_maker(edge: Edge, source: str, schema: pa.Schema) -> Any:
     """Return a quick maker of tuples that know where they came from."""
     named = tuple_class(schema)
-    marked = type(named.__name__, (named,), {"__slots__": (), "source_component": source, "source_stream": edge.stream})
+    marked = type(named.__name__, (named,), {"__slots__": (), "_source": source, "_stream": edge.stream})
     return partial(tuple.__new__, marked)

@@ -81,6 +81,7 @@ class KeyValueState:
         "_preparing",
         "_seen",
         "_store",
+        "_unsettled",
         "_version",
         "_writable",
     )
@@ -104,6 +105,7 @@ class KeyValueState:
         self._writable: dict[Kind, dict[Any, Any]] = {} if read_only else self._overlay.opened
         self._phase = Phase.READ_ONLY if read_only else Phase.OPEN
         self._preparing = EMPTY
+        self._unsettled: list[Write] | None = None
         self._doubtful = False
         self._epoch = 0
 
@@ -128,7 +130,7 @@ class KeyValueState:
     @property
     def prepared_keys(self) -> int:
         """How many keys what is prepared changes."""
-        return len(self._overlay.prepared)
+        return len(self._overlay.prepared if self._unsettled is None else self._unsettled)
 
     # ---- reading
 
@@ -283,8 +285,15 @@ class KeyValueState:
         writes.sort(key=itemgetter(0))
         self._preparing = Version(txid, self._store.prepare(txid, writes))
         self._phase = Phase.PREPARED
-        self._overlay.settle(writes)
+        self._unsettled = writes
+        self._open, self._seen, self._writable = {}, {}, {}  # whoever goes on comes by _require_open first
         return self._preparing.token
+
+    def _settle(self, writes: list[Write]) -> None:
+        """Do what a state that is used on after prepareCommit needs; most are closed instead."""
+        self._unsettled = None
+        self._overlay.settle(writes)
+        self._open, self._seen, self._writable = self._overlay.opened, self._overlay.seen, self._overlay.opened
 
     def commit(self, txid: int) -> None:
         """Make what was prepared for `txid` the committed version; again is a no-op.
@@ -338,6 +347,7 @@ class KeyValueState:
             return
         self._phase = Phase.CLOSED
         self._epoch += 1
+        self._unsettled = None
         self._open, self._seen, self._writable = {}, {}, {}
         self._overlay.discard()
         self._overlay.unsettle()
@@ -348,6 +358,8 @@ class KeyValueState:
     def _require_open(self) -> None:
         if self._phase is _CLOSED:
             raise StateClosedError("the state is closed", txid=self._version.txid)
+        if self._unsettled is not None:
+            self._settle(self._unsettled)
 
     def _require_writable(self, call: str) -> None:
         self._require_open()
