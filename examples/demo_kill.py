@@ -4,6 +4,8 @@ The count is a process of its own, with its JVM; SIGKILL leaves them no time for
 tells when to kill, and afterwards whether the kill fell where it should.
 """
 
+import contextlib
+import json
 import math
 import os
 import re
@@ -41,10 +43,10 @@ def demo(provider, files, batch):
             found, size = gather(corpus, files)
             batch = min(batch, math.ceil(found / 8))  # a few files, too, make transactions enough to be killed in
             print(f"{found:,} files of Python's standard library, {size / 1e6:.1f} MB, {batch} to a transaction")
-            count = Count(corpus, checkpoint, provider, batch)
-            count.kill_in("PREPARING", after=2)
-            count.kill_in("COMMITTING", after=count.killed[0][1] + 1)
-            count.finish()
+            with Count(corpus, checkpoint, provider, batch) as count:
+                count.kill_in("PREPARING", after=2)
+                count.kill_in("COMMITTING", after=count.killed[0][1] + 1)
+                count.finish()
         except DemoError as error:
             print(f"\nthe demo has failed: {error}", file=sys.stderr)
             return 1
@@ -61,22 +63,29 @@ class Count:
 
     def __init__(self, corpus, checkpoint, provider, batch):
         self.killed = []
+        self.said = []
+        self.child = None
         self.checkpoint = checkpoint
         self.errors = checkpoint.with_name("errors.txt")
         self.command = [sys.executable, PROGRAM, corpus, checkpoint, f"--provider={provider}", f"--batch={batch}"]
-        self.said = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.child is not None and self.child.poll() is None:
+            self.kill()
 
     def kill_in(self, phase, after):
         """Start the count, and kill it in `phase` of a transaction later than `after`."""
         for _ in range(TRIES):
             print(f"\nstart; to be killed when a transaction after {after} is {phase}", flush=True)
-            child = self.start()
+            self.start()
             while not self.is_time(phase, after):
-                self.check_alive(child)
+                self.let_run(LOOK_SECS)
             if phase == "PREPARING":
-                self.check_alive(child, AT_WORK_SECS)
-            os.killpg(child.pid, signal.SIGKILL)  # the JVM is in the group; Spark's Python workers die of its death
-            self.end(child)
+                self.let_run(AT_WORK_SECS)
+            self.kill()
             found, txid = self.under_way()
             print(f"  SIGKILL: the log says that transaction {txid} is {found}", flush=True)
             if found == phase:
@@ -87,11 +96,12 @@ class Count:
         raise DemoError(f"{TRIES} kills have all missed {phase}; there may be too few transactions (see --batch)")
 
     def finish(self):
-        """Start the count and let it come to its end."""
+        """Start the count, let it come to its end, and check that it met what was interrupted."""
         print("\nstart; to run to the end", flush=True)
-        child = self.start()
-        self.end(child)
-        self.check_alive(child, ended_well=0)
+        self.start()
+        if self.child.wait() != 0:
+            self.fail()
+        self.reader.join()
         for phase, txid in self.killed:
             line = f"transaction {txid} had been interrupted: rolled {ROLLED[phase]}"
             if not any(line in said for said in self.said):
@@ -100,12 +110,11 @@ class Count:
     def start(self):
         """Start the count in a process group of its own; what it prints is passed on."""
         with self.errors.open("w") as errors:
-            child = subprocess.Popen(
+            self.child = subprocess.Popen(
                 self.command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
             )
-        child.reader = threading.Thread(target=self.pass_on, args=[child.stdout])
-        child.reader.start()
-        return child
+        self.reader = threading.Thread(target=self.pass_on, args=[self.child.stdout])
+        self.reader.start()
 
     def pass_on(self, stream):
         with stream:
@@ -113,9 +122,23 @@ class Count:
                 self.said.append(line)
                 print(line, end="", flush=True)
 
-    def end(self, child):
-        child.wait()
-        child.reader.join()
+    def let_run(self, secs):
+        """Wait; it is an error if the count ends meanwhile."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(secs)
+            self.fail()
+
+    def kill(self):
+        """Kill driver and JVM, which are one process group; Spark's Python workers end when they miss the JVM."""
+        os.killpg(self.child.pid, signal.SIGKILL)
+        self.child.wait()
+        self.reader.join()
+
+    def fail(self):
+        raise DemoError(
+            f"the word count ended with exit code {self.child.returncode}; the end of what it had to say:\n"
+            f"{self.errors.read_text()[-4000:]}"
+        )
 
     def is_time(self, phase, after):
         found, txid = self.under_way()
@@ -131,16 +154,6 @@ class Count:
             return str(log.in_flight[0].phase), log.in_flight[0].txid
         return "COMMITTED", log.committed
 
-    def check_alive(self, child, secs=LOOK_SECS, ended_well=None):
-        """Wait for `secs`; if the child ends, that is an error unless its exit code is `ended_well`."""
-        try:
-            code = child.wait(secs)
-        except subprocess.TimeoutExpired:
-            return
-        if code != ended_well:
-            self.end(child)
-            raise DemoError(f"the word count ended with exit code {code}:\n{self.errors.read_text()[-4000:]}")
-
 
 def gather(corpus, files):
     """Link the standard library's sources into one folder; return how many, and their bytes."""
@@ -152,9 +165,10 @@ def gather(corpus, files):
     found = size = 0
     for path in sources[:files]:
         try:
-            size += len(path.read_text(encoding="utf-8"))
+            path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):  # some test the reading of just such files
             continue
+        size += path.stat().st_size
         (corpus / f"{found:05}-{path.name}").symlink_to(path)
         found += 1
     if found < 8:
@@ -163,17 +177,22 @@ def gather(corpus, files):
 
 
 def compare(corpus, checkpoint):
-    """Compare the state, key by key, with a plain recount of the corpus; tell the result."""
+    """Compare the state, key by key, with a plain recount of the corpus; print and return how it went."""
     expected = Counter()
     for path in corpus.iterdir():
         expected.update(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", path.read_text(encoding="utf-8")))
     with openState(checkpoint, "count") as counts:
-        counted = dict(counts.items())
-    wrong = {word for word in expected.keys() | counted.keys() if expected.get(word) != counted.get(word)}
-    if not wrong:
+        counted, txid = dict(counts.items()), counts.txid
+    reports = sorted((checkpoint.parent / "reports").glob("*.json"))
+    last = {"txid": txid, "words": expected.total(), "keys": len(expected)}
+    reported = len(reports) == txid and json.loads(reports[-1].read_text()) == last
+    wrong = {word for word in expected.keys() | counted.keys() if expected[word] != counted.get(word, 0)}
+    if reported and not wrong:
         print(f"exact: {len(counted):,} keys, {sum(counted.values()):,} occurrences")
         return True
     print(f"NOT exact: {len(wrong):,} of {len(expected):,} keys differ")
     for word in sorted(wrong)[:20]:
-        print(f"  {word}: {counted.get(word)} instead of {expected.get(word)}")
+        print(f"  {word}: {counted.get(word)} instead of {expected[word]}")
+    if not reported:
+        print(f"  reports: {len(reports)} of {txid}, the last says {reports and reports[-1].read_text()}, not {last}")
     return False

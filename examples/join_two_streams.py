@@ -50,7 +50,7 @@ if __name__ == "__main__":
         query = submit(builder.createTopology(), spark, checkpointLocation=f"{work}/checkpoint")
         orders = [{"id": 1, "item": "book"}, {"id": 2, "item": "lamp"}, {"id": 3, "item": "vase"}]
         payments = [{"id": 2, "cents": 4900}, {"id": 1, "cents": 1250}]
-        for name, rows in {"orders": orders, "payments": payments}.items():  # each in a transaction of its own
+        for name, rows in (("orders", orders), ("payments", payments)):  # each in a transaction of its own
             Path(work, name, "1.json").write_text("\n".join(map(json.dumps, rows)))
             query.processAllAvailable()
         query.stop()

@@ -14,6 +14,7 @@ import re
 from operator import itemgetter
 from pathlib import Path
 
+from demo_kill import demo
 from pyspark.sql import SparkSession
 
 from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder, openState, submit
@@ -132,8 +133,6 @@ def main():
     parser.add_argument("--batch", type=int, default=150, help="files in one transaction (default: %(default)s)")
     options = parser.parse_args()
     if options.corpus is None:
-        from demo_kill import demo
-
         return demo(options.provider, options.files, options.batch)
     if options.checkpoint is None:
         parser.error("a folder of your own needs a CHECKPOINT folder too")

@@ -5,12 +5,26 @@ import re
 
 import pytest
 
+import statefx
 import statefx.operators
+import statefx.state
 import statefx.topology
+from statefx.coordinator.reading import StateView
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Stateful, StatefulBolt
+from statefx.spark import Query
+from statefx.state import KeyValueState, StateProvider, StateStore
 from statefx.topology import BoltDeclarer, TopologyBuilder
 
 EXPORTS = {
+    statefx: {
+        "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "FailedException", "KeyValueState",
+        "Query", "Stateful", "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "openState", "submit",
+    },
+    statefx.state: {
+        "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Retention", "Snapshot",
+        "StandardCodec", "StateContext", "StateProvider", "StateStore", "Version", "Write", "load_provider",
+        "register_namedtuples", "resolve",
+    },
     statefx.operators: {
         "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Stateful",
         "StatefulBolt", "overrides", "parse_schema", "parse_streams", "to_ddl", "tuple_class",
@@ -51,6 +65,11 @@ def test_exports(package):
         (StatefulBolt, BOLT | STATEFUL),
         (Committer, set()),
         (Collector, COLLECTOR),
+        (KeyValueState, {"getAll", "putAll", "prepareCommit"}),
+        (StateStore, set()),
+        (StateProvider, {"newState"}),
+        (StateView, set()),
+        (Query, {"awaitTermination", "isActive", "lastProgress", "recentProgress", "processAllAvailable"}),
     ],
 )
 def test_camel_case_names_are_storms_and_no_others(cls, names):

@@ -55,10 +55,10 @@ class Materialisation:
             return
         self.size_bytes = _size(self.entries)
         if self.size_bytes > limit_bytes * 3 // 4:
-            excess = 1 - limit_bytes / 2 / self.size_bytes
-            for key in list(islice(self.entries, round(len(self.entries) * excess))):
+            kept = limit_bytes / 2 / self.size_bytes
+            for key in list(islice(self.entries, round(len(self.entries) * (1 - kept)))):
                 del self.entries[key]
-            self.size_bytes = _size(self.entries)
+            self.size_bytes = round(self.size_bytes * kept)
 
 
 def _size(entries: dict[bytes, bytes | None]) -> int:
@@ -140,7 +140,8 @@ class MaterialisationCache:
             _apply(route, entries)
             return found
         for keys, values in route.chunks():
-            found.learn(dict(zip(keys, values, strict=True)))
+            entries.update(zip(keys, values, strict=True))
+        found.size_bytes += route.size_bytes + _ENTRY_BYTES * sum(step.entries for step in route.steps)
         found.shrink(self.limit_bytes)
         return found
 

@@ -63,6 +63,10 @@ class Steps:
         if len(self.passed) == self._crash_at:
             self.crashed = moment
             raise Crash(moment)
+        self.call(moment)
+
+    def call(self, moment: str) -> None:
+        """Call what waits for `moment`."""
         for do in self._waiting.pop(moment, ()):
             do()
 

@@ -271,7 +271,7 @@ class TopologyTester:
         self._driving(self._engine.wake)
 
     def when(self, moment: str, do: Callable[[], object]) -> None:
-        """Call `do` when `moment` next comes (see `steps`), in the middle of what goes on."""
+        """Call `do` when `moment` next comes, in the middle of what goes on: one of `steps`, or ``pause``."""
         self._steps.when(moment, do)
 
     def advance(self, secs: float) -> None:
@@ -401,6 +401,7 @@ class TopologyTester:
     def _pause(self, secs: float) -> bool:
         self.pauses.append(secs)
         self._now += secs
+        self._steps.call("pause")
         return len(self.pauses) < self._limits.pauses
 
     def _clock(self) -> float:

@@ -1,0 +1,35 @@
+"""Fixtures that tests of several folders share."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["object"]:
+    """The one Spark session of a test run, with the settings that the documentation recommends."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    from statefx.spark.session import RECOMMENDED
+
+    builder = SparkSession.builder.master("local[2]").appName("statefx-tests")
+    settings = {
+        **RECOMMENDED,
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),  # bolts of test modules are found by their module's name
+        "spark.sql.streaming.numRecentProgressUpdates": "10",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

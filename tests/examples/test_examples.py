@@ -1,0 +1,98 @@
+"""The examples are run as a newcomer runs them, from another folder, and must say what they are there to show."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+TIMEOUT_SECS = 280
+SHORT_LINES = 60
+
+pytestmark = pytest.mark.slow
+
+
+def run(name: str, *arguments: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        cwd=folder,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert list(folder.iterdir()) == [], "an example leaves something behind where it was run"
+    return done.stdout
+
+
+def test_hooks_come_in_their_order(tmp_path: Path) -> None:
+    lines = run("hooks.py", folder=tmp_path).splitlines()
+    assert [re.sub(r"transaction (\d), attempt (\d): (\w+).*", r"\1.\2 \3", line) for line in lines] == [
+        "1.0 initState",
+        "1.0 execute",
+        "1.0 prePrepare",
+        "1.0 initState",
+        "1.0 preCommit",
+        "2.0 initState",
+        "2.0 execute",
+        "2.0 initState",
+        "2.0 preRollback",
+        "2.1 initState",
+        "2.1 execute",
+        "2.1 prePrepare",
+        "2.1 initState",
+        "2.1 preCommit",
+    ]
+    assert lines[5].endswith("initState with {'milk': 1}")
+    assert lines[9].endswith("initState with {'milk': 1}"), "the failed attempt left nothing behind"
+    assert lines[12].endswith("initState with {'eggs': 2, 'milk': 1}"), "preCommit sees what was prepared"
+
+
+def test_a_sum_that_was_killed_goes_on(tmp_path: Path) -> None:
+    assert run("resume_after_crash.py", folder=tmp_path).splitlines() == [
+        "interrupted before: []",
+        "first run: exit code -9, transaction 1, sum 5050",
+        "interrupted before: [{'txid': 2, 'rolled': 'back'}]",
+        "second run: exit code 0, transaction 4, sum 20200",
+        "expected: 20200",
+    ]
+
+
+def test_a_join_waits_for_both_sides(tmp_path: Path) -> None:
+    assert run("join_two_streams.py", folder=tmp_path).splitlines() == [
+        "sold: {1: ('book', 1250), 2: ('lamp', 4900)}",
+        "waiting: {3: {'item': 'vase'}}",
+    ]
+
+
+def test_the_demo_is_killed_twice_and_exact(tmp_path: Path) -> None:
+    said = run("word_count.py", "--files", "120", "--batch", "6", folder=tmp_path)
+    back = re.search(r"transaction (\d+) was killed in PREPARING and rolled back", said)
+    forward = re.search(r"transaction (\d+) was killed in COMMITTING and rolled forward", said)
+    assert back, said
+    assert forward, said
+    assert int(back[1]) < int(forward[1])
+    assert re.search(r"^exact: [\d,]+ keys, [\d,]+ occurrences$", said, re.M), said
+
+
+def test_the_demo_tells_why_the_count_failed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "word_count.py"), "--files", "10", "--provider", "rocksbd"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "rocksbd" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["hooks.py", "join_two_streams.py", "resume_after_crash.py"])
+def test_an_example_stays_short(name: str) -> None:
+    assert len((EXAMPLES / name).read_text().splitlines()) < SHORT_LINES

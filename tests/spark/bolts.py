@@ -1,0 +1,114 @@
+"""Bolts for tests on Spark, and topologies made of them."""
+
+import os
+from collections import Counter
+
+from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder
+
+
+class Split(BasicBolt):
+    outputFields = "word string"
+
+    def execute(self, tup, collector):
+        for word in tup.value.split():
+            collector.emit((word,))
+
+
+class Count(StatefulBolt):
+    outputFields = "word string, count long"
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        count = self.counts.get(tup.word, 0) + 1
+        self.counts.put(tup.word, count)
+        collector.emit((tup.word, count))
+
+
+class Keep(StatefulBolt):
+    """Keeps every tuple with where it came from; what came in is read with `kept`."""
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        number = self.state.get("n", 0)
+        self.state.putAll({"n": number + 1, number: [tup.source_component, *tup]})
+
+
+class Pass(BasicBolt):
+    """Emits what comes in.
+
+    Parameters
+    ----------
+    fields : str
+        Of what comes in.
+    """
+
+    def __init__(self, fields):
+        self.outputFields = fields
+
+    def execute(self, tup, collector):
+        collector.emit(tuple(tup))
+
+
+class PassBatch(BasicBolt):
+    """As `Pass`, a batch at a time."""
+
+    def __init__(self, fields):
+        self.outputFields = fields
+
+    def execute(self, tup, collector):
+        raise AssertionError("executeBatch goes first")
+
+    def executeBatch(self, batch, collector):
+        collector.emitBatch(batch)
+
+
+class Sum(Stateful, BatchBolt):
+    """Adds up the numbers of its tuples, one put in a transaction."""
+
+    outputFields = "total long"
+
+    def initState(self, state):
+        self.state = state
+        self.sum = 0
+
+    def execute(self, tup, collector):
+        self.sum += tup[-1]
+
+    def finishBatch(self, collector):
+        total = self.state.get("total", 0) + self.sum
+        self.state.put("total", total)
+        collector.emit((total,))
+
+
+class Once:
+    """Something that happens once for a folder, whichever process comes first."""
+
+    def __init__(self, folder, name="once"):
+        self.path = os.path.join(folder, name)
+
+    def __bool__(self):
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    @property
+    def happened(self):
+        return os.path.exists(self.path)
+
+
+def word_count(lines, name="word-count", parallelism=2, split=None, count=None):
+    builder = TopologyBuilder(name)
+    builder.setStream("lines", lines)
+    builder.setBolt("split", split or Split(), parallelism=2).shuffleGrouping("lines")
+    builder.setBolt("count", count or Count(), parallelism=parallelism).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
+def recount(texts):
+    return dict(Counter(word for text in texts for word in text.split()))

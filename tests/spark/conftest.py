@@ -1,0 +1,3 @@
+from tests.testing.places import place, provider
+
+__all__ = ["place", "provider"]

@@ -1,0 +1,79 @@
+"""Runs topologies and reads what they left behind."""
+
+import hashlib
+import time
+from pathlib import Path
+
+from statefx import openState, submit
+from statefx.coordinator.entries import read_entries
+
+BOUND_SECS = 120
+
+
+def run(topology, spark, location, config=None, **arguments):
+    """Submit, wait for the end, return the query."""
+    query = submit(topology, spark, location, config=config, **arguments)
+    assert query.awaitTermination(BOUND_SECS), f"still running: {query.status}"
+    return query
+
+
+def state(location, component, task=None):
+    with openState(location, component, task) as view:
+        return dict(view.items())
+
+
+def kept(location, component, tasks):
+    """What each task of a `Keep` bolt was given, as lists of (source, *values)."""
+    found = [state(location, component, task) for task in range(tasks)]
+    return [[tuple(one[number]) for number in range(one.get("n", 0))] for one in found]
+
+
+def records(location):
+    return [entry.record for entry in read_entries(str(Path(location, "transactions")))]
+
+
+def kinds(location):
+    """The log as (kind, txid, attempt) of its transactions' records."""
+    return [
+        (record.kind, record.txid, getattr(record, "attempt", None))
+        for record in records(location)
+        if hasattr(record, "txid")
+    ]
+
+
+def reasons(location):
+    """Why attempts were rolled back."""
+    return [record.reason for record in records(location) if record.kind == "ROLLED_BACK"]
+
+
+def listing(folder):
+    """Every file below `folder` with a hash of its content, every folder, and the times of both."""
+    root = Path(folder)
+    found = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(root))] = (content, path.stat().st_mtime_ns)
+    return found
+
+
+def wait_for(condition, what, bound_secs=BOUND_SECS):
+    """Return what `condition` returns once it is true."""
+    end = time.monotonic() + bound_secs
+    while not (found := condition()):
+        assert time.monotonic() < end, f"waited {bound_secs} s for {what}"
+        time.sleep(0.01)  # noqa: TID251 - a wait with a bound
+    return found
+
+
+def feed(folder, **files):
+    """Put text files into a folder that a stream reads, each at once."""
+    Path(folder).mkdir(exist_ok=True)
+    for name, lines in files.items():
+        hidden = Path(folder, f".{name}")
+        hidden.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        hidden.rename(Path(folder, name))
+
+
+def lines_of(spark, folder, files=1, schema="value string"):
+    """A stream of the lines in a folder, so many files a transaction."""
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", files).text(str(folder))

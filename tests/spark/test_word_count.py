@@ -1,0 +1,167 @@
+"""The whole way once: counts over streams and batches are those of a plain recount."""
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from statefx import ConfigError, TopologyBuilder, submit
+from tests.spark.bolts import Count, Keep, Pass, recount, word_count
+from tests.spark.running import BOUND_SECS, feed, kept, kinds, lines_of, run, state
+
+pytestmark = pytest.mark.slow
+
+TEXTS = {name: [f"{name} b c {number % 7}" for number in range(50)] for name in "abcd"}
+ALL = [line for lines in TEXTS.values() for line in lines]
+
+
+def test_a_file_stream_in_several_transactions(spark, place, provider):
+    feed(place / "in", **TEXTS)
+    topology = word_count(lines_of(spark, place / "in"))
+    config = {"topology.state.provider": provider}
+    query = run(topology, spark, place / "ck", config, trigger={"availableNow": True})
+    assert state(place / "ck", "count") == recount(ALL)
+    assert kinds(place / "ck") == [
+        (kind, txid, 0 if kind != "COMMITTED" else None)
+        for txid in (1, 2, 3, 4)
+        for kind in ("PREPARING", "COMMITTING", "COMMITTED")
+    ]
+    assert [done["txid"] for done in query.recentProgress] == [1, 2, 3, 4]
+    assert query.lastProgress["numInputRows"] == {"split": 50, "count": 200}
+    assert query.lastProgress["stateKeysChanged"] == {"count": 10}
+    assert query.exception() is None
+    assert not query.isActive
+    assert query.status["phase"] == "idle"
+
+    feed(place / "in", e=["late d"])
+    query = run(topology, spark, place / "ck", config, trigger={"once": True})
+    assert query.lastProgress["txid"] == 5
+    assert state(place / "ck", "count") == recount([*ALL, "late d"])
+    query = run(topology, spark, place / "ck", config, trigger={"availableNow": True})  # nothing new
+    assert query.lastProgress is None
+    assert state(place / "ck", "count") == recount([*ALL, "late d"])
+
+
+def test_a_stream_that_goes_on_until_it_is_stopped(spark, place):
+    feed(place / "in", a=TEXTS["a"])
+    topology = word_count(lines_of(spark, place / "in"))
+    query = submit(topology, spark, place / "ck", trigger={"processingTime": "100 milliseconds"})
+    query.processAllAvailable()
+    assert state(place / "ck", "count") == recount(TEXTS["a"])
+    assert query.isActive
+    assert query.awaitTermination(0.01) is False
+    feed(place / "in", b=TEXTS["b"], c=TEXTS["c"])
+    query.processAllAvailable()
+    assert state(place / "ck", "count") == recount(TEXTS["a"] + TEXTS["b"] + TEXTS["c"])
+    assert query.lastProgress["txid"] == 3
+    query.stop()
+    query.stop()
+    assert query.awaitTermination(BOUND_SECS) is True
+    assert query.exception() is None
+    query.processAllAvailable()  # of a query that has ended: nothing to wait for
+    feed(place / "in", d=TEXTS["d"])
+    query = submit(topology, spark, place / "ck")
+    query.processAllAvailable()
+    query.stop()
+    assert state(place / "ck", "count") == recount(ALL)
+
+
+def test_a_batch_dataframe_is_one_transaction(spark, place, provider):
+    topology = word_count(spark.createDataFrame([(line,) for line in ALL], "value string"))
+    config = {"topology.state.provider": provider}
+    query = run(topology, spark, place / "ck", config)
+    query.processAllAvailable()
+    query.stop()
+    assert query.lastProgress["txid"] == 1
+    assert state(place / "ck", "count") == recount(ALL)
+    run(topology, spark, place / "ck", config)
+    assert state(place / "ck", "count") == recount(ALL * 2)
+
+
+def test_a_batch_id_is_applied_once(spark, place):
+    topology = word_count(spark.createDataFrame([("a b a",)], "value string"))
+    run(topology, spark, place / "ck", batchId=3)
+    for known in (3, 2):
+        query = run(topology, spark, place / "ck", batchId=known)
+        assert query.lastProgress is None
+    assert state(place / "ck", "count") == {"a": 2, "b": 1}
+    run(topology, spark, place / "ck", batchId=4)
+    assert state(place / "ck", "count") == {"a": 4, "b": 2}
+
+
+def test_a_batch_without_rows_is_a_transaction(spark, place):
+    none = spark.createDataFrame([], "value string")
+    query = run(word_count(none), spark, place / "ck")
+    assert query.lastProgress["txid"] == 1
+    assert query.lastProgress["numInputRows"] == {"split": 0, "count": 0}
+    assert state(place / "ck", "count") == {}
+    run(word_count(spark.createDataFrame([("a",)], "value string")), spark, place / "ck")
+    assert state(place / "ck", "count") == {"a": 1}
+
+
+def test_several_streams_are_one_query(spark, place):
+    schema = "value string"
+    for name in ("left", "right"):
+        feed(place / name, **TEXTS)
+    builder = TopologyBuilder("joined")
+    for name in ("left", "right"):
+        builder.setStream(name, lines_of(spark, place / name, files=2, schema=schema))
+    builder.setBolt("keep", Keep(), parallelism=3).fieldsGrouping("left", "value").fieldsGrouping("right", "value")
+    topology = builder.createTopology()
+    query = run(topology, spark, place / "ck", trigger={"availableNow": True})
+    assert query.lastProgress["txid"] == 2
+    tasks = kept(place / "ck", "keep", 3)
+    everything = sorted(row for task in tasks for row in task)
+    assert everything == sorted((name, line) for name in ("left", "right") for line in ALL)
+    for line in set(ALL):  # equal keys of both streams meet in one task
+        assert sum(("left", line) in task or ("right", line) in task for task in tasks) == 1
+
+
+def test_a_stream_that_nobody_reads_brings_no_rows(spark, place):
+    builder = TopologyBuilder("unread")
+    builder.setStream("read", spark.createDataFrame([("a",)], "value string"))
+    builder.setStream("unread", spark.createDataFrame([("b",), ("c",)], "value string"))
+    builder.setBolt("keep", Keep()).shuffleGrouping("read")
+    run(builder.createTopology(), spark, place / "ck")
+    assert kept(place / "ck", "keep", 1) == [[("read", "a")]]
+
+
+def test_one_dataframe_under_two_ids(spark, place):
+    frame = spark.createDataFrame([("a",), ("b",)], "value string")
+    builder = TopologyBuilder("twice")
+    builder.setStream("one", frame)
+    builder.setStream("two", frame)
+    builder.setBolt("keep", Keep()).globalGrouping("one").globalGrouping("two")
+    run(builder.createTopology(), spark, place / "ck")
+    expected = [("one", "a"), ("one", "b"), ("two", "a"), ("two", "b")]
+    assert sorted(kept(place / "ck", "keep", 1)[0]) == expected
+
+
+def test_spark_s_own_operators_before_a_stream(spark, place):
+    """Spark's state moves on with ours, and its aggregates reach the bolts."""
+    feed(place / "in", a=["x", "y", "x"], b=["x", "z"])
+    grouped = lines_of(spark, place / "in").groupBy("value").count()
+    builder = TopologyBuilder("aggregated")
+    builder.setStream("counts", grouped)
+    builder.setBolt("pass", Pass("value string, count long"), parallelism=2).shuffleGrouping("counts")
+    builder.setBolt("keep", Keep()).globalGrouping("pass")
+    run(builder.createTopology(), spark, place / "ck", trigger={"availableNow": True})
+    assert sorted(kept(place / "ck", "keep", 1)[0]) == sorted(
+        [("pass", "x", 2), ("pass", "y", 1), ("pass", "x", 3), ("pass", "z", 1)]
+    )
+
+
+def test_a_trigger_that_spark_does_not_take_ends_the_query_and_leaves_the_checkpoint_usable(spark, place):
+    feed(place / "in", a=["x"])
+    topology = word_count(lines_of(spark, place / "in"))
+    with pytest.raises((ConfigError, ValueError, AnalysisException, Exception), match="(?i)interval|processingTime"):
+        run(topology, spark, place / "ck", trigger={"processingTime": "soon"})
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    assert state(place / "ck", "count") == {"x": 1}
+
+
+def test_count_alone_reads_a_raw_stream_by_its_key(spark, place):
+    feed(place / "in", a=["x", "y", "x"])
+    builder = TopologyBuilder("keyed")
+    builder.setStream("words", lines_of(spark, place / "in").withColumnRenamed("value", "word"))
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("words", "word")
+    run(builder.createTopology(), spark, place / "ck", trigger={"availableNow": True})
+    assert state(place / "ck", "count") == {"x": 2, "y": 1}
