@@ -56,5 +56,4 @@ if __name__ == "__main__":
         query.stop()
         spark.stop()
         with openState(f"{work}/checkpoint", "sales") as sales, openState(f"{work}/checkpoint", "join") as waiting:
-            print("sold:", dict(sales.items()))
-            print("waiting:", dict(waiting.items()))
+            print(f"sold: {dict(sales.items())}\nwaiting: {dict(waiting.items())}")

@@ -23,6 +23,7 @@ def spark() -> Iterator["object"]:
     settings = {
         **RECOMMENDED,
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # bolts of test modules are found by their module's name
         "spark.sql.streaming.numRecentProgressUpdates": "10",

@@ -31,15 +31,14 @@ class RocksDbImage(Image):
         self, place: Place, hot: MaterialisationCache | None, changelog: Changelog, context: StateContext
     ) -> None:
         self._place = place
-        self._opened = place.open()
         self._hot = hot
-        self._limit_bytes = 0
+        self._limit_bytes = 0 if hot is None else hot.limit_bytes or 0
+        self._opened = place.open()
         try:
-            if hot is not None:
-                self._leased = hot.lease(changelog, context)
-                self._limit_bytes = hot.limit_bytes or 0
-            else:
-                self._leased = Materialisation(changelog.namespace, context.version, context.generation, {})
+            self._leased = _nothing(changelog, context) if hot is None else hot.lease(changelog, context)
+            self._covered = self._opened.covered(self._leased.since)
+            if not self._covered:
+                self._opened.changes()
         except BaseException:
             self._opened.close()
             raise
@@ -57,8 +56,8 @@ class RocksDbImage(Image):
 
     def _found(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
         """Look `keys` up below what is remembered; RocksDB is much quicker with sorted keys."""
-        changes = self._opened.changes
-        found = {key: changes[key] for key in keys & changes.keys()} if changes else {}
+        changes = {} if self._covered else self._opened.changes()
+        found = {key: changes[key] for key in keys & changes.keys()}
         order = sorted(keys - found.keys() if found else keys)
         found.update(zip(order, self._stored(order), strict=True))
         return found
@@ -84,7 +83,7 @@ class RocksDbImage(Image):
             yield from self._scan(start, stop)
 
     def _scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        database, changes = self._opened.database, self._opened.changes
+        database, changes = self._opened.database, self._opened.changes()
         rows = iter(()) if database is None else database.scan(start, stop)
         return overlaid(rows, changes, start, stop) if changes else rows
 
@@ -96,9 +95,16 @@ class RocksDbImage(Image):
         private = self._place.private()
         self._opened.close()
         self._opened = private
+        self._covered = True
 
     def close(self) -> None:
         """Release the files."""
         self._opened.close()
         if self._hot is not None:
             self._hot.release(self._leased)
+
+
+def _nothing(changelog: Changelog, context: StateContext) -> Materialisation:
+    materialisation = Materialisation(changelog.namespace, context.version, context.generation, {})
+    materialisation.since = context.version.txid
+    return materialisation

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from statefx.state.changelog import Changelog, Route
@@ -32,11 +32,26 @@ _OVERLAY_BYTES = 32 << 20
 
 @dataclass(slots=True, eq=False)
 class Opened:
-    """An image: a database at some version, what has changed since, and the folder to delete at the end."""
+    """An image: a database at some version, the way on from there, and the folder to delete at the end."""
 
     database: Database | None
-    changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    route: Route | None = None
     folder: PrivateFolder | None = None
+    _changes: dict[bytes, bytes | None] | None = None
+
+    def covered(self, since: int) -> bool:
+        """Say whether someone who knows all changes later than txid `since` knows all that the database lacks."""
+        if self.route is None:
+            return True
+        return since <= (self.route.start.txid if self.route.cached else 0)
+
+    def changes(self) -> dict[bytes, bytes | None]:
+        """Return what the database lacks; None deletes."""
+        if self._changes is None:
+            self._changes = {}
+            for keys, values in () if self.route is None else self.route.chunks():
+                self._changes.update(zip(keys, values, strict=True))
+        return self._changes
 
     def close(self) -> None:
         """Release it."""
@@ -75,7 +90,7 @@ class Place:
         look = self._look()
         try:
             if self._near(look.route):
-                return self._overlaid(look)
+                return Opened(look.database, look.route)
             if not self._context.read_only and self._may_replace(look):
                 os.makedirs(self.folder, exist_ok=True)
                 with folders.locked(os.path.join(self.folder, "lock"), self._settings.lock_timeout_secs) as held:
@@ -83,7 +98,7 @@ class Place:
                         _close(look.database)
                         return self._advanced()
             if look.route.cached and look.route.size_bytes <= _OVERLAY_BYTES:
-                return self._overlaid(look)
+                return Opened(look.database, look.route)
         except BaseException:
             _close(look.database)
             raise
@@ -135,20 +150,14 @@ class Place:
         head, context = look.head, self._context
         if head is None or look.route.cached or context.generation > head.generation:
             return True
-        return context.generation == head.generation and context.version.txid >= head.version.txid
-
-    def _overlaid(self, look: _Look) -> Opened:
-        changes: dict[bytes, bytes | None] = {}
-        for keys, values in look.route.chunks():
-            changes.update(zip(keys, values, strict=True))
-        return Opened(look.database, changes)
+        return True
 
     def _advanced(self) -> Opened:
         """Bring the shared copy to the version, with the lock held, and open it."""
         folders.sweep(self.folder)
         look = self._look()
         if self._near(look.route):
-            return self._overlaid(look)
+            return Opened(look.database, look.route)
         _close(look.database)
         if not self._may_replace(look):
             return self.private()

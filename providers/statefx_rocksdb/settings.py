@@ -37,7 +37,7 @@ class Settings:
     block_cache_mb: int = 16
     write_buffer_mb: int = 16
     lock_timeout_secs: float = 2.0
-    catch_up_kb: int = 1024
+    catch_up_kb: int = 4096
     hot_cache_mb: int = 64
 
     @classmethod

@@ -31,7 +31,7 @@ from statefx.protocol.identity import TransactionAttempt, Version
 from statefx.protocol.ledger import AckLedger, Complete
 from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
 from statefx.protocol.report import Report
-from statefx.protocol.transaction import ActionKind
+from statefx.protocol.transaction import Action, ActionKind
 
 logger = logging.getLogger("statefx")
 
@@ -86,13 +86,12 @@ class Coordinator:
         for action in self.log.state.recovery():
             if action.kind is ActionKind.COMMIT:
                 logger.info("transaction %d was COMMITTING: rolling it forward", action.txid)
-                self.progress.recovered("forward", action.txid)
+                self.progress.recovering("forward", _attempt_of(action))
                 self._commit()
             elif action.kind is ActionKind.ROLLBACK:
                 logger.info("transaction %d was PREPARING: rolling it back", action.txid)
-                assert action.attempt is not None
-                self.progress.recovered("back", action.txid)
-                self._roll_back(TransactionAttempt(action.txid, action.attempt), "found under way at start")
+                self.progress.recovering("back", _attempt_of(action))
+                self._roll_back(_attempt_of(action), "found under way at start")
 
     def transact(self, source: Input, work: Any) -> TransactionProgress:
         """Run the next transaction over `work` until it is committed.
@@ -207,10 +206,12 @@ class Coordinator:
         return done
 
     def _roll_back(self, attempt: TransactionAttempt, reason: str) -> None:
+        self.progress.rolling_back(attempt)
         tasks = tuple(sorted(self.players.rolling_back))
         order = Order(attempt, self.log.state.generation, self.log.state.heads, self._order(attempt).snapshots)
         self._hooks(HookOrder("rollback", order, tasks))
         self.log.append(RolledBack(attempt.txid, attempt.attempt, reason))
+        self.progress.rolled_back()
 
     def _hooks(self, order: HookOrder) -> None:
         """Run the hooks of a commit or a rollback until every task has reported success."""
@@ -251,6 +252,11 @@ class Coordinator:
             failed.pop((report.component, report.task), None)
         else:
             failed[report.component, report.task] = report.error
+
+
+def _attempt_of(action: Action) -> TransactionAttempt:
+    assert action.attempt is not None, "a transaction that has begun has an attempt"
+    return TransactionAttempt(action.txid, action.attempt)
 
 
 def _task(name: str) -> Task:

@@ -12,6 +12,7 @@ from typing import Any
 
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
+from statefx.topology.plan import INGEST
 
 RECENT = 100
 
@@ -99,7 +100,8 @@ class Progress:
         """Rows received by each bolt in the transaction under way."""
         rows: dict[str, int] = {}
         for (component, _), ack in (self._complete.acks if self._complete else {}).items():
-            rows[component] = rows.get(component, 0) + sum(ack.received.values())
+            if not component.startswith(INGEST):
+                rows[component] = rows.get(component, 0) + sum(ack.received.values())
         return rows
 
     def end(self, txid: int) -> TransactionProgress:
@@ -124,9 +126,22 @@ class Progress:
             self._phase = "idle"
             return done
 
-    def recovered(self, direction: str, txid: int) -> None:
-        """A transaction of a former driver is rolled ``forward`` or ``back``."""
-        self.recoveries.append({"txid": txid, "rolled": direction})
+    def rolling_back(self, attempt: TransactionAttempt) -> None:
+        """An attempt is being rolled back."""
+        with self._lock:
+            self._attempt, self._phase, self._complete = attempt, "ROLLING_BACK", None
+
+    def rolled_back(self) -> None:
+        """ROLLED_BACK is durable."""
+        with self._lock:
+            self._phase = "idle"
+
+    def recovering(self, direction: str, attempt: TransactionAttempt) -> None:
+        """A transaction of a former driver is being rolled ``forward`` or ``back``."""
+        self.recoveries.append({"txid": attempt.txid, "rolled": direction})
+        with self._lock:
+            self._attempt, self._complete = attempt, None
+            self._phase = "COMMITTING" if direction == "forward" else "ROLLING_BACK"
 
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
         """A commit or rollback fails and is tried again; None: it went through."""

@@ -12,6 +12,8 @@ from statefx.runtime import restoring
 
 logger = logging.getLogger("statefx")
 
+AGAIN_SECS = 1.0
+
 
 class Deadline:
     """Calls `cancel` when the block it guards has run for too long; time in which state is restored is added.
@@ -22,7 +24,8 @@ class Deadline:
     folder : str
         Where restoring tasks show themselves (`restoring.folder`).
     cancel : callable
-        Called once, from a thread of its own.
+        Called from a thread of its own, and again every `AGAIN_SECS` while the block lasts: a job that had not begun
+        the first time can't have been cancelled.
     """
 
     def __init__(self, timeout_secs: float, folder: str, cancel: Callable[[], None]) -> None:
@@ -34,7 +37,7 @@ class Deadline:
         self.passed = False
 
     def __enter__(self) -> Self:
-        self._arm()
+        self._arm(self._timeout_secs)
         return self
 
     def __exit__(
@@ -45,8 +48,8 @@ class Deadline:
                 self._timer.cancel()
             self._timer = None
 
-    def _arm(self) -> None:
-        self._timer = threading.Timer(self._timeout_secs, self._expire)
+    def _arm(self, secs: float) -> None:
+        self._timer = threading.Timer(secs, self._expire)
         self._timer.daemon = True
         self._timer.start()
 
@@ -54,9 +57,10 @@ class Deadline:
         with self._lock:
             if self._timer is None:
                 return
-            if restoring.under_way(self._folder):
+            if not self.passed and restoring.under_way(self._folder):
                 logger.info("the transaction's timeout begins anew: state is being restored")
-                self._arm()
+                self._arm(self._timeout_secs)
                 return
             self.passed = True
+            self._arm(AGAIN_SECS)
         self._cancel()

@@ -28,6 +28,12 @@ _BOLT = re.compile(
     r"transaction (?P<txid>\d+): (?P<cause>[^\n]*))"
 )
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_STATUS_LOOK_SECS = 0.005
+_STATUS_LOOKS = 2000
+_UNTOLD = (
+    "Spark's status store doesn't say whether a stage of the job had to be run again: spark.ui.retainedJobs and "
+    "spark.ui.retainedStages must not be small"
+)
 
 
 class SparkEngine:
@@ -84,14 +90,18 @@ class SparkEngine:
         return [Ack.unpack(bytes(row.payload)) for row in rows]
 
     def hooks(self, order: HookOrder) -> Iterable[Report]:
-        """Run commits or rollbacks as one Spark job (see `Engine.hooks`)."""
+        """Run commits or rollbacks as one Spark job (see `Engine.hooks`).
+
+        A rollback is run also while the query is being stopped: it belongs to the stop.
+        """
+        stoppable = order.phase != "rollback"
         width = len(order.tasks)
 
         def run() -> Any:
             assert self._session is not None
             return self._hooks(self._session.range(0, width, 1, width)).select("payload").collect()
 
-        return [Report.unpack(bytes(row.payload)) for row in self._job(order.to_json(), run, check=False)]
+        return [Report.unpack(bytes(row.payload)) for row in self._job(order.to_json(), run, stoppable=stoppable)]
 
     def _no_rows(self, work: DataFrame) -> DataFrame:
         """Return an empty frame that Spark does not optimise away, so that every task runs."""
@@ -99,45 +109,54 @@ class SparkEngine:
         rdd: Any = self._session.sparkContext.parallelize([], 1)
         return self._session.createDataFrame(rdd, work.schema)
 
-    def _job(self, order: str, run: Callable[[], Any], *, check: bool) -> Any:
+    def _job(self, order: str, run: Callable[[], Any], *, check: bool = False, stoppable: bool = True) -> Any:
         context = self._context()
         tag = self._tag = f"statefx-{uuid.uuid4().hex}"
         deadline = Deadline(self._timeout_secs, self._folder, lambda: context.cancelJobsWithTag(tag))
+        if stoppable and self._stopping.is_set():  # stop() may have come before there was a tag to cancel
+            raise StoppedError("the query was stopped")
         context.addJobTag(tag)
         context.setLocalProperty(ORDER_PROPERTY, order)
-        if self._stopping.is_set():  # stop() may have come before there was a tag to cancel
-            raise StoppedError("the query was stopped")
         try:
             with deadline:
                 rows = run()
         except AnalysisException:
             raise
         except (PySparkException, Py4JError) as error:
+            if stoppable and self._stopping.is_set():
+                raise StoppedError("the query was stopped") from error
             raise self._translated(error, timed_out=deadline.passed) from error
         finally:
             context.removeJobTag(tag)
-        if check and self._rerun(tag):
+        if check and rows and self._rerun(tag):
             raise JobFailedError("a stage of the job had to be run again: rows may have been routed differently")
         return rows
 
     def _rerun(self, tag: str) -> bool:
         """Tell whether any stage of the jobs with `tag` ran more than once."""
         tracker = self._context()._jsc.sc().statusTracker()
-        for job in tracker.getJobIdsForTag(tag):
-            info = tracker.getJobInfo(job)
-            if info.isEmpty():
-                continue
-            for stage in info.get().stageIds():
+        for job in self._ended_jobs(tracker, tag):
+            for stage in job.stageIds():
                 found = tracker.getStageInfo(stage)
-                if not found.isEmpty() and found.get().currentAttemptId() > 0:
+                if found.isEmpty():
+                    raise JobFailedError(_UNTOLD)
+                if found.get().currentAttemptId() > 0:
                     return True
         return False
+
+    def _ended_jobs(self, tracker: Any, tag: str) -> list[Any]:
+        """Wait until Spark's status store knows that the jobs with `tag` have ended: it hears of it a little later."""
+        for _ in range(_STATUS_LOOKS):
+            found = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag)]
+            jobs = [info.get() for info in found if info.isDefined()]
+            if jobs and all(str(job.status()) in ("SUCCEEDED", "FAILED") for job in jobs):
+                return jobs
+            self._stopping.wait(_STATUS_LOOK_SECS)
+        raise JobFailedError(_UNTOLD)
 
     def _translated(self, error: Exception, *, timed_out: bool) -> StatefxError:
         """Say what a failed job means."""
         text = str(error)
-        if self._stopping.is_set():
-            return StoppedError("the query was stopped")
         if "java.lang.InterruptedException" in text:  # Spark's own query was stopped, by whoever
             return StoppedError("the query was stopped")
         found = _BOLT.search(text)

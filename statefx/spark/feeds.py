@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from statefx.spark.session import clone, rebase
 logger = logging.getLogger("statefx")
 
 _RESTARTS_MAX = 5
+_ROLLBACK_SECS = 30.0
+_LOOK_SECS = 0.1
 _CONCURRENT = ("ConcurrentModificationException", "CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries")
 
 
@@ -79,6 +82,8 @@ class StreamFeed:
         while True:
             before = self._coordinator.log.state.committed
             self._query = self._start()
+            if self._draining:  # `cancel` may have come before there was a query to stop
+                self._query.stop()
             started()
             again = self._ended(self._query)
             if not again:
@@ -99,10 +104,12 @@ class StreamFeed:
             failure = error
         if isinstance(self._error, RenewInputError):
             again, self._error = self._error.message, None
-            return again
-        if failure is None or self._error is not None or self._draining:
+            return "" if self._draining else again
+        if self._error is not None or self._draining:
             return ""
-        self._check_fenced()
+        self._check_fenced()  # another driver in this session ends Spark's query without an error
+        if failure is None:
+            return ""
         if any(text in str(failure) for text in _CONCURRENT):
             return "another writer was met in its log"
         raise failure
@@ -117,17 +124,21 @@ class StreamFeed:
         """Cancel what runs (see `Feed.cancel`)."""
         self._draining = True
         self._engine.stop()
+        with self._idle:  # stopping Spark's query interrupts whatever runs, a rollback too
+            self._idle.wait_for(lambda: not self._busy, _ROLLBACK_SECS)
         if self._query is not None:
             self._query.stop()
 
-    def process_all_available(self) -> None:
+    def process_all_available(self, ended: threading.Event) -> None:
         """Wait for all input that is there now (see `Feed.process_all_available`)."""
-        assert self._query is not None
-        try:
-            self._query.processAllAvailable()
-        except StreamingQueryException:
-            if self._error is None:
-                raise
+        while not ended.is_set():
+            query = self._query
+            assert query is not None
+            with contextlib.suppress(StreamingQueryException):  # `run` knows what it means
+                query.processAllAvailable()
+                if query.isActive:
+                    return
+            ended.wait(_LOOK_SECS)  # it is started again, or has ended
 
     def _start(self) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._on_batch).outputMode("update").queryName(self._name)
@@ -223,9 +234,9 @@ class BatchFeed:
         if not self._done.is_set():
             self._engine.stop()
 
-    def process_all_available(self) -> None:
+    def process_all_available(self, ended: threading.Event) -> None:
         """Wait for the transaction (see `Feed.process_all_available`)."""
-        self._done.wait()
+        ended.wait()
 
 
 __all__ = ["BatchFeed", "StoppedError", "StreamFeed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -28,8 +29,8 @@ class Feed(Protocol):
     def cancel(self) -> None:
         """Cancel the transaction under way; it is rolled back."""
 
-    def process_all_available(self) -> None:
-        """Wait until all input that is there now has been committed."""
+    def process_all_available(self, ended: threading.Event) -> None:
+        """Wait until all input that is there now has been committed, or `ended` is set."""
 
 
 class Query:
@@ -111,7 +112,9 @@ class Query:
 
     def processAllAvailable(self) -> None:
         """Wait until all input that is there now has been committed."""
-        self._feed.process_all_available()
+        self._started.wait()
+        if not self._ended.is_set():
+            self._feed.process_all_available(self._ended)
         if self._error is not None:
             raise self._error
 
@@ -119,7 +122,9 @@ class Query:
         """End the query: wait up to `timeout` seconds for the running transaction, else roll it back."""
         drain = threading.Thread(target=self._feed.drain, daemon=True)
         drain.start()
-        drain.join(timeout)
+        end = time.monotonic() + timeout
+        while drain.is_alive() and not self._ended.is_set() and time.monotonic() < end:
+            drain.join(min(_LOOK_SECS, max(0.0, end - time.monotonic())))
         self._feed.cancel()
         self._ended.wait()
 

@@ -28,6 +28,8 @@ class Materialisation:
         How many open stores read it.
     size_bytes : int
         At most this much, where that is counted.
+    since : int
+        Every change of a later txid, up to `version`, is among the entries of a partial one.
     """
 
     namespace: Namespace
@@ -36,6 +38,7 @@ class Materialisation:
     entries: dict[bytes, bytes | None]
     leases: int = 0
     size_bytes: int = 0
+    since: int = 0
     _order: list[bytes] | None = None
 
     def keys(self) -> list[bytes]:
@@ -59,6 +62,7 @@ class Materialisation:
             for key in list(islice(self.entries, round(len(self.entries) * (1 - kept)))):
                 del self.entries[key]
             self.size_bytes = round(self.size_bytes * kept)
+            self.since = self.version.txid
 
 
 def _size(entries: dict[bytes, bytes | None]) -> int:
@@ -124,6 +128,7 @@ class MaterialisationCache:
         route = changelog.route(context.version, context.snapshot, None if cached is None else cached.version)
         if cached is None or not route.cached:
             found = Materialisation(changelog.namespace, context.version, context.generation, {})
+            found.since = context.version.txid
             if self.limit_bytes is None:
                 _apply(route, found.entries)
             return found
@@ -135,7 +140,7 @@ class MaterialisationCache:
             size_bytes, entries = cached.size_bytes, cached.entries
             cached.version = _SPOILED
         generation = max(context.generation, cached.generation)
-        found = Materialisation(changelog.namespace, context.version, generation, entries, 0, size_bytes)
+        found = Materialisation(changelog.namespace, context.version, generation, entries, 0, size_bytes, cached.since)
         if self.limit_bytes is None:
             _apply(route, entries)
             return found

@@ -267,6 +267,17 @@ class DurabilityContract(StoreContract):
         token = site.open(generation=3).prepare(1, [])
         site.open(generation=3).commit(1, token)
 
+    def test_a_crash_while_fencing_is_mended_by_fencing_again(self, site: Site) -> None:
+        for at in every_crash():
+            with crashing(at) as point:
+                site.start(at + 1)
+            site.start(at + 1)
+            if site.provider.capabilities.fences_writers:
+                with pytest.raises(FencedError):
+                    site.start(at)
+            if point.hit is None:
+                break
+
     def test_fencing_one_lineage_leaves_others_alone(self, site: Site, tmp_path: Path) -> None:
         other = Site(site.provider, tmp_path / "other")
         other.root.mkdir()

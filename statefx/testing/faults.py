@@ -166,9 +166,10 @@ class Zombie(TaskFault):
     def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
         """Leave it standing and fail the job."""
         strand = job.start()
-        strand.step()
         if self.executed:
             strand.to_end_of_input()
+        else:
+            strand.step()
         stage.zombies.append(strand)
         raise JobFailedError(f"the job was cancelled while {self.component}[{self.task}] ran")
 

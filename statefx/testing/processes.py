@@ -190,7 +190,7 @@ class Strand:
         return not self.ended
 
     def to_end_of_input(self) -> None:
-        """Run until every tuple has been executed and nothing is prepared."""
+        """Run, from the beginning, until every tuple has been executed and nothing is prepared."""
         for _ in range(len(self._batches) + 1):
             self.step()
 

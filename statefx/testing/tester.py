@@ -152,9 +152,9 @@ class TopologyTester:
         self._now = 0.0
         self._ended: BaseException | None = None
         self._transactions: list[Sent] = []
-        self._cache = tempfile.mkdtemp(prefix="statefx-tester-") if cache is None else os.fspath(cache)
-        if cache is None:
-            self._finalizer = weakref.finalize(self, shutil.rmtree, self._cache, ignore_errors=True)
+        self._scratch = _Scratch() if cache is None else None
+        self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
+        os.makedirs(self._cache, exist_ok=True)
         self._progress = _Watched(clock=self._clock, now=self._clock)
         self._start(checkpoint.local_path(checkpointLocation), adopt)
 
@@ -306,10 +306,8 @@ class TopologyTester:
             **changes,
         }
         made = TopologyTester(topology or self.topology, self._folders.location, **given)
-        made._former = self  # the folder of caches goes with the first of them
+        made._scratch = made._scratch or self._scratch  # deleted with the last one that uses it
         return made
-
-    _former: TopologyTester | None = None
 
     def close(self) -> None:
         """End in good order; again is a no-op."""
@@ -406,6 +404,14 @@ class TopologyTester:
 
     def _clock(self) -> float:
         return self._now
+
+
+class _Scratch:
+    """A temporary folder that is deleted with the object."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="statefx-tester-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 class _Watched(Progress):

@@ -65,6 +65,11 @@ class Case:
     options: tuple[str, ...] = ()
     reference: bool = False
 
+    @property
+    def shared_input(self) -> bool:
+        """Whether it reads the files that the other systems read; else it makes its own."""
+        return self.script != "statefx_growth.py"
+
 
 def cases(args: argparse.Namespace) -> list[Case]:
     """Every case, in the order in which they are run."""
@@ -96,14 +101,22 @@ def cases(args: argparse.Namespace) -> list[Case]:
                 Case(group, "statefx, rocksdb", "statefx_count.py", small,
                      args.warmup, args.batches, (*options, "--measure", "latency"))
             )  # fmt: skip
+    few = args.rows // 25
+    for provider in ("rocksdb", "memory"):
+        group = f"{few:,} keys touched of many, statefx, {provider}"
+        for existing in (few, 100 * few):
+            found.append(
+                Case(group, f"{existing:,} keys exist", "statefx_growth.py", inputs.Shape(existing, few),
+                     args.warmup, args.batches, ("--provider", provider), reference=existing == few)
+            )  # fmt: skip
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
 
 
-def run(case: Case, source: Path, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
+def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Run one case in its own process; the result, or what went wrong under ``error``."""
     log = args.output.parent / f"{Path(case.script).stem}.log"
     work = Path(tempfile.mkdtemp(dir=scratch))
-    data = inputs.select(source, case.warmup + case.batches, work / "input")
+    data = inputs.select(source, case.warmup + case.batches, work / "input") if source else work
     (work / "work").mkdir()
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, str(SYSTEMS / case.script), "--input", str(data), "--work", str(work / "work")]
@@ -193,11 +206,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="statefx-bench-") as scratch:
         sources = {
             shape: inputs.make(Path(scratch), shape, max(c.warmup + c.batches for c in todo if c.shape == shape))
-            for shape in dict.fromkeys(case.shape for case in todo)
+            for shape in dict.fromkeys(case.shape for case in todo if case.shared_input)
         }
         for number, case in enumerate(todo, 1):
             started = time.monotonic()
-            result = run(case, sources[case.shape], Path(scratch), args)
+            result = run(case, sources.get(case.shape), Path(scratch), args)
             results.append(result)
             took = time.monotonic() - started
             print(f"[{number}/{len(todo)}] {case.group}: {case.name} ({took:.0f} s)", file=sys.stderr, flush=True)

@@ -77,7 +77,7 @@ def test_the_demo_is_killed_twice_and_exact(tmp_path: Path) -> None:
     assert back, said
     assert forward, said
     assert int(back[1]) < int(forward[1])
-    assert re.search(r"^exact: [\d,]+ keys, [\d,]+ occurrences$", said, re.M), said
+    assert re.search(r"^exact: [\d,]+ keys, [\d,]+ occurrences$", said, re.MULTILINE), said
 
 
 def test_the_demo_tells_why_the_count_failed(tmp_path: Path) -> None:

@@ -303,6 +303,20 @@ class TestHotCache:
             if txid % 2:
                 store.close()
 
+    def test_what_it_has_forgotten_is_read_again(self, site: Site) -> None:
+        site.provider = RocksDbStateProvider({"hot_cache_mb": 1})
+        expected = {b"%08d" % number: b"v" * 100 for number in range(12_000)}
+        version = site.commit(EMPTY, expected)
+        for txid in range(2, 8):
+            changes = {b"%08d" % number: b"%d" % txid for number in range(txid, 12_000, 3)}
+            version = site.commit(version, changes)
+            expected.update(changes)
+            store = site.open(version)
+            keys = list(expected)
+            for at in range(0, len(keys), 3000):
+                assert store.get(keys[at : at + 3000]) == [expected[key] for key in keys[at : at + 3000]]
+            store.close()
+
     def test_its_size_is_bounded(self, site: Site) -> None:
         site.provider = RocksDbStateProvider({"hot_cache_mb": 1})
         expected = {b"%08d" % number: b"v" * 100 for number in range(20_000)}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from statefx import TopologyBuilder
 from statefx.coordinator.coordinator import SnapshotPolicy
-from statefx.testing import Limits
+from statefx.testing import Limits, rows
 from statefx.testing.faults import (
     Doubled,
     Echo,
@@ -22,7 +23,8 @@ from statefx.testing.faults import (
     Wake,
     Zombie,
 )
-from tests.testing.topologies import Driver, lines, totals, word_count, words
+from statefx.topology.plan import compile_plan
+from tests.testing.topologies import Count, Driver, Split, Total, lines, totals, word_count, words
 
 WORK = [lines("to be or not to be", "that is the question"), lines("to sleep", "to dream"), lines(), lines("no more")]
 SMALL = Limits(SnapshotPolicy(files=2, min_bytes=0), fold_after=10, sweep_every=1, min_age_secs=0.0)
@@ -99,12 +101,21 @@ def test_two_consumers_that_read_two_runs_of_one_task_are_told_apart(place: Path
 
 
 def test_a_task_whose_ack_is_the_first_runs_and_whose_barrier_is_the_seconds_is_found_out(place: Path) -> None:
-    """The only consumer, total[0], reads the second run of count[0]; its relayed ack is the first run's."""
+    """The ack of count[1] is relayed by echo[0], its only consumer is total[0]; each reads another run of it."""
+    builder = TopologyBuilder("relayed")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
+    builder.setBolt("total", Total()).globalGrouping("count")
+    builder.setBolt("other", Total()).globalGrouping("count")
+    topology = builder.createTopology()
+    place_of = compile_plan(topology).place
+    assert [place_of[component, 0] for component in ("total", "other")] == [(2, 0), (2, 1)]
     with Driver(place) as driver:
-        tester = driver.start(totals())
-        sent = tester.send(lines("a b c d"), Rerun("count", 0, readers={0}), Lost("count", 0, "ack"))
-        assert sent.progress.attempt <= 1
-        assert tester.state("total")["total"] == 4
+        tester = driver.start(topology)
+        sent = tester.send(lines("a b c d"), Rerun("count", 1, readers={place_of["total", 0][1]}))
+        assert sent.progress.attempt == 1
+        assert tester.state("total")["total"] == tester.state("other")["total"] == 4
 
 
 def test_a_zombie_that_goes_on_in_the_middle_of_a_later_transaction_changes_nothing(
@@ -121,8 +132,10 @@ def test_a_zombie_that_goes_on_in_the_middle_of_a_later_transaction_changes_noth
                 tester.send(WORK[2])
             tester.inject(Wake("count", 0))
             tester.send(WORK[3])
-            prepares = [step for step in tester.steps if step.startswith("after prepare count/1 for 2")]
-            assert len(prepares) == 2, "that of the zombie is one of them"
+            own = tester.steps.index("after COMMITTED(2)")
+            prepares = [n for n, step in enumerate(tester.steps) if step == "after prepare count/1 for 2"]
+            assert len(prepares) == 2
+            assert prepares[0] < own < prepares[1], "the second is the zombie's"
             sent = [*WORK[:2], *WORK[2 : later + 1], WORK[3]] if later == 2 else [*WORK[:2], WORK[3]]
             assert tester.state("count") == words(sent)
             restarted = driver.start(totals())
@@ -135,7 +148,9 @@ def test_a_zombie_in_the_attempt_that_follows_its_own_changes_nothing(place: Pat
         tester = driver.start(totals())
         sent = tester.send(WORK[0], Zombie("count", 0), Wake("count", 0))
         assert sent.progress.attempt == 1
-        assert tester.steps.count("after prepare count/0 for 1") == 2
+        prepares = [n for n, step in enumerate(tester.steps) if step == "after prepare count/0 for 1"]
+        attempt = tester.steps.index("after PREPARING(1, 1)")
+        assert attempt < prepares[0] < prepares[1], "both in the second attempt"
         assert tester.state("count") == words(WORK[:1])
 
 

@@ -27,14 +27,14 @@ class Count(StatefulBolt):
 
 
 class Keep(StatefulBolt):
-    """Keeps every tuple with where it came from; what came in is read with `kept`."""
+    """Keeps every tuple; what came in is read with `kept`."""
 
     def initState(self, state):
         self.state = state
 
     def execute(self, tup, collector):
         number = self.state.get("n", 0)
-        self.state.putAll({"n": number + 1, number: [tup.source_component, *tup]})
+        self.state.putAll({"n": number + 1, number: list(tup)})
 
 
 class Pass(BasicBolt):

@@ -1,6 +1,7 @@
 """Runs topologies and reads what they left behind."""
 
 import hashlib
+import os
 import time
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def state(location, component, task=None):
 
 
 def kept(location, component, tasks):
-    """What each task of a `Keep` bolt was given, as lists of (source, *values)."""
+    """What each task of a `Keep` bolt was given, as lists of tuples."""
     found = [state(location, component, task) for task in range(tasks)]
     return [[tuple(one[number]) for number in range(one.get("n", 0))] for one in found]
 
@@ -66,11 +67,13 @@ def wait_for(condition, what, bound_secs=BOUND_SECS):
 
 
 def feed(folder, **files):
-    """Put text files into a folder that a stream reads, each at once."""
+    """Put text files into a folder that a stream reads, each at once; they are read in the order given."""
     Path(folder).mkdir(exist_ok=True)
     for name, lines in files.items():
         hidden = Path(folder, f".{name}")
         hidden.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        age = len(list(Path(folder).iterdir()))
+        os.utime(hidden, (age, age))
         hidden.rename(Path(folder, name))
 
 

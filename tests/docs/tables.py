@@ -1,0 +1,62 @@
+"""What the pages show of the code: generated between ``<!-- table: name -->`` and ``<!-- end -->``.
+
+``python tests/docs/tables.py`` writes them anew; test_tables.py compares.
+"""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from statefx.config import reference_table
+from statefx.protocol.transaction import mermaid
+from statefx_rocksdb.settings import _RANGES, Settings
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+PLACES = {"settings": "configuration.md", "rocksdb": "configuration.md", "states": "recovery.md"}
+
+
+def settings() -> str:
+    return reference_table()
+
+
+def rocksdb() -> str:
+    """Options of the rocksdb provider, with what the docstring of `Settings` says of each."""
+    lines = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
+    for field in fields(Settings):
+        meaning = re.search(rf"^    {field.name} : \w+\n((?:        .+\n)+)", Settings.__doc__ or "", re.MULTILINE)
+        assert meaning, f"the docstring of Settings does not tell of {field.name}"
+        least, most = _RANGES.get(field.name, (None, None))
+        allowed = "an absolute path" if least is None else f"{least} to {most}"
+        default = f"`{field.default}`" if field.default != "" else "the temporary folder"
+        lines.append(f"| `{field.name}` | {default} | {allowed} | {' '.join(meaning[1].split())} |")
+    return "\n".join(lines) + "\n"
+
+
+def states() -> str:
+    return f"```text\n{mermaid()}```\n"
+
+
+TABLES = {"settings": settings, "rocksdb": rocksdb, "states": states}
+
+
+def marked(name: str) -> re.Pattern[str]:
+    """Finds what stands between the marks of a table."""
+    return re.compile(rf"<!-- table: {name} -->\n\n?(.*?)\n?<!-- end -->", re.DOTALL)
+
+
+def shown(name: str) -> str:
+    """What the page has."""
+    found = marked(name).findall((DOCS / PLACES[name]).read_text(encoding="utf-8"))
+    assert len(found) == 1, f"{PLACES[name]} has {len(found)} places for the table {name!r}"
+    return found[0]
+
+
+def main() -> None:
+    for name, page in PLACES.items():
+        path = DOCS / page
+        text = f"<!-- table: {name} -->\n\n{TABLES[name]()}\n<!-- end -->"
+        path.write_text(marked(name).sub(lambda _, text=text: text, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What the pages list is what there is: settings, options, states, hooks, errors, records, arguments."""
+
+import ast
+import inspect
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import pytest
+
+import statefx
+import statefx.errors
+from statefx.config import SETTINGS
+from statefx.coordinator import checkpoint, janitor, log, records
+from statefx.coordinator.coordinator import SnapshotPolicy
+from statefx.coordinator.fold import SNAPSHOTS_KEPT
+from statefx.operators.hooks import CALLED, STORM
+from statefx.protocol.transaction import mermaid
+from statefx.spark.session import RECOMMENDED
+from statefx.topology import BoltDeclarer
+from tests.docs.tables import DOCS, TABLES, shown
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def first_cells(text: str, heading: str) -> list[str]:
+    """The first column of the first table below a heading, without its backticks."""
+    below = text.partition(f"{heading}\n")[2]
+    assert below, f"no heading {heading!r}"
+    rows = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE)
+    assert rows
+    return [line.split("|")[1].strip().strip("`") for line in rows[0].splitlines()[2:]]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_generated_table_is_what_the_code_says(name):
+    assert shown(name).strip() == TABLES[name]().strip(), "write it anew: python tests/docs/tables.py"
+
+
+def test_every_setting_is_in_the_reference():
+    assert first_cells(page("configuration"), "## Settings") == [setting.key for setting in SETTINGS]
+
+
+def test_the_drawn_states_are_those_of_the_table():
+    arrows = ET.parse(DOCS / "_static" / "states.svg").iter("{http://www.w3.org/2000/svg}path")
+    drawn = [line for arrow in arrows for line in arrow.get("data-transition", "").split("; ") if line]
+    assert sorted(drawn) == sorted(line.strip() for line in mermaid().splitlines()[1:])
+
+
+def test_the_drawn_states_are_labelled_with_their_transitions():
+    tree = ET.parse(DOCS / "_static" / "states.svg")
+    texts = " ".join(text.text or "" for text in tree.iter("{http://www.w3.org/2000/svg}text"))
+    for line in mermaid().splitlines()[2:]:
+        states, _, label = line.strip().partition(": ")
+        assert all(state in texts for state in states.split(" --> "))
+        assert label in texts
+
+
+def test_every_hook_is_in_the_table_with_its_arguments():
+    shown_hooks = first_cells(page("stateful-bolts"), "## Hooks")
+    assert sorted(shown_hooks) == sorted(f"{hook}({', '.join(arguments)})" for hook, arguments in CALLED.items())
+
+
+def test_every_grouping_is_in_the_table():
+    there = {name for name in vars(BoltDeclarer) if name.endswith("Grouping")}
+    assert {cell.partition("(")[0] for cell in first_cells(page("stateful-bolts"), "## Groupings")} == there
+
+
+def test_every_error_is_in_the_table():
+    classes = vars(statefx.errors).values()
+    there = {thing.__name__ for thing in classes if inspect.isclass(thing) and issubclass(thing, statefx.StatefxError)}
+    cells = first_cells(page("recovery"), "## Errors, and what to do")
+    named = [name for cell in cells for name in re.findall(r"\w+", cell)]
+    assert sorted(named) == sorted(there - {"StatefxError"})
+
+
+def test_every_kind_of_record_is_in_the_table():
+    kinds = {thing.kind for thing in vars(records).values() if inspect.isclass(thing) and hasattr(thing, "kind")}
+    below = page("on-disk").partition("| `checksum` |")[2]
+    assert set(first_cells(f"x\n{below.partition(chr(10))[2]}", "x")) == kinds
+
+
+def test_every_argument_of_submit_is_in_the_table():
+    parameters = inspect.signature(statefx.submit).parameters
+    assert first_cells(page("configuration"), "## Arguments of `submit`") == list(parameters)
+
+
+def test_the_recommended_session_is_what_submit_hints_at():
+    text = page("configuration")
+    assert first_cells(text, "## Recommended session") == list(RECOMMENDED)
+    block = re.search(r"```python\n(from pyspark.*?)```", text, re.DOTALL)
+    assert block
+    texts = [node.value for node in ast.walk(ast.parse(block[1])) if isinstance(node, ast.Constant)]
+    assert set(RECOMMENDED.items()) <= set(pairwise(texts))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"format": {checkpoint.FORMAT}}}',
+        f"After {log.RECORDS_BEFORE_CHECKPOINT} records",
+        f"when it has {SnapshotPolicy().files} files since",
+        f"more than {SnapshotPolicy().min_bytes >> 20} MiB",
+        f"newest {['no', 'one', 'two', 'three'][SNAPSHOTS_KEPT]} snapshots",
+        f"Every {janitor.EVERY_TRANSACTIONS} transactions",
+        f"older than {janitor.MIN_AGE_SECS:g} seconds",
+    ],
+)
+def test_numbers_of_the_layout_are_those_of_the_code(text):
+    assert text in " ".join(page("on-disk").split())
+
+
+def test_every_public_name_is_in_the_reference():
+    documented = set(re.findall(r"^\.\. auto\w+:: statefx\.(\w+)$", page("api"), re.MULTILINE))
+    elsewhere = {"FailedException", "StatefxError"}  # with the errors
+    assert documented >= set(statefx.__all__) - elsewhere
+    assert ".. automodule:: statefx.errors" in page("api")
+
+
+def test_storm_names_that_are_refused_are_named():
+    text = page("coming-from").lower()
+    assert all(name in text for name in STORM)
+
+
+def test_what_is_said_of_the_query_is_there():
+    cells = re.search(r"^\| `StreamingQuery`: (.*?) \|", page("coming-from"), re.MULTILINE)
+    assert cells
+    assert all(hasattr(statefx.Query, name) for name in re.findall(r"`(\w+)(?:\(\))?`", cells[1]))

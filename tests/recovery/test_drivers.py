@@ -1,0 +1,380 @@
+"""PROTOCOL 3, 6 and 7: two drivers on one checkpoint, decisions that stand, tries that end."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statefx import TopologyBuilder
+from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.log import read_state
+from statefx.errors import (
+    AttemptsExhaustedError,
+    FailedException,
+    FencedError,
+    LogOutcomeUnknownError,
+    StateError,
+    StatefxError,
+)
+from statefx.testing import Limits, TopologyTester, rows
+from statefx.testing.faults import HooksFail, JobFails
+from statefx.testing.steps import Steps
+from statefx_memory import MemoryStateProvider
+from tests.testing import eager
+from tests.testing.topologies import Driver, Witness, lines, totals, witnessed, word_count, words
+
+
+def moments(place: Path) -> list[str]:
+    """Return every moment of the second transaction of `totals`."""
+    with Driver(place, name="rehearsal") as driver:
+        tester = driver.start(totals())
+        tester.send(lines("a b"))
+        before = len(tester.steps)
+        tester.send(lines("b c"))
+        return tester.steps[before:]
+
+
+def test_a_driver_that_was_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(place: Path) -> None:
+    """The new driver starts, recovers and commits in the middle of the old one's transaction."""
+    for n, moment in enumerate(moments(place)):
+        with Driver(place, name=f"checkpoint-{n}") as driver:
+            old = driver.start(totals())
+            old.send(lines("a b"))
+            new: list[TopologyTester] = []
+
+            def take_over() -> None:
+                new.append(driver.start(totals()))
+                new[0].run([lines("a b"), lines("b c")])
+                new[0].send(lines("from the new one"))
+
+            old.when(moment, take_over)
+            if moment == "after COMMITTED(2)":
+                old.send(lines("b c"))
+            else:
+                with pytest.raises(FencedError):
+                    old.send(lines("b c"))
+            with pytest.raises(StatefxError):
+                old.send(lines("from the old one"))
+            assert new[0].txid == 3
+            expected = words([lines("a b"), lines("b c"), lines("from the new one")])
+            assert new[0].state("count") == expected, moment
+            new[0].send(lines("more"))
+            assert driver.start(totals()).state("count") == {**expected, "more": 1}
+
+
+def test_a_driver_that_was_replaced_while_idle_is_fenced_by_its_next_record(place: Path, provider: str) -> None:
+    with Driver(place, provider) as driver:
+        old = driver.start()
+        old.send(lines("a"))
+        new = driver.start()
+        with pytest.raises(FencedError, match="another driver has taken over"):
+            old.send(lines("b"))
+        new.send(lines("c"))
+        assert new.state("count") == {"a": 1, "c": 1}
+        assert new.generation == 2
+
+
+def test_a_driver_that_was_replaced_deletes_nothing(place: Path) -> None:
+    with Driver(place) as driver:
+        old = driver.start(limits=Limits(min_age_secs=0.0))
+        old.send(lines("a"))
+        old.send(lines("a"), JobFails())
+        driver.start()
+        with pytest.raises(FencedError):
+            old.sweep()
+        assert not [step for step in old.steps if "delete" in step]
+
+
+def test_a_replaced_driver_cannot_commit_to_a_store_that_has_to_be_told(place: Path) -> None:
+    """The old driver is between its COMMITTING record and the store's commit when it is replaced."""
+    with Driver(place) as driver:
+        driver.config["topology.state.provider"] = eager.REFERENCE
+        old = driver.start()
+        new: list[TopologyTester] = []
+        old.when("before commit hooks count/0 for 1", lambda: new.append(driver.start()))
+        with pytest.raises(FencedError):
+            old.send(lines("a b"))
+        assert new[0].recoveries == [{"txid": 1, "rolled": "forward"}]
+        new[0].send(lines("a"))
+        assert new[0].state("count") == {"a": 2, "b": 1}
+
+
+def test_a_transaction_that_is_committing_is_never_rolled_back(place: Path) -> None:
+    """Its commit fails for as long as this driver lives; the next one goes on with it."""
+    with Driver(place) as driver:
+        driver.config["failing"] = {"preCommit": [RuntimeError("the mail server is down")] * 7}
+        tester = driver.start(witnessed(), limits=Limits(pauses=4))
+        status: list[Any] = []
+        tester.when("pause", lambda: (tester.advance(10), tester.when("pause", look)))
+
+        def look() -> None:
+            status.append(tester.status)
+
+        with pytest.raises(StoppedError, match="stopped while the commit of transaction 1 went on"):
+            tester.send(lines("a"))
+        assert status[0]["phase"] == "COMMITTING"
+        stuck = status[0]["stuck"]
+        assert stuck["phase"] == "commit" and stuck["txid"] == 1
+        assert stuck["since"] == 0.0, "since when it first failed, not since the last try"
+        assert "RuntimeError: the mail server is down" in stuck["reason"]
+        assert tester.steps[-1] == "after commit hooks witness/0 for 1"
+        assert not [entry for entry in driver.journal if entry[0] == "preRollback"]
+        next_one = driver.start(witnessed())
+        assert next_one.recoveries == [{"txid": 1, "rolled": "forward"}]
+        assert next_one.state("witness") == {"seen": 1}
+        assert not [entry for entry in driver.journal if entry[0] == "preRollback"]
+
+
+def test_a_commit_that_is_stuck_at_start_says_so(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.config["failing"] = {"preCommit": [RuntimeError("down")] * 3}
+        with pytest.raises(StoppedError):
+            driver.start(witnessed(), limits=Limits(pauses=1)).send(lines("a"))
+        seen: list[Any] = []
+        original = TopologyTester._pause
+
+        def pause(self: TopologyTester, secs: float) -> bool:
+            seen.append(self.status)
+            return original(self, secs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TopologyTester, "_pause", pause)
+            driver.start(witnessed())
+        assert seen[0]["phase"] == "COMMITTING"
+        assert seen[0]["isTransactionActive"]
+        assert seen[0]["stuck"]["txid"] == 1
+
+
+def test_a_commit_that_fails_for_long_backs_off_within_bounds(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.config["failing"] = {"preCommit": [RuntimeError("down")] * 12}
+        tester = driver.start(witnessed())
+        tester.send(lines("a"))
+        assert tester.pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+        assert tester.pauses[-1] == max(tester.pauses) == 10.0
+        assert tester.state("witness") == {"seen": 1}
+        assert "stuck" not in tester.status
+
+
+def test_FailedException_tries_the_same_txid_again_with_the_next_attempt(place: Path) -> None:  # noqa: N802
+    with Driver(place) as driver:
+        driver.config["failing"] = {"execute": [FailedException("the feed is stale")] * 3}
+        tester = driver.start(witnessed())
+        sent = tester.send(lines("a"))
+        assert (sent.txid, sent.progress.attempt) == (1, 3)
+        assert tester.pauses == [0.1, 0.2, 0.4]
+        assert tester.state("witness") == {"seen": 1}
+
+
+def test_the_tries_of_a_transaction_are_bounded(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.config["topology.transaction.attempts.max"] = 3
+        driver.config["failing"] = {"execute": [FailedException("the feed is stale")] * 4}
+        tester = driver.start(witnessed())
+        tester_error = r"transaction 1 failed 3 times \(topology\.transaction\.attempts\.max\).*the feed is stale"
+        with pytest.raises(AttemptsExhaustedError, match=tester_error) as caught:
+            tester.send(lines("a"))
+        assert (caught.value.txid, caught.value.attempts) == (1, 3)
+        assert tester.steps[-1] == "after ROLLED_BACK(1, 2)"
+        restarted = driver.start(witnessed())
+        assert restarted.send(lines("a")).progress.attempt == 4, "attempts are never numbered twice"
+
+
+def test_infrastructure_is_tried_again_within_the_same_bound(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.config["topology.transaction.attempts.max"] = 2
+        tester = driver.start()
+        assert tester.send(lines("a"), JobFails()).progress.attempt == 1
+        with pytest.raises(AttemptsExhaustedError, match="the executor was lost"):
+            tester.send(lines("a"), JobFails(), JobFails(0))
+        assert driver.start().state("count") == {"a": 1}
+
+
+def test_a_query_that_is_stopped_between_tries_has_rolled_back(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(totals(), limits=Limits(pauses=1))
+        with pytest.raises(StoppedError):
+            tester.send(lines("a"), JobFails())
+        assert tester.steps[-1] == "after ROLLED_BACK(1, 0)"
+        assert driver.start(totals()).recoveries == []
+
+
+def test_a_lost_job_of_hooks_is_repeated_until_every_task_has_reported(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(witnessed(2, "allGrouping"))
+        tester.send(lines("a"), HooksFail(), HooksFail(done=1), HooksFail(done=2))
+        assert tester.state("witness", task=0) == tester.state("witness", task=1) == {"seen": 1}
+        assert len([entry for entry in driver.journal if entry[0] == "preCommit"]) == 5
+
+
+class Fails:
+    """An append of one kind of record fails at one of its system calls."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, call: str, number: int, error: OSError) -> None:
+        original = getattr(os, call)
+        self.left = number
+
+        def failing(*arguments: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise error
+            return original(*arguments, **named)
+
+        patch.setattr(os, call, failing)
+
+
+@pytest.mark.parametrize("call", ["link", "fsync"])
+def test_once_the_append_of_the_decision_has_begun_nothing_is_rolled_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The outcome of COMMITTING is unknown to the driver: it ends, and the next one reads what is true."""
+    with Driver(place) as driver:
+        tester = driver.start(totals())
+        tester.send(lines("a"))
+        number = {"link": 1, "fsync": 2}[call]
+        error = OSError(5, "input/output error")
+        tester.when("before COMMITTING(2, 0)", lambda: Fails(monkeypatch, call, number, error))
+        with pytest.raises(LogOutcomeUnknownError):
+            tester.send(lines("b"))
+        monkeypatch.undo()
+        assert tester.steps[-1] == "before COMMITTING(2, 0)"
+        assert not [entry for entry in driver.journal if entry[0] == "rollback"]
+        state = read_state(driver.folder / "transactions")
+        restarted = driver.start(totals())
+        rolled = {"link": "back", "fsync": "forward"}[call]
+        assert restarted.recoveries == [{"txid": 2, "rolled": rolled}]
+        assert str(state.in_flight[0].phase) == {"back": "PREPARING", "forward": "COMMITTING"}[rolled]
+        restarted.run([lines("a"), lines("b")])
+        assert restarted.state("count") == {"a": 1, "b": 1}
+
+
+def test_the_transaction_after_a_restart_is_the_one_that_was_not_committed(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        work = [lines("a"), lines("b"), lines("c")]
+        tester.run(work[:2])
+        restarted = driver.start()
+        assert [sent.txid for sent in restarted.run(work)] == [3]
+        with pytest.raises(StatefxError, match="transaction 3 was committed with other rows"):
+            driver.start().run([*work[:2], lines("x")])
+        assert driver.start(word_count()).state("count") == {"a": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("moment", ["before LINEAGE", "after LINEAGE", "before GENERATION(1)", "after GENERATION(1)"])
+def test_two_drivers_that_start_at_once_take_two_generations_and_the_later_one_goes_on(
+    place: Path, moment: str
+) -> None:
+    with Driver(place) as driver:
+        second: list[TopologyTester] = []
+        original = Steps.call
+
+        def call(self: Steps, passed: str) -> None:
+            original(self, passed)
+            if passed == moment and not second:
+                second.append(None)  # type: ignore[arg-type]  # only once
+                second[0] = driver.start(totals())
+                second[0].send(lines("a"))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Steps, "call", call)
+            try:
+                first = driver.start(totals())
+            except FencedError:
+                first = None
+        survivor, fenced = (second[0], first) if moment == "after GENERATION(1)" else (first, second[0])
+        assert survivor is not None
+        assert survivor.generation == 2
+        survivor.send(lines("b"))
+        if fenced is not None:
+            with pytest.raises(FencedError):
+                fenced.send(lines("c"))
+        assert survivor.state("count") == {"a": 1, "b": 1}
+
+
+class PutsInPreCommit(Witness):
+    def preCommit(self, txid):
+        super().preCommit(txid)
+        if self.context.config["puts"]:
+            self.context.config["puts"].pop()
+            self.state.put("seen", -1)
+
+
+def test_state_cannot_be_changed_in_preCommit(place: Path) -> None:  # noqa: N802
+    builder = TopologyBuilder("puts")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("puts", PutsInPreCommit()).globalGrouping("lines")
+    with Driver(place) as driver:
+        tester = driver.start(builder.createTopology(), config={"puts": [1]})
+        reasons: list[str] = []
+        tester.when("pause", lambda: reasons.append(tester.status["stuck"]["reason"]))
+        tester.send(lines("a"))
+        assert "hook preCommit" in reasons[0] and "put on a read-only view of state" in reasons[0]
+        assert tester.state("puts") == {"seen": 1}
+
+
+class Refusing(MemoryStateProvider):
+    """Raises, when a store is opened, what the test has put into `refusals`."""
+
+    refusals: list[Exception] = []
+
+    def newState(self, namespace, context):
+        if self.refusals:
+            raise self.refusals.pop()
+        return super().newState(namespace, context)
+
+
+@pytest.fixture
+def refusing(place: Path) -> Iterator[Driver]:
+    with Driver(place) as driver:
+        driver.config["topology.state.provider"] = "tests.recovery.test_drivers:Refusing"
+        yield driver
+        Refusing.refusals.clear()
+
+
+def test_a_store_that_is_fenced_ends_the_driver_without_a_rollback(refusing: Driver) -> None:
+    tester = refusing.start(totals())
+    Refusing.refusals.append(FencedError("a newer generation has been here"))
+    with pytest.raises(FencedError, match="a newer generation"):
+        tester.send(lines("a"))
+    assert not [step for step in tester.steps if "ROLLED_BACK" in step]
+
+
+@pytest.mark.parametrize("error", [ConnectionError("reset by peer"), RuntimeError("of the client"), StateError("busy")])
+def test_a_store_that_can_not_be_opened_for_once_costs_an_attempt(refusing: Driver, error: Exception) -> None:
+    tester = refusing.start(totals())
+    Refusing.refusals.append(error)
+    assert tester.send(lines("a")).progress.attempt == 1
+    tester.when("before commit hooks total/0 for 2", lambda: Refusing.refusals.append(error))
+    tester.send(lines("a"))
+    assert [entry for entry in refusing.journal if entry[:2] == ("commit", 2)] == [("commit", 2, 0, 2)]
+    assert tester.steps.count("before commit hooks total/0 for 2") == 2
+    assert tester.state("count") == {"a": 2}
+
+
+class Telling(eager.EagerProvider):
+    """Writes down which commits it was told: (task, version it was opened at, txid committed)."""
+
+    told: list[tuple[int, int, int]] = []
+
+    def newState(self, namespace, context):
+        store = super().newState(namespace, context)
+        commit = store.commit
+
+        def telling(txid, token):
+            self.told.append((namespace.task, context.version.txid, txid))
+            commit(txid, token)
+
+        store.commit = telling
+        return store
+
+
+def test_a_store_that_has_to_be_told_is_opened_at_the_version_before_also_for_the_first_commit(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.config["topology.state.provider"] = "tests.recovery.test_drivers:Telling"
+        Telling.told.clear()
+        tester = driver.start()
+        tester.send(lines("a b c"))
+        tester.send(lines("a b c"))
+        assert Telling.told == [(0, 0, 1), (1, 0, 1), (0, 1, 2), (1, 1, 2)]

@@ -1,0 +1,123 @@
+"""Snapshots, folds and sweeps: what is kept, and what a restart has to read, stay bounded."""
+
+from pathlib import Path
+
+import pytest
+
+from statefx import openState
+from statefx.coordinator.coordinator import SnapshotPolicy
+from statefx.state import artefacts
+from statefx.testing import Limits
+from statefx.testing.faults import JobFails, Zombie
+from tests.testing.topologies import Driver, lines, totals, words
+
+LIMITS = Limits(SnapshotPolicy(files=10, min_bytes=1 << 30), fold_after=20, sweep_every=5, min_age_secs=0.0)
+TRANSACTIONS = 200
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose entries have been read."""
+    found: list[str] = []
+    original = artefacts.read
+
+    def reading(artefact: artefacts.Artefact) -> object:
+        found.append(artefact.path)
+        return original(artefact)
+
+    monkeypatch.setattr(artefacts, "read", reading)
+    return found
+
+
+def test_over_hundreds_of_transactions_files_and_replay_stay_bounded(
+    place: Path, provider: str, read: list[str]
+) -> None:
+    work = [lines(f"word-{n % 10} all") for n in range(TRANSACTIONS)]
+    with Driver(place, provider) as driver:
+        tester = driver.start(totals(), limits=LIMITS)
+        most = {"state": 0, "transactions": 0}
+        for n, each in enumerate(work):
+            faults = [JobFails()] if n % 20 == 3 else [Zombie("count", 1)] if n % 20 == 13 else []
+            tester.send(each, *faults)
+            if n % 20 == 17:
+                tester.wake()
+            for folder, before in most.items():
+                files = sum(1 for path in (driver.folder / folder).rglob("*") if path.is_file())
+                most[folder] = max(before, files)
+        assert most["transactions"] <= 20 + 2
+        assert most["state"] <= 3 * (2 * 12 + 5 + 5), "two snapshots' worth, what no sweep has seen, what failed"
+        read.clear()
+        fresh = driver.start(totals(), cache=place / "fresh", limits=LIMITS)
+        fresh.send(lines())
+        assert len(read) <= 3 * (1 + 11), "one snapshot and what came after it, for each of three tasks"
+        assert any(path.endswith(".snapshot") for path in read)
+        assert fresh.state("count") == words(work)
+        assert fresh.txid == TRANSACTIONS + 1
+        bytes_kept = sum(path.stat().st_size for path in driver.folder.rglob("*") if path.is_file())
+        assert bytes_kept < 200_000
+
+
+def test_a_sweep_keeps_what_is_young(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(limits=Limits(min_age_secs=60.0))
+        tester.send(lines("a b c"), JobFails())
+        tester.send(lines("a"))
+        assert tester.sweep() == 0
+        tester.advance(59)
+        assert tester.sweep() == 0
+        tester.advance(2)
+        assert tester.sweep() == 2, "what the failed attempt had prepared, in two tasks"
+        assert tester.sweep() == 0
+        assert tester.state("count") == {"a": 2, "b": 1, "c": 1}
+
+
+def test_a_sweep_deletes_nothing_of_a_transaction_that_is_not_committed(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(limits=Limits(min_age_secs=0.0))
+        tester.send(lines("a"))
+        swept = []
+        tester.when("before COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
+        tester.when("before COMMITTED(2)", lambda: swept.append(tester._janitor.sweep()))
+        tester.send(lines("a"))
+        assert swept == [0, 0]
+        assert driver.start(cache=place / "fresh").state("count") == {"a": 2}
+
+
+def test_a_damaged_file_keeps_a_namespace_from_being_swept_and_the_others_are(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
+        tester.send(lines("a b c d"), JobFails())
+        damaged = next(iter((driver.folder / "state" / "count" / "0").glob("*.changelog")))
+        for path in (driver.folder / "state" / "count" / "0").glob("*.changelog"):
+            path.write_bytes(path.read_bytes()[:-1])
+        assert damaged.exists()
+        assert tester.sweep() == 2
+        assert damaged.exists()
+
+
+def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read, then the files go, then the state is opened."""
+    from statefx.coordinator import reading
+
+    with Driver(place) as driver:
+        tester = driver.start(
+            limits=Limits(SnapshotPolicy(files=1, min_bytes=0), min_age_secs=0.0, sweep_every=1000)
+        )
+        for _ in range(3):
+            tester.send(lines("a"))
+        original, late = reading.look, [True]
+
+        def look(folders: object) -> object:
+            state = original(folders)  # type: ignore[arg-type]
+            if late:
+                late.pop()
+                for _ in range(6):
+                    tester.send(lines("a"))
+                assert tester.sweep() > 0
+            return state
+
+        monkeypatch.setattr(reading, "look", look)
+        with openState(driver.folder, "count") as view:
+            assert (view.txid, dict(view.items())) == (9, {"a": 9})

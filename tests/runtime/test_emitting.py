@@ -1,0 +1,132 @@
+"""What a bolt may emit, and the error for what it may not."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statefx import BasicBolt, BatchBolt, Bolt, TopologyBuilder
+from statefx.errors import BoltError, FailedException
+from statefx.testing import rows
+from tests.testing.topologies import Driver
+
+Emit = Callable[[Any], object]
+
+
+class Emits(BatchBolt):
+    """Lets the test emit, in ``execute`` or in ``finishBatch``."""
+
+    outputFields = {"default": "word string, count int", "aside": "price decimal(4,2), tags array<string>"}
+
+    def __init__(self, emit: Emit, late: bool = False) -> None:
+        self.do = emit
+        self.late = late
+
+    def execute(self, tup, collector):
+        if not self.late:
+            self.do(collector)
+
+    def finishBatch(self, collector):
+        if self.late:
+            self.do(collector)
+
+
+class Reads(BasicBolt):
+    outputFields = None
+
+    def execute(self, tup, collector):
+        pass
+
+
+def run(place: Path, emit: Emit, late: bool = False, read: str = "default") -> Any:
+    builder = TopologyBuilder("emits")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("emits", Emits(emit, late), 2).globalGrouping("lines")
+    builder.setBolt("reads", Reads(), 2).shuffleGrouping("emits", stream=read)
+    with Driver(place) as driver:
+        return driver.start(builder.createTopology()).send({"lines": [("a",)]})
+
+
+BATCH = pa.schema([("word", pa.string()), ("count", pa.int64())])
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("emit", "says"),
+    [
+        (lambda c: c.emit(("a", "many")), r"emitted 'many' \(str\) on stream 'default'.*declare `count int`"),
+        (lambda c: c.emit((7, 1)), r"emitted 7 \(int\) on stream 'default'.*declare `word string`"),
+        (lambda c: c.emit(("a", 2**40)), r"emitted 1099511627776 \(int\).*`count int`"),
+        (lambda c: c.emit(("a",)), r"emitted 1 values on stream 'default', which has 2 fields: word, count"),
+        (lambda c: c.emit(("a", 1, 2)), r"emitted 3 values"),
+        (lambda c: c.emit(("a", 1), stream="adise"), r"stream 'adise'.*declared are \['aside', 'default'\]"),
+        (lambda c: c.emitBatch(pa.record_batch([[1]], ["n"])), r"emitted a batch on stream 'default'.*fields are \['n'\]"),
+        (lambda c: c.emitBatch(pa.record_batch([["a"], [2**40]], schema=BATCH)), r"emitted a batch.*1099511627776"),
+        (lambda c: c.emitBatch(pa.record_batch([[1]], ["n"]), stream="no"), r"stream 'no'"),
+    ],
+)
+def test_what_does_not_fit_the_declared_schema_is_named(place: Path, emit: Emit, says: str, late: bool) -> None:
+    with pytest.raises(BoltError, match=says) as caught:
+        run(place, emit, late)
+    assert (caught.value.component, caught.value.task, caught.value.txid) == ("emits", 0, 1)
+    assert caught.value.cause.startswith("SchemaError: ")
+
+
+def test_what_fits_arrives_as_declared(place: Path) -> None:
+    sent = run(place, lambda c: (c.emit(["a", 1]), c.emitBatch(pa.record_batch([["b"], [2]], schema=BATCH))))
+    assert sent.emitted("emits") == [("a", 1), ("b", 2)]
+    assert sent.progress.rows == {"emits": 1, "reads": 2}
+
+
+def test_a_stream_that_nobody_reads_takes_rows_and_counts_none(place: Path) -> None:
+    sent = run(place, lambda c: c.emit((1, ["x"]), stream="aside"))
+    assert sent.progress.rows == {"emits": 1, "reads": 0}
+
+
+def test_a_null_in_any_field_travels(place: Path) -> None:
+    assert run(place, lambda c: c.emit((None, None))).emitted("emits") == [(None, None)]
+
+
+class Anchors(Bolt):
+    """A plain bolt acks by hand; twice does no harm."""
+
+    outputFields = "word string"
+
+    def execute(self, tup, collector):
+        collector.emit((tup.value,), anchors=[tup])
+        collector.ack(tup)
+        collector.ack(tup)
+        collector.resetTimeout(tup)
+        if tup.value == "bad" and self.context.attempt == 0:
+            collector.fail(tup)
+
+    def open(self, context):
+        self.context = context
+
+
+def test_a_plain_bolt_acks_by_hand_and_a_failed_tuple_fails_its_transaction(place: Path) -> None:
+    builder = TopologyBuilder("anchors")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("anchors", Anchors()).shuffleGrouping("lines")
+    with Driver(place) as driver:
+        tester = driver.start(builder.createTopology())
+        assert tester.send({"lines": [("a",), ("b",)]}).progress.attempt == 0
+        sent = tester.send({"lines": [("a",), ("bad",)]})
+        assert sent.progress.attempt == 1
+        assert sent.emitted("anchors") == [("a",), ("bad",)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rows_of_a_failed_attempt_count_for_nothing(place: Path, late: bool) -> None:
+    failing = [FailedException("not now")]
+
+    def emit(collector: Any) -> None:
+        collector.emit(("a", 1))
+        if failing:
+            raise failing.pop()
+
+    sent = run(place, emit, late)
+    assert sent.progress.attempt == 1
+    assert sent.emitted("emits") == ([("a", 1), ("a", 1)] if late else [("a", 1)])

@@ -1,0 +1,251 @@
+"""What can't work is refused before anything is started: the message names it and the remedy, the disk is as it was."""
+
+import re
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from statefx import BasicBolt, TopologyBuilder, submit
+from statefx.errors import (
+    CheckpointError,
+    CheckpointFormatError,
+    CheckpointMismatchError,
+    ConfigError,
+    ProviderError,
+    StateCorruptedError,
+    TopologyError,
+)
+from tests.spark.bolts import Count, Split, word_count
+from tests.spark.running import feed, lines_of, listing, run, state
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def stream(spark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stream") / "in"
+    feed(folder, a=["x y"], b=["x"])
+    return lines_of(spark, folder)
+
+
+@pytest.fixture(scope="module")
+def batch(spark):
+    return spark.createDataFrame([("x y",)], "value string")
+
+
+@pytest.fixture(scope="module")
+def finished(spark, stream, tmp_path_factory):
+    """A checkpoint with two committed transactions; tests take it out, break it and put it back."""
+    folder = tmp_path_factory.mktemp("finished") / "ck"
+    run(word_count(stream), spark, folder, trigger={"availableNow": True})
+    return folder
+
+
+@pytest.fixture
+def checkpoint(finished):
+    kept = finished.with_name("kept")
+    shutil.copytree(finished, kept)
+    yield finished
+    shutil.rmtree(finished, ignore_errors=True)
+    kept.rename(finished)
+
+
+CONFIGS = [
+    ({"topology.state.provider": "rocksbd"}, ProviderError, "'rocksbd'; did you mean 'rocksdb'"),
+    ({"topology.state.provider": "no.such.module:Store"}, ProviderError, "no.such.module"),
+    ({"topology.state.provider": "statefx.state:StateStore"}, ProviderError, "not a subclass of .*StateProvider"),
+    ({"topology.state.provider.config": {"cache_mb": 3}}, ConfigError, "cache_mb"),
+    (
+        {"topology.state.provider": "rocksdb", "topology.state.provider.config": {"nonsense": 1}},
+        ConfigError,
+        "nonsense",
+    ),
+    ({"topology.state.provider.config": "{"}, ConfigError, r"topology\.state\.provider\.config is no valid JSON"),
+    ({"topology.state.checkpoint.interval.ms": "1000"}, ConfigError, "of type str; it must be a whole number"),
+    ({"topology.transaction.timeout.secs": 0}, ConfigError, "topology.transaction.timeout.secs is 0"),
+    ({"topology.transaction.timeout.sec": 5}, ConfigError, "nearest is 'topology.transaction.timeout.secs'"),
+    ({"topology.max.spout.pending": 2}, ConfigError, "leave it at 1"),
+    ({1: 2}, ConfigError, "the name of a setting is a text"),
+    ({"mine": threading.Lock()}, ConfigError, "(?s)mine.*pickle"),
+]
+
+
+@pytest.mark.parametrize(("config", "kind", "words"), CONFIGS, ids=lambda value: str(value)[:60])
+def test_settings(spark, batch, place, config, kind, words):
+    before = listing(place)
+    with pytest.raises(kind, match=words):
+        submit(word_count(batch), spark, place / "ck", config=config)
+    assert listing(place) == before
+
+
+ARGUMENTS = [
+    (True, {"batchId": 3}, "batchId is for batch DataFrames"),
+    (True, {"trigger": {"continuous": "1 second"}}, "availableNow"),
+    (True, {"trigger": {"availableNow": False}}, "availableNow"),
+    (True, {"trigger": {"availableNow": True, "once": True}}, "one of"),
+    (True, {"trigger": "availableNow"}, "one of"),
+    (True, {"trigger": {"processingTime": 5}}, "processingTime"),
+    (False, {"trigger": {"availableNow": True}}, "trigger is for streaming DataFrames"),
+    (False, {"batchId": -1}, "whole number"),
+    (False, {"batchId": True}, "whole number"),
+    (False, {"batchId": "7"}, "whole number"),
+    (False, {"adopt": "copy"}, "'move' or 'fork'"),
+]
+
+
+@pytest.mark.parametrize(("streaming", "arguments", "words"), ARGUMENTS, ids=str)
+def test_arguments(spark, stream, batch, place, streaming, arguments, words):
+    before = listing(place)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        submit(word_count(stream if streaming else batch), spark, place / "ck", **arguments)
+    assert listing(place) == before
+
+
+def test_a_trigger_s_interval_that_spark_can_t_read(spark, stream, place):
+    before = listing(place)
+    with pytest.raises(ConfigError, match="'soon'"):
+        submit(word_count(stream), spark, place / "ck", trigger={"processingTime": "soon"})
+    assert listing(place) == before
+
+
+class Locked(BasicBolt):
+    outputFields = "word string"
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def execute(self, tup, collector):
+        pass
+
+
+def test_a_bolt_that_can_t_be_pickled(spark, batch, place):
+    before = listing(place)
+    with pytest.raises(TopologyError, match=r"(?s)bolt 'split' can't be sent.*make connections, locks .* in open\(\)"):
+        submit(word_count(batch, split=Locked()), spark, place / "ck")
+    assert listing(place) == before
+
+
+def test_a_stream_of_maps_only(spark, place):
+    builder = TopologyBuilder("maps")
+    builder.setStream("maps", spark.sql("select map('a', 1) as m"))
+    builder.setStream("more", spark.sql("select map('a', 1) as m"))
+    builder.setBolt("split", Split()).shuffleGrouping("maps").shuffleGrouping("more")
+    before = listing(place)
+    with pytest.raises(TopologyError, match="Spark hashes no maps; add a column"):
+        submit(builder.createTopology(), spark, place / "ck")
+    assert listing(place) == before
+
+
+def test_what_is_no_topology_and_no_session(spark, batch, place):
+    before = listing(place)
+    with pytest.raises(TopologyError, match="createTopology"):
+        submit(TopologyBuilder("x"), spark, place / "ck")
+    with pytest.raises(ConfigError, match="needs the SparkSession"):
+        submit(word_count(batch), place / "ck", spark)
+    connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(ConfigError, match=r"classic SparkSession.*\.master\(\.\.\.\) instead of \.remote"):
+        submit(word_count(batch), connected, place / "ck")
+    assert listing(place) == before
+
+
+def test_locations_that_can_t_be_used(spark, batch, place):
+    Path(place, "file").write_text("x", encoding="ascii")
+    before = listing(place)
+    for location in (place / "file", place / "file" / "below"):
+        with pytest.raises(CheckpointError, match=f"{re.escape(str(place / 'file'))}.*folder"):
+            submit(word_count(batch), spark, location)
+    with pytest.raises(CheckpointError, match=r"/proc/statefx can't be written .*give a folder"):
+        submit(word_count(batch), spark, "/proc/statefx")
+    for location in ("hdfs://host/ck", "s3a://bucket/ck", ""):
+        with pytest.raises(ConfigError, match="checkpointLocation"):
+            submit(word_count(batch), spark, location)
+    assert listing(place) == before
+
+
+def refused(spark, topology, checkpoint, kind, words, **arguments):
+    """Submitting raises, says this, and changes nothing; the error is returned."""
+    before = listing(checkpoint)
+    with pytest.raises(kind, match=words) as caught:
+        submit(topology, spark, checkpoint, **arguments)
+    assert listing(checkpoint) == before
+    return caught.value
+
+
+def test_a_checkpoint_of_something_else(spark, stream, batch, checkpoint):
+    mismatch = CheckpointMismatchError
+    refused(spark, word_count(stream, name="other"), checkpoint, mismatch, "'word-count', this one has 'other'")
+    refused(spark, word_count(stream, parallelism=3), checkpoint, mismatch, "'count' has parallelism 3, .* with 2")
+    refused(spark, word_count(batch), checkpoint, mismatch, "of kind of input 'stream', this one has 'batch'")
+    config = {"topology.state.provider": "rocksdb"}
+    refused(spark, word_count(stream), checkpoint, mismatch, "provider 'rocksdb', .* 'memory'", config=config)
+    builder = TopologyBuilder("word-count")
+    builder.setStream("lines", stream)
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("counts", Count(), parallelism=2).fieldsGrouping("split", "word")
+    refused(spark, builder.createTopology(), checkpoint, mismatch, "state of bolt 'count', .* no longer has")
+    count = Count()
+    count.stateVersion = 2
+    refused(spark, word_count(stream, count=count), checkpoint, mismatch, "stateVersion 2, .* 1")
+    run(word_count(stream), spark, checkpoint, trigger={"availableNow": True})
+
+
+def test_spark_s_part_lost(spark, stream, checkpoint):
+    shutil.rmtree(checkpoint / "spark")
+    error = refused(
+        spark, word_count(stream), checkpoint, CheckpointMismatchError, r"spark, is missing.*transaction 2.*Restore"
+    )
+    assert error.path == str(checkpoint / "spark")
+    (checkpoint / "spark").mkdir()
+    (checkpoint / "spark" / "metadata").write_text('{"id":"another"}', encoding="ascii")
+    refused(spark, word_count(stream), checkpoint, CheckpointMismatchError, "is of query another, .*Restore")
+    (checkpoint / "spark" / "metadata").write_text("{", encoding="ascii")
+    refused(spark, word_count(stream), checkpoint, CheckpointMismatchError, "metadata can't be read")
+
+
+def test_our_part_lost_and_spark_s_kept(spark, stream, checkpoint):
+    """Spark would go on behind its last batch, with empty state: counts would be lost without a word."""
+    shutil.rmtree(checkpoint / "transactions")
+    refused(spark, word_count(stream), checkpoint, CheckpointError, "transaction")
+
+
+def test_a_newer_format(spark, stream, checkpoint):
+    (checkpoint / "format").write_text('{"format": 2}', encoding="ascii")
+    refused(spark, word_count(stream), checkpoint, CheckpointFormatError, "format 2, this statefx reads 1: open it with")
+    (checkpoint / "format").write_text("", encoding="ascii")
+    refused(spark, word_count(stream), checkpoint, CheckpointFormatError, "format can't be read")
+    (checkpoint / "format").unlink()
+    refused(spark, word_count(stream), checkpoint, CheckpointFormatError, "format is missing, .* restore the file")
+
+
+def test_a_damaged_log(spark, stream, checkpoint):
+    newest = max((checkpoint / "transactions").glob("*.json"))
+    whole = newest.read_bytes()
+    damages = {"torn": whole[: len(whole) // 2], "empty": b"", "edited": whole.replace(b'"txid":2', b'"txid":3')}
+    for damaged in damages.values():
+        assert damaged != whole
+        newest.write_bytes(damaged)
+        error = refused(spark, word_count(stream), checkpoint, StateCorruptedError, f"{newest.name}.*Restore this file")
+        assert error.path == str(newest)
+    newest.write_bytes(whole)
+    run(word_count(stream), spark, checkpoint, trigger={"availableNow": True})
+    assert state(checkpoint, "count") == {"x": 2, "y": 1}
+
+
+def test_a_copy_beside_the_original(spark, stream, checkpoint):
+    copy = checkpoint.with_name("copy")
+    shutil.copytree(checkpoint, copy)
+    error = refused(spark, word_count(stream), copy, CheckpointMismatchError, 'adopt="move".*adopt="fork"')
+    assert str(checkpoint) in error.message
+    run(word_count(stream), spark, copy, trigger={"availableNow": True}, adopt="fork")
+    assert state(copy, "count") == {"x": 2, "y": 1}
+    run(word_count(stream), spark, checkpoint, trigger={"availableNow": True})
+    assert state(checkpoint, "count") == {"x": 2, "y": 1}
+    shutil.rmtree(copy)
+
+
+def test_the_checkpoint_deleted_and_the_job_run_again(spark, stream, checkpoint):
+    shutil.rmtree(checkpoint)
+    run(word_count(stream), spark, checkpoint, trigger={"availableNow": True})
+    assert state(checkpoint, "count") == {"x": 2, "y": 1}

@@ -1,0 +1,62 @@
+"""The user's session is as it was: settings, catalog, job group, job tags."""
+
+import pytest
+
+from tests.spark.bolts import word_count
+from tests.spark.running import feed, lines_of, run, state
+
+pytestmark = pytest.mark.slow
+
+
+def face(spark):
+    context = spark.sparkContext
+    return {
+        "settings": spark.conf.getAll,
+        "views": [table.name for table in spark.catalog.listTables()],
+        "functions": [found.name for found in spark.catalog.listFunctions() if found.isTemporary],
+        "group": context.getLocalProperty("spark.jobGroup.id"),
+        "description": context.getLocalProperty("spark.job.description"),
+        "order": context.getLocalProperty("statefx.order"),
+        "tags": context.getJobTags(),
+        "python": context.pythonExec,
+        "queries": [query.id for query in spark.streams.active],
+    }
+
+
+def test_nothing_of_the_user_s_session_changes(spark, place):
+    spark.sparkContext.setJobGroup("mine", "my job", interruptOnCancel=True)
+    spark.sparkContext.addJobTag("my-tag")
+    before = face(spark)
+    assert before["group"] == "mine"
+    feed(place / "in", a=["x y"], b=["x"])
+    run(word_count(lines_of(spark, place / "in")), spark, place / "stream", trigger={"availableNow": True})
+    run(word_count(spark.createDataFrame([("x",)], "value string")), spark, place / "batch")
+    assert face(spark) == before
+    spark.sparkContext.removeJobTag("my-tag")
+    for key in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+        spark.sparkContext.setLocalProperty(key, None)
+
+
+def test_the_user_s_settings_reach_the_input_and_ours_do_not(spark, place):
+    """Adaptive execution is off in our jobs only; ANSI mode, say, is the user's."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    session.conf.set("spark.sql.adaptive.enabled", "true")
+    frame = session.sql("select cast('no number' as int) is null as odd").selectExpr("string(odd) as value")
+    run(word_count(frame), session, place / "ck")
+    assert state(place / "ck", "count") == {"true": 1}
+    assert session.conf.get("spark.sql.adaptive.enabled") == "true"
+
+
+def test_two_queries_in_one_session(spark, place):
+    from statefx import submit
+
+    queries = []
+    for name in ("one", "two"):
+        feed(place / name, a=[f"{name} x"] * 3, b=["x"])
+        topology = word_count(lines_of(spark, place / name), name="same-name")
+        queries.append(submit(topology, spark, place / f"ck-{name}", trigger={"availableNow": True}))
+    for query in queries:
+        assert query.awaitTermination(120)
+    for name in ("one", "two"):
+        assert state(place / f"ck-{name}", "count") == {name: 3, "x": 4}

@@ -1,0 +1,235 @@
+"""TopologyTester itself: what its users see of it."""
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from statefx import BasicBolt, TopologyBuilder, openState
+from statefx.errors import AmbiguousKeyError, BoltError, ConfigError, TransactionError
+from statefx.testing import Crash, Sent, TopologyTester, rows
+from statefx.testing.faults import JobFails, Moved, Rerun, Wake, Zombie
+from tests.testing.topologies import Count, Driver, Split, lines, totals, witnessed, word_count, words
+
+
+def test_a_transaction_is_sent_and_looked_at(place: Path, provider: str) -> None:
+    with TopologyTester(word_count(), place / "checkpoint", {"topology.state.provider": provider}) as tester:
+        sent = tester.send({"lines": [("to be or not to be",)]})
+        assert isinstance(sent, Sent)
+        assert (sent.txid, tester.txid, tester.generation) == (1, 1, 1)
+        assert sorted(sent.emitted("count")) == [
+            ("be", 1), ("be", 2), ("not", 1), ("or", 1), ("to", 1), ("to", 2)
+        ]  # fmt: skip
+        assert sent.progress.rows == {"split": 1, "count": 6}
+        assert sent.progress.keys == {"count": 4}
+        assert tester.state("count") == {"to": 2, "be": 2, "or": 1, "not": 1}
+        tester.send(lines("be"))
+        assert len(tester.emitted("count")) == 7
+        assert tester.emitted("count")[-1] == ("be", 3)
+    with openState(place / "checkpoint", "count") as counts:
+        assert (counts.txid, counts["be"]) == (2, 3)
+
+
+def test_a_crash_ends_the_tester_and_a_restart_goes_on(place: Path) -> None:
+    with Driver(place) as driver:
+        work = [lines("a"), lines("b")]
+        tester = driver.start(crash_at=12)
+        with pytest.raises(Crash) as crash:
+            tester.run(work)
+        assert tester.crashed == str(crash.value) == tester.steps[-1]
+        with pytest.raises(TransactionError, match="this driver has ended"):
+            tester.send(lines("c"))
+        restarted = tester.restart()
+        assert (restarted.generation, restarted.crashed) == (2, None)
+        restarted.run(work)
+        assert restarted.state("count") == words(work)
+        restarted.close()
+
+
+def test_a_crash_in_the_constructor_is_one_as_well(place: Path) -> None:
+    with pytest.raises(Crash):
+        TopologyTester(word_count(), place / "checkpoint", crash_at=3)
+    with TopologyTester(word_count(), place / "checkpoint") as tester:
+        assert tester.generation == 1
+
+
+def test_steps_are_what_crash_at_counts(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(totals())
+        tester.send(lines("a"))
+        steps = tester.steps
+        assert steps[:6] == [
+            "before LINEAGE", "after LINEAGE", "before GENERATION(1)", "after GENERATION(1)",
+            "before fence 1", "after fence 1",
+        ]  # fmt: skip
+        assert steps[-4:] == [
+            "before commit hooks total/0 for 1", "after commit hooks total/0 for 1",
+            "before COMMITTED(1)", "after COMMITTED(1)",
+        ]  # fmt: skip
+    for n in (1, 4, len(steps)):
+        with Driver(place, name=str(n)) as driver:
+            with pytest.raises(Crash, match=f"^{steps[n - 1].replace('(', '.').replace(')', '.')}$"):
+                driver.start(totals(), crash_at=n).send(lines("a"))
+
+
+def test_faults_strike_once(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        assert tester.send(lines("a"), JobFails(), JobFails()).progress.attempt == 2
+        assert tester.send(lines("a")).progress.attempt == 0
+        tester.inject(Rerun("count", 9))
+        assert tester.send(lines("a")).progress.attempt == 0, "a task that there isn't is struck by nothing"
+
+
+def test_zombies_are_woken_between_transactions(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        tester.send(lines("a b c"), Zombie("count", 0), Zombie("count", 1))
+        before = len(tester.steps)
+        tester.wake()
+        assert [step for step in tester.steps[before:] if step.startswith("after prepare")]
+        tester.wake()
+        assert tester.state("count") == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_crash_while_a_zombie_runs_is_the_drivers_crash(place: Path) -> None:
+    with Driver(place, name="rehearsal") as driver:
+        rehearsal = driver.start()
+        rehearsal.send(lines("a"), Zombie("count", 1))
+        rehearsal.send(lines("b"), Wake("count", 0))
+        woken = max(n for n, step in enumerate(rehearsal.steps) if step == "before prepare count/1 for 1") + 1
+    with Driver(place) as driver:
+        tester = driver.start(crash_at=woken)
+        tester.send(lines("a"), Zombie("count", 1))
+        with pytest.raises(Crash, match="count/1 for 1"):
+            tester.send(lines("b"), Wake("count", 0))
+
+
+def test_time_passes_when_it_is_told_to(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(totals())
+        tester.when("before COMMITTING(1, 0)", lambda: tester.advance(2.5))
+        sent = tester.send(lines("a"))
+        assert (sent.progress.prepare_ms, sent.progress.commit_ms) == (2500.0, 0.0)
+        assert tester.pauses == []
+        tester.send(lines("a"), JobFails())
+        assert tester.pauses == [0.1]
+
+
+def test_workers_are_chosen_by_chance_and_the_same_seed_is_the_same_run(place: Path) -> None:
+    def run(name: str, seed: int) -> list[object]:
+        with Driver(place, name=name) as driver:
+            tester = driver.start(processes=3, seed=seed)
+            return [tester.send(lines("a b c d", "b c e", "f")).emitted("count") for _ in range(3)]
+
+    assert run("one", 1) == run("again", 1)
+    assert len({str(run(f"seed-{seed}", seed)) for seed in range(5)}) > 1, "outputs arrive in several orders"
+
+
+def test_a_moved_task_has_a_bolt_of_its_own(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(witnessed())
+        for faults in ((), (), (Moved("witness"),), ()):
+            tester.send(lines("a"), *faults)
+        opened = [entry for entry in driver.journal if entry[0] == "open"]
+        in_hooks = 4
+        assert len(opened) == 2 + in_hooks
+        assert tester.state("witness") == {"seen": 4}
+
+
+def test_batch_streams_are_numbered_by_the_caller(place: Path) -> None:
+    builder = TopologyBuilder("batches")
+    builder.setStream("lines", rows("value string", streaming=False))
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("count", Count()).fieldsGrouping("split", "word")
+    topology = builder.createTopology()
+    with Driver(place) as driver:
+        tester = driver.start(topology)
+        assert tester.send(lines("a"), batch_id=3) is not None
+        assert tester.send(lines("a"), batch_id=3) is None
+        assert tester.send(lines("a"), batch_id=2) is None
+        tester = driver.start(topology)
+        assert tester.send(lines("a"), batch_id=3) is None
+        assert tester.send(lines("b"), batch_id=4) is not None
+        assert tester.send(lines("b")) is not None
+        assert tester.state("count") == {"a": 1, "b": 2}
+    with Driver(place, name="stream") as driver, pytest.raises(ConfigError, match="batch_id is for batch streams"):
+        driver.start().send(lines("a"), batch_id=1)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("a", "a row of stream 'lines' has the values of value, not 'a'"),
+        (("a", "b"), "not \\('a', 'b'\\)"),
+        ((1,), "do not fit its schema"),
+    ],
+)
+def test_rows_that_are_not_the_streams_are_refused(place: Path, row: object, says: str) -> None:
+    with Driver(place) as driver, pytest.raises(ConfigError, match=says):
+        driver.start().send({"lines": [row]})  # type: ignore[list-item]
+
+
+def test_a_key_that_several_tasks_hold_is_ambiguous(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(witnessed(2, "allGrouping"))
+        tester.send(lines("a"))
+        with pytest.raises(AmbiguousKeyError, match="'seen'"):
+            tester.state("witness")
+        assert tester.state("witness", task=1) == {"seen": 1}
+
+
+class Divides(BasicBolt):
+    outputFields = "n double"
+
+    def execute(self, tup, collector):
+        collector.emit((1 / tup.n,))
+
+
+def test_a_bolts_error_keeps_its_cause(place: Path) -> None:
+    builder = TopologyBuilder("divides")
+    builder.setStream("numbers", rows("n long"))
+    builder.setBolt("divides", Divides()).shuffleGrouping("numbers")
+    with Driver(place) as driver, pytest.raises(BoltError, match="ZeroDivisionError") as caught:
+        driver.start(builder.createTopology()).send({"numbers": [(1,), (0,)]})
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_caches_are_deleted_with_the_tester(place: Path) -> None:
+    tester = TopologyTester(word_count(), place / "checkpoint")
+    cache = tester._cache
+    restarted = tester.restart()
+    del tester
+    gc.collect()
+    assert os.path.isdir(cache), "the one that was restarted still uses them"
+    restarted.close()
+    del restarted
+    gc.collect()
+    assert not os.path.exists(cache)
+
+
+def test_neither_spark_nor_a_test_library_is_imported(place: Path) -> None:
+    script = f"""
+import sys
+sys.modules.update(dict.fromkeys(("pyspark", "py4j", "pytest", "hypothesis")))
+from statefx import StatefulBolt, TopologyBuilder
+from statefx.testing import TopologyTester, rows
+
+class Count(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+    def execute(self, tup, collector):
+        self.state.put(tup.value, self.state.get(tup.value, 0) + 1)
+
+builder = TopologyBuilder("count")
+builder.setStream("lines", rows("value string"))
+builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("lines", "value")
+with TopologyTester(builder.createTopology(), {str(place)!r} + "/checkpoint") as tester:
+    tester.send({{"lines": [("a",), ("b",), ("a",)]}})
+    print(tester.state("count"))
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout.strip() == "{'a': 2, 'b': 1}", run.stderr
