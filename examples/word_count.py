@@ -116,7 +116,7 @@ def follow(query, reports):
         for done in query.recentProgress:
             if done["txid"] > shown and done["numInputRows"]:
                 shown = done["txid"]
-                words, millis = done["numInputRows"]["count"], sum(done["durationMs"].values())
+                words, millis = done["rows"]["count"], sum(done["durationMs"].values())
                 keys = json.loads((reports / f"{shown:06}.json").read_text())["keys"]
                 print(
                     f"  transaction {shown:3}: {words:9,} words, {words / millis * 1000:9,.0f} words/s, {keys:7,} keys",

@@ -150,7 +150,7 @@ class Place:
         head, context = look.head, self._context
         if head is None or look.route.cached or context.generation > head.generation:
             return True
-        return True
+        return context.generation == head.generation and context.version.txid >= head.version.txid
 
     def _advanced(self) -> Opened:
         """Bring the shared copy to the version, with the lock held, and open it."""

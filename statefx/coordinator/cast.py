@@ -31,6 +31,12 @@ class Cast:
     committing: frozenset[Task]
     rolling_back: frozenset[Task]
 
+    @property
+    def raw(self) -> tuple[LedgerEdge, ...]:
+        """Edges from raw DataFrames."""
+        components = {component for component, _ in self.tasks}
+        return tuple(edge for edge in self.edges if edge.source not in components)
+
 
 def cast_of(plan: Plan, *, lazy_commit: bool) -> Cast:
     """Read the cast from a plan.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.coordinator.cast import Cast
-from statefx.coordinator.engine import Engine, JobFailedError, RenewInputError, StoppedError
+from statefx.coordinator.engine import Engine, JobFailedError, StoppedError
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.records import Committed, Committing, Input, Preparing, RolledBack
@@ -25,6 +25,7 @@ from statefx.errors import (
     BoltError,
     FencedError,
     StateCorruptedError,
+    TransactionError,
 )
 from statefx.protocol.barrier import FENCED
 from statefx.protocol.identity import TransactionAttempt, Version
@@ -104,8 +105,8 @@ class Coordinator:
             It failed too often; rolled back.
         FencedError
             A newer generation has taken over.
-        RenewInputError
-            The input must be planned anew; rolled back.
+        TransactionError
+            It can't be tried again as it is (RenewInputError: it can, over a newly planned input); rolled back.
         StoppedError
             The query is being stopped; rolled back.
         """
@@ -113,8 +114,8 @@ class Coordinator:
         tries = 0
         while True:
             attempt = TransactionAttempt(txid, self.log.state.next_attempt(txid))
-            self.progress.begin(attempt)
             self.log.append(Preparing(txid, attempt.attempt, self.log.state.generation, source))
+            self.progress.begin(attempt)
             result = self._attempt(attempt, work)
             if isinstance(result, Complete):
                 break
@@ -141,7 +142,7 @@ class Coordinator:
                     logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
         except JobFailedError as error:
             return error.message
-        except (BoltError, RenewInputError, StoppedError) as error:
+        except (BoltError, TransactionError) as error:
             self._roll_back(attempt, error.message)
             raise
         verdict = ledger.judge()
@@ -172,7 +173,7 @@ class Coordinator:
             made = complete.acks[task].snapshot
             if made is not None:
                 snapshots[task_key(*task)] = SnapshotName(Version(made[0], made[1]), made[2], made[3])
-        self.progress.acked(complete)
+        self.progress.acked(complete, self._input_rows(complete))
         self.log.append(
             Committing(
                 attempt.txid,
@@ -185,6 +186,18 @@ class Coordinator:
             )
         )
         self.progress.committing()
+
+    def _input_rows(self, complete: Complete) -> int:
+        """Count the rows of the raw DataFrames, each once, however many edges leave them."""
+        received: dict[int, int] = {}
+        for ack in complete.acks.values():
+            for edge_id, rows in ack.received.items():
+                received[edge_id] = received.get(edge_id, 0) + rows
+        raw: dict[str, int] = {}
+        for edge in self.players.raw:
+            rows = received.get(edge.id, 0) // edge.multiplicity
+            raw[edge.source] = max(raw.get(edge.source, 0), rows)
+        return sum(raw.values())
 
     def _commit(self) -> TransactionProgress:
         """Carry out the decision that is in the log; repeated until it is done."""

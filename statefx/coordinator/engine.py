@@ -37,6 +37,8 @@ class Engine(Protocol):
             Infrastructure; the attempt may be tried again.
         RenewInputError
             Infrastructure; it may be tried again over a newly planned input only.
+        TransactionError
+            Trying again would not help.
         StoppedError
             The query is being stopped.
         """

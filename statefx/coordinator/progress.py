@@ -24,6 +24,8 @@ class TransactionProgress:
     Attributes
     ----------
     txid, attempt : int
+    input_rows : int
+        Rows of all raw DataFrames.
     rows : Mapping[str, int]
         Rows that each bolt received.
     keys : Mapping[str, int]
@@ -36,6 +38,7 @@ class TransactionProgress:
 
     txid: int
     attempt: int
+    input_rows: int
     rows: Mapping[str, int]
     keys: Mapping[str, int]
     prepare_ms: float
@@ -48,7 +51,8 @@ class TransactionProgress:
             "txid": self.txid,
             "attempt": self.attempt,
             "timestamp": datetime.fromtimestamp(self.committed_at, UTC).isoformat(timespec="milliseconds"),
-            "numInputRows": dict(self.rows),
+            "numInputRows": self.input_rows,
+            "rows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
             "durationMs": {"prepare": round(self.prepare_ms, 3), "commit": round(self.commit_ms, 3)},
         }
@@ -75,6 +79,7 @@ class Progress:
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
         self._attempt: TransactionAttempt | None = None
         self._complete: Complete | None = None
+        self._input_rows = 0
         self._phase = "idle"
         self._began = self._decided = 0.0
         self._stuck: dict[str, Any] | None = None
@@ -85,10 +90,10 @@ class Progress:
             self._attempt, self._phase, self._complete = attempt, "PREPARING", None
             self._began = self.clock()
 
-    def acked(self, complete: Complete) -> None:
-        """All tasks have acked."""
+    def acked(self, complete: Complete, input_rows: int) -> None:
+        """All tasks have acked; `input_rows` came from the raw DataFrames."""
         with self._lock:
-            self._complete = complete
+            self._complete, self._input_rows = complete, input_rows
 
     def committing(self) -> None:
         """The decision is durable."""
@@ -116,6 +121,7 @@ class Progress:
             done = TransactionProgress(
                 txid,
                 attempt,
+                self._input_rows if self._complete else 0,
                 rows,
                 keys,
                 (self._decided - self._began) * 1000 if self._complete else 0.0,

@@ -24,7 +24,7 @@ def run_hooks(deployment: Deployment, order: HookOrder, task: Task) -> Report:
         return Report(*task, error.message, "fenced")
     except (BoltError, FailedException) as error:
         return Report(*task, error.message, "bolt")
-    except Exception as error:  # a provider's client raises what it likes
+    except Exception as error:  # noqa: BLE001 - a provider's client raises what it likes
         return Report(*task, f"{type(error).__name__}: {error}", "store")
     return Report(*task)
 

@@ -17,6 +17,7 @@ from statefx.errors import (
     CodecError,
     FailedException,
     FencedError,
+    SchemaError,
     StateClosedError,
     StateError,
     StatePhaseError,
@@ -184,7 +185,8 @@ class TaskRun:
             with self._hook("executeBatch"):
                 bolt.executeBatch(batch, self._collector)
             return
-        columns = [column.to_pylist() for column in batch.columns]
+        with self._hook("execute"):
+            columns = [_values(batch, position, source, edge) for position in range(batch.num_columns)]
         if self._state is not None and edge.grouping.kind == "fields":
             keys = [columns[batch.schema.get_field_index(name)] for name in edge.grouping.fields]
             with suppress(CodecError):  # a key that state can't hold matters only if the bolt uses it
@@ -242,6 +244,22 @@ class TaskRun:
 
     def _hook(self, name: str) -> Any:
         return hook(self.component, self.task, name, self.txid)
+
+
+def _values(batch: pa.RecordBatch, position: int, source: str, edge: Edge) -> list[Any]:
+    """Return a column as Python values."""
+    try:
+        values: list[Any] = batch.column(position).to_pylist()
+    except (UnicodeDecodeError, ValueError, OverflowError, pa.ArrowException) as error:
+        name = batch.schema.names[position]
+        raise SchemaError(
+            f"field {name!r} of stream {edge.stream!r} of {source!r} holds a value that Python can't: {error}. "
+            "Clean it up before the topology, or take whole batches with executeBatch",
+            component=edge.target,
+            stream=edge.stream,
+            field=name,
+        ) from error
+    return values
 
 
 def _tuple_maker(edge: Edge, source: str, schema: pa.Schema) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable
@@ -13,27 +12,21 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.engine import JobFailedError, RenewInputError, StoppedError
-from statefx.errors import BoltError, StatefxError
+from statefx.errors import StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.report import Report
 from statefx.runtime import restoring
 from statefx.spark.deadline import Deadline
+from statefx.spark.failures import meaning
 from statefx.spark.frames import Chain, keeps_shuffles, mapping
 from statefx.spark.worker import ORDER_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
 
-_BOLT = re.compile(
-    r"statefx\.errors\.BoltError: (bolt '(?P<component>[^']*)', task (?P<task>\d+), hook (?P<hook>\w+), "
-    r"transaction (?P<txid>\d+): (?P<cause>[^\n]*))"
-)
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
-_STATUS_LOOK_SECS = 0.005
-_STATUS_LOOKS = 2000
-_UNTOLD = (
-    "Spark's status store doesn't say whether a stage of the job had to be run again: spark.ui.retainedJobs and "
-    "spark.ui.retainedStages must not be small"
-)
+
+_STATUS_LOOKS = 500
+_STATUS_LOOK_SECS = 0.01
+_UNTOLD = "Spark's status store does not tell whether a stage of the job was run again"
 
 
 class SparkEngine:
@@ -156,37 +149,13 @@ class SparkEngine:
 
     def _translated(self, error: Exception, *, timed_out: bool) -> StatefxError:
         """Say what a failed job means."""
-        text = str(error)
-        if "java.lang.InterruptedException" in text:  # Spark's own query was stopped, by whoever
-            return StoppedError("the query was stopped")
-        found = _BOLT.search(text)
-        if found:
-            return BoltError(
-                found[1],
-                component=found["component"],
-                task=int(found["task"]),
-                hook=found["hook"],
-                txid=int(found["txid"]),
-                cause=found["cause"],
-            )
-        missing = _MISSING.search(text)
-        if missing:
-            return BoltError(
-                f"module {missing[1]!r} is not installed on the executors: install it there, or send it along with "
-                "spark.submit.pyFiles / SparkContext.addPyFile",
-                module=missing[1],
-            )
-        if timed_out:
+        found = meaning(error, local=str(self._context().master).startswith("local"))
+        if timed_out and isinstance(found, JobFailedError):
             return JobFailedError(
                 f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s)", timeout=True
             )
-        return JobFailedError(_first_lines(text))
+        return found
 
     def _context(self) -> Any:
         assert self._session is not None
         return self._session.sparkContext
-
-
-def _first_lines(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines[:3])[:600]

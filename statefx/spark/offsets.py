@@ -38,13 +38,23 @@ def read(folders: Folders, batch_id: int) -> str:
 
 
 def check(folders: Folders, state: LogState) -> None:
-    """Refuse a checkpoint whose Spark part was lost or belongs to another query; changes nothing.
+    """Refuse a checkpoint whose Spark part was lost, belongs to another query or is ahead; changes nothing.
 
     Raises
     ------
     CheckpointMismatchError
         Names both sides and the remedy.
     """
+    ahead = max(_numbers(os.path.join(folders.spark, "commits")), default=-1) + 1
+    if ahead > state.committed:
+        raise CheckpointMismatchError(
+            f"Spark's part of the checkpoint, {folders.spark}, has gone on to transaction {ahead}, but the transaction "
+            f"log in {folders.log} ends with transaction {state.committed}: it was lost, or replaced by an older copy. "
+            f"Restore {folders.log} and {folders.state}, or start with a new checkpointLocation (and an empty state).",
+            path=folders.log,
+            found=state.committed,
+            wanted=ahead,
+        )
     known = _known(state)
     if not known:
         return
@@ -80,6 +90,14 @@ def _known(state: LogState) -> list[StreamInput]:
     """Inputs that the log can vouch for, by batch id."""
     given = [state.previous_input, state.last_input, *(entry.input for entry in state.in_flight)]
     return [source for source in given if isinstance(source, StreamInput)]
+
+
+def _numbers(folder: str) -> list[int]:
+    """Return the batches that one of Spark's logs holds."""
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdecimal()]
+    except FileNotFoundError:
+        return []
 
 
 def _path(folders: Folders, batch_id: int) -> str:

@@ -7,7 +7,7 @@ import os
 import platform
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +41,25 @@ def check_bolts(topology: Topology) -> None:
                 f"bolt {component.id!r} can't be sent to the executors ({type(error).__name__}: {error}): make "
                 "connections, locks and files in open(), not in __init__",
                 component=component.id,
+            ) from error
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of the user's own that can't be sent to executors; bolts see them in ``context.config``.
+
+    Raises
+    ------
+    ConfigError
+        Names the key.
+    """
+    for key, value in settings.items():
+        try:
+            cloudpickle.dumps(value)  # type: ignore[no-untyped-call]  # pyspark leaves it so
+        except Exception as error:
+            raise ConfigError(
+                f"setting {key!r} can't be sent to the executors ({type(error).__name__}: {error}): give plain data, "
+                "which pickle can take",
+                key=key,
             ) from error
 
 

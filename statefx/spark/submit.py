@@ -20,8 +20,8 @@ from statefx.errors import ConfigError, TopologyError
 from statefx.spark import offsets
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
-from statefx.spark.frames import unite
-from statefx.spark.preflight import check_bolts, check_executors
+from statefx.spark.frames import Router, unite
+from statefx.spark.preflight import check_bolts, check_executors, check_settings
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import stop_on_sigterm
@@ -84,12 +84,15 @@ def submit(
     _check_inputs(streaming, trigger, batchId)
     arguments = check_trigger(trigger, settings.state_checkpoint_interval_ms) if streaming else {}
     check_bolts(topology)
+    check_settings(settings.mapping())
     run = _Run(session, topology, settings, Folders(checkpoint.local_path(checkpointLocation)), streaming)
     log = run.take(adopt)
     coordinator, engine = run.assemble(log)
     feed: Feed
     if streaming:
-        feed = StreamFeed(run.frame, run.folders, arguments, f"{topology.name}-{log.state.lineage[:8]}", coordinator, engine)
+        feed = StreamFeed(
+            run.frame, run.folders, arguments, f"{topology.name}-{log.state.lineage[:8]}", coordinator, engine
+        )
     else:
         feed = BatchFeed(run.frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator)
@@ -113,6 +116,7 @@ class _Run:
         self._plan = compile_plan(topology)
         self.folders = folders
         self.frame = unite({c.id: c.dataframe for c in topology.components if c.is_stream})
+        Router(self._plan, self.frame)  # what Spark can't route is refused before the checkpoint is touched
 
     def take(self, adopt: str | None) -> TransactionLog:
         """Check that the checkpoint fits, and only then take a generation on it."""

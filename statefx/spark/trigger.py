@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
 from statefx.errors import ConfigError
 
 _FORMS = '{"processingTime": "5 seconds"}, {"availableNow": True} or {"once": True}'
@@ -23,8 +27,22 @@ def check_trigger(trigger: Mapping[str, Any] | None, interval_ms: int) -> dict[s
     if not isinstance(trigger, Mapping) or len(trigger) != 1:
         raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
     kind, value = next(iter(trigger.items()))
-    if (kind == "processingTime" and isinstance(value, str) and value.strip()) or (
-        kind in ("availableNow", "once") and value is True
-    ):
+    if kind in ("availableNow", "once") and value is True:
+        return {kind: value}
+    if kind == "processingTime" and isinstance(value, str) and value.strip():
+        _check_interval(value)
         return {kind: value}
     raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
+
+
+def _check_interval(text: str) -> None:
+    """Refuse what Spark would refuse only when its query begins."""
+    context = SparkContext._active_spark_context
+    assert context is not None
+    jvm: Any = context._jvm
+    try:
+        jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(text)
+    except (PySparkException, Py4JError) as error:
+        raise ConfigError(
+            f"trigger: {text!r} is no interval; write it as in {{'processingTime': '5 seconds'}}", value=text
+        ) from error

@@ -121,7 +121,7 @@ class SteppedProvider(StateProvider):
             with self._steps.around(f"delete {name}"):
                 unlink(path, **named)
 
-        os.unlink = step  # type: ignore[assignment]
+        os.unlink = step
         try:
             yield
         finally:

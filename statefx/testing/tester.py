@@ -417,8 +417,8 @@ class _Scratch:
 class _Watched(Progress):
     complete: Complete | None = None
 
-    def acked(self, complete: Complete) -> None:
-        super().acked(complete)
+    def acked(self, complete: Complete, input_rows: int) -> None:
+        super().acked(complete, input_rows)
         self.complete = complete
 
 

@@ -144,9 +144,7 @@ def test_a7_each_record_is_durable_before_what_it_stands_for_is_done(place: Path
         for moment in moments:
             tester.when(moment, lambda moment=moment: look(moment))
         tester.send(lines("a"))
-        assert seen == dict(
-            zip(moments, ((0, ["PREPARING(1, 0)"]), (0, ["COMMITTING(1, 0)"]), (1, [])), strict=True)
-        )
+        assert seen == dict(zip(moments, ((0, ["PREPARING(1, 0)"]), (0, ["COMMITTING(1, 0)"]), (1, [])), strict=True))
 
 
 def test_a7_an_ack_of_another_attempt_is_ignored_and_logged(place: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -263,7 +263,7 @@ class TestDamage:
             assert len(image(store)) == 5000
             assert set(image(store).values()) == {b"1"}
             store.close()
-            (place(site) / "damaged").unlink(missing_ok=True)
+            (place(site) / "damaged").unlink()
 
     def test_a_reader_keeps_its_files_when_the_copy_is_replaced(self, site: Site) -> None:
         versions = history(site, 2)

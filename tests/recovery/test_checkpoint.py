@@ -17,7 +17,7 @@ from statefx.errors import (
     StateCorruptedError,
 )
 from statefx.testing import Crash, TopologyTester, rows
-from tests.testing.topologies import Count, Driver, Split, Total, lines, totals, word_count, words
+from tests.testing.topologies import SMALL, Count, Driver, Split, Total, lines, totals, word_count, words
 
 WORK = [lines("to be or not to be"), lines("that is the question")]
 
@@ -54,12 +54,16 @@ class Stateless(BasicBolt):
     ("topology", "config", "says"),
     [
         (built(count(3)), {}, r"'count' has parallelism 3.*written with 2: go back to 2"),
-        (built(count()), {"topology.state.provider": "rocksdb"}, r"provider 'rocksdb'.*written with 'memory'"),
+        (built(count()), {"topology.state.provider": "rocksdb"}, r"provider 'rocksdb'.*written with 'statefx_memory:"),
         (built(count(bolt=CountTwo())), {}, r"'count' has stateVersion 2.*written with 1"),
         (built(), {}, r"holds state of bolt 'count', which the topology no longer has.*bring it back"),
         (built(count(id="counts")), {}, r"holds state of bolt 'count'"),
         (built(count(bolt=Stateless())), {}, r"or which is no longer stateful"),
-        (built(count(), name="other"), {}, r"is of topology 'word-count', this one has 'other'.*own checkpointLocation"),
+        (
+            built(count(), name="other"),
+            {},
+            r"is of topology 'word-count', this one has 'other'.*own checkpointLocation",
+        ),
         (built(count(), streaming=False), {}, r"is of kind of input 'stream', this one has 'batch'"),
     ],
 )
@@ -100,7 +104,7 @@ def test_stateless_bolts_may_come_and_go(place: Path) -> None:
         more = built(count(), lambda b: b.setBolt("echo", Stateless(), 3).shuffleGrouping("count"))
         tester = driver.start(more)
         tester.send(WORK[1])
-        assert sorted(word for (word,) in tester.emitted("echo")) == sorted("that is the question".split())
+        assert sorted(word for (word,) in tester.emitted("echo")) == sorted(["that", "is", "the", "question"])
         tester = driver.start()
         tester.send(lines("be"))
         assert tester.state("count") == words([*WORK, lines("be")])
@@ -186,7 +190,7 @@ def moved(place: Path, provider: str = "memory") -> Driver:
 def test_a_checkpoint_found_elsewhere_is_refused_until_the_caller_says_why(place: Path) -> None:
     with moved(place) as driver:
         before = content(driver.folder)
-        with pytest.raises(CheckpointMismatchError, match="adopt='move'.*adopt='fork'"):
+        with pytest.raises(CheckpointMismatchError, match=r"adopt='move'.*adopt='fork'"):
             driver.start(totals())
         assert content(driver.folder) == before
 
@@ -204,8 +208,6 @@ def test_a_moved_checkpoint_goes_on_with_its_lineage(place: Path, provider: str)
 
 def test_a_fork_and_its_original_go_on_independently(place: Path, provider: str) -> None:
     """On one machine, with caches of one another's past, snapshots and sweeps on both sides."""
-    from tests.recovery.test_faults import SMALL
-
     with Driver(place, provider, "original") as original:
         tester = original.start(totals(), limits=SMALL)
         for work in WORK * 2:

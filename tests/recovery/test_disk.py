@@ -97,4 +97,3 @@ def test_a_log_that_can_not_be_written_ends_the_driver_and_the_next_goes_on(
         commits = [entry[1:3] for entry in driver.journal if entry[0] == "commit"]
         assert sorted({txid for txid, _ in commits}) == [1, 2, 3]
         assert len(set(commits)) == 3, "each in one attempt"
-

@@ -37,31 +37,35 @@ def moments(place: Path) -> list[str]:
 
 
 def test_a_driver_that_was_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(place: Path) -> None:
-    """The new driver starts, recovers and commits in the middle of the old one's transaction."""
     for n, moment in enumerate(moments(place)):
         with Driver(place, name=f"checkpoint-{n}") as driver:
-            old = driver.start(totals())
-            old.send(lines("a b"))
-            new: list[TopologyTester] = []
+            replace_at(driver, moment)
 
-            def take_over() -> None:
-                new.append(driver.start(totals()))
-                new[0].run([lines("a b"), lines("b c")])
-                new[0].send(lines("from the new one"))
 
-            old.when(moment, take_over)
-            if moment == "after COMMITTED(2)":
-                old.send(lines("b c"))
-            else:
-                with pytest.raises(FencedError):
-                    old.send(lines("b c"))
-            with pytest.raises(StatefxError):
-                old.send(lines("from the old one"))
-            assert new[0].txid == 3
-            expected = words([lines("a b"), lines("b c"), lines("from the new one")])
-            assert new[0].state("count") == expected, moment
-            new[0].send(lines("more"))
-            assert driver.start(totals()).state("count") == {**expected, "more": 1}
+def replace_at(driver: Driver, moment: str) -> None:
+    """Start a new driver, which recovers and commits, in the middle of the old one's second transaction."""
+    old = driver.start(totals())
+    old.send(lines("a b"))
+    new: list[TopologyTester] = []
+
+    def take_over() -> None:
+        new.append(driver.start(totals()))
+        new[0].run([lines("a b"), lines("b c")])
+        new[0].send(lines("from the new one"))
+
+    old.when(moment, take_over)
+    if moment == "after COMMITTED(2)":
+        old.send(lines("b c"))
+    else:
+        with pytest.raises(FencedError):
+            old.send(lines("b c"))
+    with pytest.raises(StatefxError):
+        old.send(lines("from the old one"))
+    assert new[0].txid == 3
+    expected = words([lines("a b"), lines("b c"), lines("from the new one")])
+    assert new[0].state("count") == expected, moment
+    new[0].send(lines("more"))
+    assert driver.start(totals()).state("count") == {**expected, "more": 1}
 
 
 def test_a_driver_that_was_replaced_while_idle_is_fenced_by_its_next_record(place: Path, provider: str) -> None:
@@ -116,7 +120,7 @@ def test_a_transaction_that_is_committing_is_never_rolled_back(place: Path) -> N
             tester.send(lines("a"))
         assert status[0]["phase"] == "COMMITTING"
         stuck = status[0]["stuck"]
-        assert stuck["phase"] == "commit" and stuck["txid"] == 1
+        assert (stuck["phase"], stuck["txid"]) == ("commit", 1)
         assert stuck["since"] == 0.0, "since when it first failed, not since the last try"
         assert "RuntimeError: the mail server is down" in stuck["reason"]
         assert tester.steps[-1] == "after commit hooks witness/0 for 1"
@@ -310,7 +314,8 @@ def test_state_cannot_be_changed_in_preCommit(place: Path) -> None:  # noqa: N80
         reasons: list[str] = []
         tester.when("pause", lambda: reasons.append(tester.status["stuck"]["reason"]))
         tester.send(lines("a"))
-        assert "hook preCommit" in reasons[0] and "put on a read-only view of state" in reasons[0]
+        assert "hook preCommit" in reasons[0]
+        assert "put on a read-only view of state" in reasons[0]
         assert tester.state("puts") == {"seen": 1}
 
 

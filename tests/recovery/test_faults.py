@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from statefx import TopologyBuilder
-from statefx.coordinator.coordinator import SnapshotPolicy
-from statefx.testing import Limits, rows
+from statefx.testing import rows
 from statefx.testing.faults import (
     Doubled,
     Echo,
@@ -24,10 +23,9 @@ from statefx.testing.faults import (
     Zombie,
 )
 from statefx.topology.plan import compile_plan
-from tests.testing.topologies import Count, Driver, Split, Total, lines, totals, word_count, words
+from tests.testing.topologies import SMALL, Count, Driver, Split, Total, lines, totals, word_count, words
 
 WORK = [lines("to be or not to be", "that is the question"), lines("to sleep", "to dream"), lines(), lines("no more")]
-SMALL = Limits(SnapshotPolicy(files=2, min_bytes=0), fold_after=10, sweep_every=1, min_age_secs=0.0)
 
 HARMLESS: list[Fault] = [
     Rerun("split"),
@@ -118,9 +116,7 @@ def test_a_task_whose_ack_is_the_first_runs_and_whose_barrier_is_the_seconds_is_
         assert tester.state("total")["total"] == tester.state("other")["total"] == 4
 
 
-def test_a_zombie_that_goes_on_in_the_middle_of_a_later_transaction_changes_nothing(
-    place: Path, provider: str
-) -> None:
+def test_a_zombie_that_goes_on_in_the_middle_of_a_later_transaction_changes_nothing(place: Path, provider: str) -> None:
     """It prepares beside the attempts that follow, under a token that nobody names."""
     for executed, later in itertools.product((True, False), (1, 2)):
         with Driver(place, provider, f"{executed}-{later}") as driver:

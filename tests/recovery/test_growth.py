@@ -102,9 +102,7 @@ def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
     from statefx.coordinator import reading
 
     with Driver(place) as driver:
-        tester = driver.start(
-            limits=Limits(SnapshotPolicy(files=1, min_bytes=0), min_age_secs=0.0, sweep_every=1000)
-        )
+        tester = driver.start(limits=Limits(SnapshotPolicy(files=1, min_bytes=0), min_age_secs=0.0, sweep_every=1000))
         for _ in range(3):
             tester.send(lines("a"))
         original, late = reading.look, [True]

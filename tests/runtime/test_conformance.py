@@ -46,7 +46,7 @@ def sent_by(slot: Slot, batches: list[Any]) -> list[tuple[int, wire.Address, byt
 FIRST = Order(TransactionAttempt(1, 0), 1)
 
 
-def test_b1_no_tuple_before_initState(place: Path) -> None:
+def test_b1_no_tuple_before_the_state(place: Path) -> None:
     with Driver(place) as driver:
         tester = driver.start(witnessed())
         for n in range(3):
@@ -75,7 +75,7 @@ def _version(ack: Ack) -> Version:
     return Version(ack.attempt.txid, ack.token)
 
 
-def test_b2_prepare_before_initState_is_refused(place: Path) -> None:
+def test_b2_prepare_before_the_state_is_refused(place: Path) -> None:
     made = deployment(place, witnessed(), journal=[])
     run = TaskRun(made, FIRST, "witness", 0, "t" * 32, None)  # type: ignore[arg-type]
     with pytest.raises(AssertionError):
@@ -162,7 +162,7 @@ def test_b4_a_hook_that_raises_in_a_phase_that_is_repeated_is_named_in_the_statu
 
 
 @pytest.mark.parametrize("hook", ["open", "initState", "execute", "finishBatch", "prePrepare"])
-def test_b4_FailedException_in_any_hook_fails_the_transaction_and_not_the_query(place: Path, hook: str) -> None:
+def test_b4_a_failed_exception_in_any_hook_fails_the_transaction_and_not_the_query(place: Path, hook: str) -> None:
     with Driver(place) as driver:
         driver.config["failing"] = {hook: [FailedException("the feed is stale")] * 2}
         tester = driver.start(witnessed())
@@ -295,9 +295,13 @@ class Upper(BasicBolt):
 def test_b10_a_topology_that_is_wired_wrong_is_refused_before_anything_runs(declare: Any, names: str) -> None:
     builder = TopologyBuilder("wrong")
     builder.setStream("lines", rows("value string"))
-    with pytest.raises(TopologyError, match=names):
+
+    def build() -> None:
         declare(builder)
         builder.createTopology()
+
+    with pytest.raises(TopologyError, match=names):
+        build()
 
 
 def test_hooks_that_fail_on_one_task_are_repeated_on_that_task_alone(place: Path) -> None:

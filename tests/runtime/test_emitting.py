@@ -62,7 +62,10 @@ BATCH = pa.schema([("word", pa.string()), ("count", pa.int64())])
         (lambda c: c.emit(("a",)), r"emitted 1 values on stream 'default', which has 2 fields: word, count"),
         (lambda c: c.emit(("a", 1, 2)), r"emitted 3 values"),
         (lambda c: c.emit(("a", 1), stream="adise"), r"stream 'adise'.*declared are \['aside', 'default'\]"),
-        (lambda c: c.emitBatch(pa.record_batch([[1]], ["n"])), r"emitted a batch on stream 'default'.*fields are \['n'\]"),
+        (
+            lambda c: c.emitBatch(pa.record_batch([[1]], ["n"])),
+            r"emitted a batch on stream 'default'.*fields are \['n'\]",
+        ),
         (lambda c: c.emitBatch(pa.record_batch([["a"], [2**40]], schema=BATCH)), r"emitted a batch.*1099511627776"),
         (lambda c: c.emitBatch(pa.record_batch([[1]], ["n"]), stream="no"), r"stream 'no'"),
     ],

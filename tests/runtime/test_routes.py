@@ -187,7 +187,8 @@ def test_several_output_streams_one_of_them_unread(place: Path) -> None:
 
     tester = run(place, built(declare))
     assert sources(tester) == {("fan", "default"): 50, ("fan", "odd"): 50}
-    assert tester.state("seen")["rows", 1] and all(row[3] % 2 == 0 for row in tester.state("seen")["rows", 1])
+    assert tester.state("seen")["rows", 1]
+    assert all(row[3] % 2 == 0 for row in tester.state("seen")["rows", 1])
     assert len(tester.emitted("fan", "all")) == 200, "seen by a test, read by no bolt"
 
 
@@ -240,7 +241,8 @@ def test_a_stream_read_at_a_late_level(place: Path) -> None:
     def declare(b: TopologyBuilder) -> None:
         b.setBolt("first", Pass(), 2).fieldsGrouping("numbers", "key")
         b.setBolt("second", Pass(), 2).fieldsGrouping("first", "key")
-        b.setBolt("seen", Seen(), 3).fieldsGrouping("second", "key").fieldsGrouping("numbers", "key").allGrouping("more")
+        seen = b.setBolt("seen", Seen(), 3)
+        seen.fieldsGrouping("second", "key").fieldsGrouping("numbers", "key").allGrouping("more")
 
     tester = run(place, built(declare, ("numbers", "more")), {"numbers": ROWS, "more": ROWS[:10]})
     assert sources(tester) == {("second", "default"): 100, ("numbers", "default"): 100, ("more", "default"): 30}
@@ -268,7 +270,7 @@ def test_a_bolt_that_keeps_state_in_whole_batches(place: Path) -> None:
     tester = run(place, built(declare), times=3)
     expected = {key: 3 * sum(n for k, n in ROWS if k == key) for key, _ in ROWS}
     assert tester.state("sums") == expected
-    assert sorted(tester.emitted("sums"))[-1] == ("key-6", expected["key-6"])
+    assert max(tester.emitted("sums")) == ("key-6", expected["key-6"])
 
 
 class Sums(Stateful, BatchBolt):

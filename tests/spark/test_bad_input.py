@@ -130,8 +130,8 @@ def test_a_bolt_that_can_t_be_pickled(spark, batch, place):
 def test_a_stream_of_maps_only(spark, place):
     builder = TopologyBuilder("maps")
     builder.setStream("maps", spark.sql("select map('a', 1) as m"))
-    builder.setStream("more", spark.sql("select map('a', 1) as m"))
-    builder.setBolt("split", Split()).shuffleGrouping("maps").shuffleGrouping("more")
+    for name in ("one", "two"):
+        builder.setBolt(name, Split()).shuffleGrouping("maps")
     before = listing(place)
     with pytest.raises(TopologyError, match="Spark hashes no maps; add a column"):
         submit(builder.createTopology(), spark, place / "ck")
@@ -236,7 +236,7 @@ def test_a_damaged_log(spark, stream, checkpoint):
 def test_a_copy_beside_the_original(spark, stream, checkpoint):
     copy = checkpoint.with_name("copy")
     shutil.copytree(checkpoint, copy)
-    error = refused(spark, word_count(stream), copy, CheckpointMismatchError, 'adopt="move".*adopt="fork"')
+    error = refused(spark, word_count(stream), copy, CheckpointMismatchError, "adopt='move'.*adopt='fork'")
     assert str(checkpoint) in error.message
     run(word_count(stream), spark, copy, trigger={"availableNow": True}, adopt="fork")
     assert state(copy, "count") == {"x": 2, "y": 1}

@@ -145,5 +145,5 @@ def test_diamond_fan_out_and_skipped_levels(spark, place):
         assert Counter(row for task in tasks for row in task) == Counter({row: copies * times for row in ROWS})
         assert not {row[0] for row in tasks[0]} & {row[0] for row in tasks[1]}
         assert state(place / "ck", "sum") == {"total": 3 * times * sum(n for _, n in ROWS)}
-    assert query.lastProgress["numInputRows"]["join"] == copies * len(ROWS)
+    assert query.lastProgress["rows"]["join"] == copies * len(ROWS)
     assert state(place / "ck", "total")["total"] == 9 * sum(n for _, n in ROWS)

@@ -25,7 +25,7 @@ def test_a_file_stream_in_several_transactions(spark, place, provider):
         for kind in ("PREPARING", "COMMITTING", "COMMITTED")
     ]
     assert [done["txid"] for done in query.recentProgress] == [1, 2, 3, 4]
-    assert query.lastProgress["numInputRows"] == {"split": 50, "count": 200}
+    assert query.lastProgress["rows"] == {"split": 50, "count": 200}
     assert query.lastProgress["stateKeysChanged"] == {"count": 10}
     assert query.exception() is None
     assert not query.isActive
@@ -91,7 +91,7 @@ def test_a_batch_without_rows_is_a_transaction(spark, place):
     none = spark.createDataFrame([], "value string")
     query = run(word_count(none), spark, place / "ck")
     assert query.lastProgress["txid"] == 1
-    assert query.lastProgress["numInputRows"] == {"split": 0, "count": 0}
+    assert query.lastProgress["rows"] == {"split": 0, "count": 0}
     assert state(place / "ck", "count") == {}
     run(word_count(spark.createDataFrame([("a",)], "value string")), spark, place / "ck")
     assert state(place / "ck", "count") == {"a": 1}

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,9 +71,8 @@ def test_steps_are_what_crash_at_counts(place: Path) -> None:
             "before COMMITTED(1)", "after COMMITTED(1)",
         ]  # fmt: skip
     for n in (1, 4, len(steps)):
-        with Driver(place, name=str(n)) as driver:
-            with pytest.raises(Crash, match=f"^{steps[n - 1].replace('(', '.').replace(')', '.')}$"):
-                driver.start(totals(), crash_at=n).send(lines("a"))
+        with Driver(place, name=str(n)) as driver, pytest.raises(Crash, match=f"^{re.escape(steps[n - 1])}$"):
+            driver.start(totals(), crash_at=n).send(lines("a"))
 
 
 def test_faults_strike_once(place: Path) -> None:

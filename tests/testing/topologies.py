@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, Topology, TopologyBuilder
-from statefx.testing import TopologyTester, rows
+from statefx.coordinator.coordinator import SnapshotPolicy
+from statefx.testing import Limits, TopologyTester, rows
 
 Lines = Mapping[str, Sequence[tuple[str]]]
+
+REFERENCES = {"memory": "statefx_memory:MemoryStateProvider", "rocksdb": "statefx_rocksdb:RocksDbStateProvider"}
+"""Looking a provider up by its name takes longer than a transaction, and these tests start thousands of drivers."""
 
 
 class Split(BasicBolt):
@@ -65,6 +69,10 @@ class Total(Stateful, BatchBolt):
         journal.append((what, txid, self.context.attempt, self.state.get("txid", 0)))
 
 
+SMALL = Limits(SnapshotPolicy(files=2, min_bytes=0), fold_after=10, sweep_every=1, min_age_secs=0.0)
+"""A snapshot every other transaction, a sweep in each."""
+
+
 def word_count(parallelism: int = 2, name: str = "word-count") -> Topology:
     """Lines are split into words, which are counted."""
     builder = TopologyBuilder(name)
@@ -108,7 +116,7 @@ class Driver:
         self.folder = place / name
         self.cache = place / "cache"
         self.journal: list[tuple[Any, ...]] = []
-        self.config: dict[str, Any] = {"topology.state.provider": provider, "journal": self.journal}
+        self.config: dict[str, Any] = {"topology.state.provider": REFERENCES[provider], "journal": self.journal}
         self._made: list[TopologyTester] = []
 
     def start(self, topology: Topology | None = None, **arguments: Any) -> TopologyTester:

@@ -1,0 +1,78 @@
+"""What the failure of a Spark job means: a bolt's error, a lost machine, a stop, or a mistake."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PythonException
+
+from statefx.coordinator.engine import JobFailedError, StoppedError
+from statefx.errors import BoltError, StatefxError, TransactionError
+
+_BOLT = re.compile(
+    r"statefx\.errors\.BoltError: (bolt '(?P<component>[^']*)', task (?P<task>\d+), hook (?P<hook>\w+), "
+    r"transaction (?P<txid>\d+): (?P<cause>[^\n]*))"
+)
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
+_LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", re.MULTILINE)
+_SHOWN = 600
+
+
+def meaning(error: Exception, *, local: bool) -> StatefxError:
+    """Return the error that a failed job amounts to.
+
+    Parameters
+    ----------
+    error : Exception
+        From PySpark or py4j.
+    local : bool
+        The workers run on the driver's machine, with its Python.
+
+    Returns
+    -------
+    StatefxError
+        BoltError; StoppedError; JobFailedError for what may be tried again; else TransactionError.
+    """
+    text = str(error)
+    if "java.lang.InterruptedException" in text:  # Spark's own query was stopped, by whoever
+        return StoppedError("the query was stopped")
+    found = _BOLT.search(text)
+    if found:
+        return BoltError(
+            found[1],
+            component=found["component"],
+            task=int(found["task"]),
+            hook=found["hook"],
+            txid=int(found["txid"]),
+            cause=found["cause"],
+        )
+    missing = _MISSING.search(text)
+    if missing:
+        return TransactionError(_missing(missing[1], local=local), module=missing[1])
+    program = _NO_PROGRAM.search(text)
+    if program:
+        return TransactionError(f"Spark can't start Python workers ({program[0]}): is PYSPARK_PYTHON right?")
+    if isinstance(error, PythonException):
+        return TransactionError(f"a Python function of the job failed: {last_line(text)}")
+    return JobFailedError(last_line(text))
+
+
+def _missing(module: str, *, local: bool) -> str:
+    if local:
+        return (
+            f"module {module!r} can't be imported by Spark's workers: they look along PYTHONPATH and the installed "
+            "packages, not in the folder of your script; install it, or add its folder to PYTHONPATH"
+        )
+    return (
+        f"module {module!r} is not installed on the executors: install it there, or send it along with "
+        "spark.submit.pyFiles / SparkContext.addPyFile"
+    )
+
+
+def last_line(text: str) -> str:
+    """Return the line of a long trace that says what went wrong: a Python traceback's last, else the first."""
+    lines = _LAST_LINE.findall(text)
+    if "Traceback (most recent call last)" in text and lines:
+        return str(lines[-1])[:_SHOWN]
+    return " ".join(line.strip() for line in text.splitlines()[:3] if line.strip())[:_SHOWN]

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statefx.errors import StateCorruptedError
+from statefx.state.changelog import Changelog
+from statefx.state.materialisation import MaterialisationCache
+from statefx.state.store import EMPTY, Namespace, StateContext, Version
+
+NAMESPACE = Namespace("lineage", "count", 0)
+
+
+@pytest.fixture
+def changelog(tmp_path: Path) -> Changelog:
+    return Changelog(NAMESPACE, str(tmp_path / "state" / "count" / "0"))
+
+
+@pytest.fixture
+def versions(changelog: Changelog) -> list[Version]:
+    versions = [EMPTY]
+    for txid in range(1, 4):
+        artefact = changelog.prepare(txid, 1, versions[-1], [(b"a", b"%d" % txid), (b"k%d" % txid, b"")])
+        versions.append(artefact.identity.version)
+    return versions
+
+
+def context(changelog: Changelog, version: Version, generation: int = 1, read_only: bool = False) -> StateContext:
+    return StateContext(generation, version, changelog.folder, "", read_only=read_only)
+
+
+@pytest.mark.parametrize("limit_bytes", [None, 1 << 20])
+class TestSharing:
+    def test_stores_of_one_version_share(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        cache = MaterialisationCache(limit_bytes)
+        first = cache.lease(changelog, context(changelog, versions[2]))
+        assert cache.lease(changelog, context(changelog, versions[2])) is first
+
+    def test_nobody_reads_it_so_it_is_caught_up_in_place(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        cache = MaterialisationCache(limit_bytes)
+        first = cache.lease(changelog, context(changelog, versions[1]))
+        cache.release(first)
+        assert cache.lease(changelog, context(changelog, versions[3])).entries is first.entries
+
+    def test_somebody_reads_it_so_it_is_copied(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        cache = MaterialisationCache(limit_bytes)
+        first = cache.lease(changelog, context(changelog, versions[1]))
+        before = dict(first.entries)
+        assert cache.lease(changelog, context(changelog, versions[3])).entries[b"a"] == b"3"
+        assert first.entries == before
+
+    def test_it_is_never_taken_back(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        cache = MaterialisationCache(limit_bytes)
+        newest = cache.lease(changelog, context(changelog, versions[3]))
+        older = cache.lease(changelog, context(changelog, versions[1]))
+        assert older.version == versions[1]
+        assert older is not newest
+        assert cache.lease(changelog, context(changelog, versions[3])) is newest
+
+    def test_a_newer_generation_takes_it_over(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        cache = MaterialisationCache(limit_bytes)
+        cache.lease(changelog, context(changelog, versions[3]))
+        mine = cache.lease(changelog, context(changelog, versions[1], generation=2))
+        assert cache.lease(changelog, context(changelog, versions[1], generation=2)) is mine
+
+    def test_a_read_only_store_leaves_it_alone(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        cache = MaterialisationCache(limit_bytes)
+        shared = cache.lease(changelog, context(changelog, versions[1]))
+        cache.release(shared)
+        reader = cache.lease(changelog, context(changelog, versions[3], read_only=True))
+        assert reader.version == versions[3]
+        assert cache.lease(changelog, context(changelog, versions[1])) is shared
+
+    def test_another_lineage_in_the_folder_gets_its_own(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        cache = MaterialisationCache(limit_bytes)
+        cache.release(cache.lease(changelog, context(changelog, versions[3])))
+        other = Changelog(Namespace("another", "count", 0), changelog.folder)
+        assert cache.lease(other, context(changelog, EMPTY)).entries == {}
+
+    def test_damage_while_catching_up_is_not_remembered(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        cache = MaterialisationCache(limit_bytes)
+        cache.release(cache.lease(changelog, context(changelog, versions[1])))
+        [path] = Path(changelog.folder).glob(f"*{versions[3].token}*")
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(StateCorruptedError):
+            cache.lease(changelog, context(changelog, versions[3]))
+        path.write_bytes(content)
+        for version in (versions[1], versions[3]):
+            entries = cache.lease(changelog, context(changelog, version)).entries
+            assert entries.get(b"a", b"%d" % version.txid) == b"%d" % version.txid
+
+
+def test_partial_ones_of_all_folders_together_are_bounded(tmp_path: Path) -> None:
+    cache = MaterialisationCache(300_000)
+    for task in range(5):
+        changelog = Changelog(Namespace("lineage", "count", task), str(tmp_path / "state" / "count" / str(task)))
+        artefact = changelog.prepare(1, 1, EMPTY, [(b"%06d" % number, b"v" * 100) for number in range(500)])
+        cache.release(cache.lease(changelog, context(changelog, EMPTY)))
+        cache.release(cache.lease(changelog, context(changelog, artefact.identity.version)))
+    kept = list(cache._newest.values())
+    assert kept[-1].namespace.task == 4
+    assert sum(each.size_bytes for each in kept) <= 300_000

@@ -1,0 +1,259 @@
+"""A bolt that fails: what is said, what is rolled back, and that the next run goes on exactly."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, submit
+from statefx.errors import AttemptsExhaustedError, BoltError
+from tests.spark.bolts import Keep, Once, Pass
+from tests.spark.running import kept, kinds, reasons, records, run, state, wait_for
+
+pytestmark = pytest.mark.slow
+
+ROWS = [(number,) for number in range(10)]
+
+
+class Faulty(Stateful, BatchBolt):
+    """Adds up; the hook in which it fails, while `switch` is a file, is named by its content."""
+
+    outputFields = "total long"
+
+    def __init__(self, switch):
+        self.switch = switch
+
+    def fault(self, hook):
+        if Path(self.switch).exists() and Path(self.switch).read_text() == hook:
+            raise ValueError(f"no good in {hook}")
+
+    def open(self, context):
+        self.fault("open")
+
+    def initState(self, state):
+        self.state = state
+        self.fault("initState")
+
+    def execute(self, tup, collector):
+        self.add(tup.n)
+        if tup.n == 7:
+            self.fault("execute")
+
+    def add(self, number):
+        self.state.put("total", self.state.get("total", 0) + number)
+
+    def finishBatch(self, collector):
+        self.fault("finishBatch")
+
+    def prePrepare(self, txid):
+        self.fault("prePrepare")
+
+    def preCommit(self, txid):
+        self.fault("preCommit")
+
+    def preRollback(self):
+        self.fault("preRollback")
+
+    def close(self):
+        self.fault("close")
+
+
+class FaultyBatch(Faulty):
+    def executeBatch(self, batch, collector):
+        for number in batch.column(0).to_pylist():
+            self.add(number)
+        self.fault("executeBatch")
+
+
+def topology_of(spark, bolt, rows=ROWS):
+    builder = TopologyBuilder("faulty")
+    builder.setStream("numbers", spark.createDataFrame(rows, "n long"))
+    builder.setBolt("first", Pass("n long"), parallelism=2).shuffleGrouping("numbers")
+    builder.setBolt("faulty", bolt).globalGrouping("first")
+    return builder.createTopology()
+
+
+HOOKS = ["open", "initState", "execute", "executeBatch", "finishBatch", "prePrepare"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_that_raises_ends_the_query_and_the_next_run_goes_on(spark, place, hook):
+    switch = place / "switch"
+    topology = topology_of(spark, (FaultyBatch if hook == "executeBatch" else Faulty)(str(switch)))
+    run(topology, spark, place / "ck")
+    switch.write_text(hook)
+    query = submit(topology, spark, place / "ck")
+    with pytest.raises(BoltError, match=f"bolt 'faulty', task 0, hook {hook}, transaction 2: .*no good in {hook}") as caught:
+        query.awaitTermination(120)
+    error = caught.value
+    assert (error.component, error.task, error.hook, error.txid) == ("faulty", 0, hook, 2)
+    assert query.exception() is error
+    assert query.status["message"] == error.message
+    assert pickle.loads(pickle.dumps(error)).txid == 2
+    assert state(place / "ck", "faulty") == {"total": 45}
+    assert kinds(place / "ck")[-2:] == [("PREPARING", 2, 0), ("ROLLED_BACK", 2, 0)]
+    switch.unlink()
+    run(topology, spark, place / "ck")
+    assert state(place / "ck", "faulty") == {"total": 90}
+    assert kinds(place / "ck")[-3:] == [("PREPARING", 2, 1), ("COMMITTING", 2, 1), ("COMMITTED", 2, None)]
+
+
+def test_pre_commit_is_repeated_until_it_succeeds_and_the_status_says_so(spark, place):
+    switch = place / "switch"
+    topology = topology_of(spark, Faulty(str(switch)))
+    switch.write_text("preCommit")
+    query = submit(topology, spark, place / "ck")
+    stuck = wait_for(lambda: query.status.get("stuck"), "the commit to be stuck")
+    assert (stuck["phase"], stuck["txid"]) == ("commit", 1)
+    assert "no good in preCommit" in stuck["reason"]
+    assert stuck["since"] > 0
+    query.stop(timeout=0.1)  # leaves it COMMITTING: it will be committed by whoever comes next
+    assert kinds(place / "ck")[-1][0] == "COMMITTING"
+    again = submit(topology, spark, place / "ck", batchId=1)  # comes back though the commit is still stuck
+    wait_for(lambda: again.status.get("stuck"), "the commit to be stuck again")
+    switch.unlink()
+    again.awaitTermination(120)
+    assert again.recoveries == [{"txid": 1, "rolled": "forward"}]
+    assert "stuck" not in again.status
+    assert state(place / "ck", "faulty") == {"total": 90}
+
+
+def test_pre_rollback_is_repeated_and_gives_up_in_the_end(spark, place):
+    class Both(Faulty):
+        def fault(self, hook):
+            if hook == "execute" and Path(self.switch).exists():
+                raise ValueError("no good")
+            super().fault(hook)
+
+    switch = place / "switch"
+    switch.write_text("preRollback")
+    topology = topology_of(spark, Both(str(switch)))
+    config = {"topology.transaction.attempts.max": 3}
+    query = submit(topology, spark, place / "ck", config=config)
+    with pytest.raises(AttemptsExhaustedError, match="rollback of transaction 1 failed 3 times: .*no good in preRollback"):
+        query.awaitTermination(120)
+    assert kinds(place / "ck")[-1] == ("PREPARING", 1, 0)
+    switch.unlink()
+    again = run(topology, spark, place / "ck", config)
+    assert again.recoveries == [{"txid": 1, "rolled": "back"}]
+    assert state(place / "ck", "faulty") == {"total": 45}
+
+
+def test_close_that_raises_changes_nothing(spark, place):
+    switch = place / "switch"
+    switch.write_text("close")
+    topology = topology_of(spark, Faulty(str(switch)))
+    for _ in range(2):
+        run(topology, spark, place / "ck")
+    assert state(place / "ck", "faulty") == {"total": 90}
+
+
+class Unwilling(StatefulBolt):
+    """Fails the transaction as long as `context.attempt` is below a number."""
+
+    def __init__(self, times, by="raise"):
+        self.times = times
+        self.by = by
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put("total", self.state.get("total", 0) + tup.n)
+        if self.context.attempt < self.times:
+            if self.by == "fail":
+                collector.fail(tup)
+            raise FailedException(f"not yet: {self.context.attempt}")
+
+
+@pytest.mark.parametrize("by", ["raise", "fail"])
+def test_failed_exception_fails_the_transaction_and_not_the_query(spark, place, by):
+    query = run(topology_of(spark, Unwilling(2, by)), spark, place / "ck")
+    assert query.lastProgress["attempt"] == 2
+    assert state(place / "ck", "faulty") == {"total": 45}
+    assert [("not yet" if by == "raise" else "failed") in reason for reason in reasons(place / "ck")] == [True, True]
+
+
+def test_failed_exception_for_ever_is_bounded(spark, place):
+    topology = topology_of(spark, Unwilling(9))
+    with pytest.raises(AttemptsExhaustedError, match=r"failed 2 times \(topology.transaction.attempts.max\).*not yet"):
+        run(topology, spark, place / "ck", {"topology.transaction.attempts.max": 2})
+    assert state(place / "ck", "faulty") == {}
+
+
+class Does(StatefulBolt):
+    """Does one thing with each tuple."""
+
+    outputFields = {"default": "n int, word string", "side": "n int"}
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put("seen", True)
+        self.thing(self.state, tup, collector)
+
+
+THINGS = [
+    (lambda state, tup, out: state.put("k", object()), "execute", r"CodecError: .*'k'.*object"),
+    (lambda state, tup, out: state.put(object(), 1), "execute", r"CodecError: .*object"),
+    (lambda state, tup, out: state.put(float("nan"), 1), "execute", r"CodecError: .*nan"),
+    (lambda state, tup, out: out.emit((1, 2)), "emit", r"SchemaError: bolt 'faulty' emitted 2 \(int\).*`word string`"),
+    (lambda state, tup, out: out.emit((2**31, "x")), "emit", r"SchemaError: bolt 'faulty' emitted 2147483648 .*`n int`"),
+    (lambda state, tup, out: out.emit((1.5, "x")), "emit", r"SchemaError: .*emitted 1.5 \(float\).*`n int`"),
+    (lambda state, tup, out: out.emit((1,)), "execute", r"SchemaError: .*emitted 1 values .*2 fields: n, word"),
+    (lambda state, tup, out: out.emit(5), "execute", r"(SchemaError|TypeError): .*5|int"),
+    (lambda state, tup, out: out.emit((1,), stream="sid"), "execute", r"SchemaError: .*'sid'.*\['default', 'side'\]"),
+    (lambda state, tup, out: out.emit((1,), stream="side"), "execute", r"BoltError: .*directGrouping: name the task"),
+    (lambda state, tup, out: out.emit((1,), stream="side", task=2), "execute", r"task 2 of .*has tasks 0\.\.1"),
+    (lambda state, tup, out: tup.nosuch, "execute", r"AttributeError: .*\(n\).* no attribute 'nosuch'"),
+    (lambda state, tup, out: tup["nosuch"], "execute", r"KeyError: .*no field 'nosuch'; the fields are n"),
+    (lambda state, tup, out: exit(3), "execute", r"SystemExit"),
+]
+
+
+@pytest.mark.parametrize(("thing", "hook", "words"), THINGS, ids=[words[:40] for _, _, words in THINGS])
+def test_what_a_bolt_must_not_do(spark, place, thing, hook, words):
+    builder = TopologyBuilder("does")
+    builder.setStream("numbers", spark.createDataFrame([(1,)], "n long"))
+    builder.setBolt("faulty", Does(thing)).globalGrouping("numbers")
+    builder.setBolt("words", Keep()).shuffleGrouping("faulty")
+    builder.setBolt("side", Keep(), parallelism=2).directGrouping("faulty", stream="side")
+    with pytest.raises(BoltError, match=f"bolt 'faulty', task 0, hook {hook}, transaction 1: .*{words}"):
+        run(builder.createTopology(), spark, place / "ck")
+    assert state(place / "ck", "faulty") == {}
+    assert kinds(place / "ck") == [("PREPARING", 1, 0), ("ROLLED_BACK", 1, 0)]
+
+
+class Twofold(BasicBolt):
+    """Raises in one of its tasks, once."""
+
+    outputFields = "n long"
+
+    def __init__(self, once):
+        self.once = once
+
+    def execute(self, tup, collector):
+        collector.emit((tup.n,))
+        if tup.n == 3 and self.once:
+            raise FailedException("one of two tasks")
+
+
+def test_a_stateless_bolt_s_failure_takes_all_of_the_transaction_back(spark, place):
+    builder = TopologyBuilder("twofold")
+    builder.setStream("numbers", spark.createDataFrame(ROWS, "n long"))
+    builder.setBolt("first", Twofold(Once(place)), parallelism=2).fieldsGrouping("numbers", "n")
+    builder.setBolt("keep", Keep(), parallelism=2).fieldsGrouping("first", "n")
+    run(builder.createTopology(), spark, place / "ck")
+    assert sorted(row for task in kept(place / "ck", "keep", 2) for row in task) == ROWS
+    assert reasons(place / "ck") == [f"first[{task}]: one of two tasks" for task in (0, 1) if _met(place, task)]
+
+
+def _met(place, task):
+    return f"first[{task}]" in records(place / "ck")[3].reason
