@@ -5,7 +5,9 @@
 """
 
 from statefx.testing.crashes import Crash
+from statefx.testing.limits import Limits
+from statefx.testing.outcome import Sent
 from statefx.testing.streams import RowStream, rows
-from statefx.testing.tester import Limits, Sent, TopologyTester
+from statefx.testing.tester import TopologyTester
 
 __all__ = ["Crash", "Limits", "RowStream", "Sent", "TopologyTester", "rows"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from statefx.coordinator.records import StreamInput
 from statefx.errors import ConfigError
 from statefx.runtime.routing import router
 from statefx.runtime.slot import EDGE_COLUMN
@@ -17,6 +20,9 @@ from statefx.topology.plan import Plan
 Row = Sequence[Any]
 Work = Mapping[str, Sequence[Row]]
 """The rows of one transaction, by stream."""
+
+QUERY = "TopologyTester"
+"""Takes the place of the id of Spark's query."""
 
 INPUT_ROWS_MAX = 10_000
 """Rows of a batch at most, as many as Spark gives to Python."""
@@ -99,3 +105,10 @@ def _united(plan: Plan, edge: Edge, part: pa.RecordBatch) -> pa.RecordBatch:
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for start in range(0, batch.num_rows, INPUT_ROWS_MAX):
         yield batch.slice(start, INPUT_ROWS_MAX)
+
+
+def identity(committed: int, work: Work) -> StreamInput:
+    """Return the identity of the transaction after `committed`, as Spark's offsets would tell it."""
+    given: dict[str, Sequence[Row]] = {name: found for name, found in sorted(work.items()) if found}
+    text = json.dumps(given, default=repr)
+    return StreamInput(QUERY, committed, hashlib.sha256(text.encode()).hexdigest())

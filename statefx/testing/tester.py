@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,75 +14,24 @@ from statefx.config import Config
 from statefx.coordinator import checkpoint
 from statefx.coordinator.cast import cast_of
 from statefx.coordinator.checkpoint import Folders
-from statefx.coordinator.coordinator import Coordinator, SnapshotPolicy
-from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, Janitor
-from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
-from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.reading import openState
-from statefx.coordinator.records import BatchInput, Input, StreamInput
+from statefx.coordinator.records import BatchInput, Input
 from statefx.errors import AmbiguousKeyError, CheckpointMismatchError, ConfigError, TransactionError
-from statefx.protocol.ledger import Complete
 from statefx.state.registry import load_provider, resolve
 from statefx.testing.engine import LocalEngine
 from statefx.testing.faults import Fault
-from statefx.testing.processes import Emitted, merged
+from statefx.testing.limits import Limits
+from statefx.testing.outcome import Sent, WatchedProgress
+from statefx.testing.processes import merged
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
-from statefx.testing.streams import Row, Work
+from statefx.testing.streams import Work, identity
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
 
-QUERY = "TopologyTester"
-
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One committed transaction.
-
-    Attributes
-    ----------
-    progress : TransactionProgress
-        As a query would tell it.
-    """
-
-    progress: TransactionProgress
-    _emitted: Emitted
-
-    @property
-    def txid(self) -> int:
-        """The transaction."""
-        return self.progress.txid
-
-    def emitted(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
-        """Return what a bolt emitted in it, task by task, whether or not another bolt reads it."""
-        return list(self._emitted.get((component, stream), ()))
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Settings that a test wants smaller than a topology does.
-
-    Attributes
-    ----------
-    snapshots : SnapshotPolicy
-        When a task writes a snapshot.
-    fold_after : int
-        Records of the log before it is folded.
-    sweep_every : int
-        Transactions between two sweeps.
-    min_age_secs : float
-        Files younger than this are not swept; see ``TopologyTester.advance``.
-    pauses : int
-        How many waits between tries a driver may ask for before it is stopped.
-    """
-
-    snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
-    fold_after: int = RECORDS_BEFORE_CHECKPOINT
-    sweep_every: int = EVERY_TRANSACTIONS
-    min_age_secs: float = MIN_AGE_SECS
-    pauses: int = 50
 
 
 class TopologyTester:
@@ -155,7 +101,7 @@ class TopologyTester:
         self._scratch = _Scratch() if cache is None else None
         self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
         os.makedirs(self._cache, exist_ok=True)
-        self._progress = _Watched(clock=self._clock, now=self._clock)
+        self._progress = WatchedProgress(clock=self._clock, now=self._clock)
         self._start(checkpoint.local_path(checkpointLocation), adopt)
 
     def _start(self, location: str, adopt: str | None) -> None:
@@ -210,7 +156,7 @@ class TopologyTester:
 
     # ---- driving
 
-    def send(self, work: Work, *faults: Fault, batch_id: int | None = None) -> Sent | None:
+    def send(self, work: Work, *faults: Fault) -> Sent:
         """Run the next transaction over the rows of `work`, until it is committed.
 
         Parameters
@@ -219,8 +165,6 @@ class TopologyTester:
             By stream; a row is a sequence of values. A stream that is left out has no rows.
         faults : Fault
             What goes wrong meanwhile.
-        batch_id : int, optional
-            For batch streams, as ``submit``'s ``batchId``: None is returned for one that was applied before.
 
         Raises
         ------
@@ -230,13 +174,22 @@ class TopologyTester:
             At the moment asked for.
         """
         self.inject(*faults)
-        if not self._streaming:
-            if batch_id is not None and self._coordinator.log.state.applied(batch_id):
-                return None
-            return self._transact(BatchInput(batch_id), work)
-        if batch_id is not None:
-            raise ConfigError("batch_id is for batch streams; streaming ones are numbered by themselves")
-        return self._transact(_identity(self.txid, work), work)
+        return self._transact(identity(self.txid, work) if self._streaming else BatchInput(), work)
+
+    def apply(self, batch_id: int, work: Work, *faults: Fault) -> Sent | None:
+        """As `send`, for batch streams and with ``submit``'s ``batchId``; None if that was applied before.
+
+        Raises
+        ------
+        ConfigError
+            The streams are streaming ones, which number their own batches.
+        """
+        if self._streaming:
+            raise ConfigError("apply is for batch streams; streaming ones number their own batches: use send")
+        if self._coordinator.log.state.applied(batch_id):
+            return None
+        self.inject(*faults)
+        return self._transact(BatchInput(batch_id), work)
 
     def run(self, transactions: Iterable[Work]) -> list[Sent]:
         """Run those `transactions` that are not committed yet; the first of them has txid 1.
@@ -253,10 +206,8 @@ class TopologyTester:
         for number, work in enumerate(transactions):
             state = self._coordinator.log.state
             if number + 1 > state.committed:
-                sent = self.send(work)
-                assert sent is not None
-                done.append(sent)
-            elif number + 1 == state.committed and state.last_input != _identity(number, work):
+                done.append(self.send(work))
+            elif number + 1 == state.committed and state.last_input != identity(number, work):
                 raise CheckpointMismatchError(
                     f"transaction {number + 1} was committed with other rows than these", txid=number + 1
                 )
@@ -412,18 +363,3 @@ class _Scratch:
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="statefx-tester-")
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
-class _Watched(Progress):
-    complete: Complete | None = None
-
-    def acked(self, complete: Complete, input_rows: int) -> None:
-        super().acked(complete, input_rows)
-        self.complete = complete
-
-
-def _identity(committed: int, work: Work) -> StreamInput:
-    """Return the identity of the transaction after `committed`, as Spark's offsets would tell it."""
-    given: dict[str, Sequence[Row]] = {name: found for name, found in sorted(work.items()) if found}
-    text = json.dumps(given, default=repr)
-    return StreamInput(QUERY, committed, hashlib.sha256(text.encode()).hexdigest())

@@ -18,7 +18,7 @@ from statefx.errors import (
     StateError,
     StatefxError,
 )
-from statefx.testing import Limits, TopologyTester, rows
+from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.faults import HooksFail, JobFails
 from statefx.testing.steps import Steps
 from statefx_memory import MemoryStateProvider
@@ -86,6 +86,18 @@ def test_a_driver_that_was_replaced_deletes_nothing(place: Path) -> None:
         old.send(lines("a"))
         old.send(lines("a"), JobFails())
         driver.start()
+        with pytest.raises(FencedError):
+            old.sweep()
+        assert not [step for step in old.steps if "delete" in step]
+
+
+def test_a_driver_that_is_just_being_replaced_deletes_nothing(place: Path) -> None:
+    """The new one has taken its generation and died before it fenced the state."""
+    with Driver(place) as driver:
+        old = driver.start(limits=Limits(min_age_secs=0.0))
+        old.send(lines("a"), JobFails())
+        with pytest.raises(Crash, match="after GENERATION"):
+            driver.start(crash_at=2)
         with pytest.raises(FencedError):
             old.sweep()
         assert not [step for step in old.steps if "delete" in step]

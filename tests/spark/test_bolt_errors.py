@@ -8,7 +8,7 @@ import pytest
 from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder, submit
 from statefx.errors import AttemptsExhaustedError, BoltError
 from tests.spark.bolts import Keep, Once, Pass
-from tests.spark.running import kept, kinds, reasons, records, run, state, wait_for
+from tests.spark.running import kept, kinds, reasons, run, state, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +58,12 @@ class Faulty(Stateful, BatchBolt):
         self.fault("close")
 
 
+class FaultyAtFirst(Faulty):
+    """As `Faulty`, without a hook that a rollback would have to run on an object that can't be opened."""
+
+    preRollback = Stateful.preRollback
+
+
 class FaultyBatch(Faulty):
     def executeBatch(self, batch, collector):
         for number in batch.column(0).to_pylist():
@@ -73,17 +79,19 @@ def topology_of(spark, bolt, rows=ROWS):
     return builder.createTopology()
 
 
-HOOKS = ["open", "initState", "execute", "executeBatch", "finishBatch", "prePrepare"]
+KINDS = {"open": FaultyAtFirst, "initState": FaultyAtFirst, "executeBatch": FaultyBatch}
+HOOKS = [*KINDS, "execute", "finishBatch", "prePrepare"]
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_that_raises_ends_the_query_and_the_next_run_goes_on(spark, place, hook):
     switch = place / "switch"
-    topology = topology_of(spark, (FaultyBatch if hook == "executeBatch" else Faulty)(str(switch)))
+    topology = topology_of(spark, KINDS.get(hook, Faulty)(str(switch)))
     run(topology, spark, place / "ck")
     switch.write_text(hook)
     query = submit(topology, spark, place / "ck")
-    with pytest.raises(BoltError, match=f"bolt 'faulty', task 0, hook {hook}, transaction 2: .*no good in {hook}") as caught:
+    words = f"bolt 'faulty', task 0, hook {hook}, transaction 2: .*no good in {hook}"
+    with pytest.raises(BoltError, match=words) as caught:
         query.awaitTermination(120)
     error = caught.value
     assert (error.component, error.task, error.hook, error.txid) == ("faulty", 0, hook, 2)
@@ -130,7 +138,8 @@ def test_pre_rollback_is_repeated_and_gives_up_in_the_end(spark, place):
     topology = topology_of(spark, Both(str(switch)))
     config = {"topology.transaction.attempts.max": 3}
     query = submit(topology, spark, place / "ck", config=config)
-    with pytest.raises(AttemptsExhaustedError, match="rollback of transaction 1 failed 3 times: .*no good in preRollback"):
+    words = "rollback of transaction 1 failed 3 times: .*no good in preRollback"
+    with pytest.raises(AttemptsExhaustedError, match=words):
         query.awaitTermination(120)
     assert kinds(place / "ck")[-1] == ("PREPARING", 1, 0)
     switch.unlink()
@@ -214,7 +223,6 @@ THINGS = [
     (lambda state, tup, out: out.emit((1,), stream="side", task=2), "execute", r"task 2 of .*has tasks 0\.\.1"),
     (lambda state, tup, out: tup.nosuch, "execute", r"AttributeError: .*\(n\).* no attribute 'nosuch'"),
     (lambda state, tup, out: tup["nosuch"], "execute", r"KeyError: .*no field 'nosuch'; the fields are n"),
-    (lambda state, tup, out: exit(3), "execute", r"SystemExit"),
 ]
 
 
@@ -252,8 +260,5 @@ def test_a_stateless_bolt_s_failure_takes_all_of_the_transaction_back(spark, pla
     builder.setBolt("keep", Keep(), parallelism=2).fieldsGrouping("first", "n")
     run(builder.createTopology(), spark, place / "ck")
     assert sorted(row for task in kept(place / "ck", "keep", 2) for row in task) == ROWS
-    assert reasons(place / "ck") == [f"first[{task}]: one of two tasks" for task in (0, 1) if _met(place, task)]
-
-
-def _met(place, task):
-    return f"first[{task}]" in records(place / "ck")[3].reason
+    (reason,) = reasons(place / "ck")
+    assert reason.endswith(": one of two tasks")

@@ -148,16 +148,16 @@ def test_batch_streams_are_numbered_by_the_caller(place: Path) -> None:
     topology = builder.createTopology()
     with Driver(place) as driver:
         tester = driver.start(topology)
-        assert tester.send(lines("a"), batch_id=3) is not None
-        assert tester.send(lines("a"), batch_id=3) is None
-        assert tester.send(lines("a"), batch_id=2) is None
+        assert tester.apply(3, lines("a")) is not None
+        assert tester.apply(3, lines("a")) is None
+        assert tester.apply(2, lines("a")) is None
         tester = driver.start(topology)
-        assert tester.send(lines("a"), batch_id=3) is None
-        assert tester.send(lines("b"), batch_id=4) is not None
-        assert tester.send(lines("b")) is not None
+        assert tester.apply(3, lines("a")) is None
+        assert tester.apply(4, lines("b"), JobFails()) is not None
+        tester.send(lines("b"))
         assert tester.state("count") == {"a": 1, "b": 2}
-    with Driver(place, name="stream") as driver, pytest.raises(ConfigError, match="batch_id is for batch streams"):
-        driver.start().send(lines("a"), batch_id=1)
+    with Driver(place, name="stream") as driver, pytest.raises(ConfigError, match="apply is for batch streams"):
+        driver.start().apply(1, lines("a"))
 
 
 @pytest.mark.parametrize(

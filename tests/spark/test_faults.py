@@ -1,0 +1,239 @@
+"""Workers that die, jobs that are cancelled, transactions that take too long: the next attempt is exact."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder, submit
+from statefx.errors import AttemptsExhaustedError
+from tests.spark.bolts import Once, recount, word_count
+from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, reasons, run, state, wait_for
+
+pytestmark = pytest.mark.slow
+
+FILES = {name: [f"{name} b c {number % 7}" for number in range(40)] for name in "abc"}
+ALL = [line for lines in FILES.values() for line in lines]
+
+
+def held(path, bound_secs=BOUND_SECS):
+    """Wait, in a bolt, as long as a file exists."""
+    end = time.monotonic() + bound_secs
+    while os.path.exists(path) and time.monotonic() < end:
+        time.sleep(0.01)  # noqa: TID251 - a wait with a bound
+
+
+class Count(StatefulBolt):
+    """Counts words, and does something odd once, at some word of a later transaction."""
+
+    outputFields = "word string, count long"
+
+    def __init__(self, once, odd):
+        self.once = once
+        self.odd = odd
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.counts = state
+        self.left = 5
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+        self.left -= 1
+        if self.context.txid == 2 and self.left == 0 and self.once:
+            self.odd()
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_python_worker_that_is_killed(spark, place, provider):
+    feed(place / "in", **FILES)
+    topology = word_count(lines_of(spark, place / "in"), count=Count(Once(place), killed))
+    config = {"topology.state.provider": provider}
+    run(topology, spark, place / "ck", config, trigger={"availableNow": True})
+    assert state(place / "ck", "count") == recount(ALL)
+    assert [kind for kind in kinds(place / "ck") if kind[1] == 2] == [
+        ("PREPARING", 2, 0),
+        ("ROLLED_BACK", 2, 0),
+        ("PREPARING", 2, 1),
+        ("COMMITTING", 2, 1),
+        ("COMMITTED", 2, None),
+    ]
+
+
+class Killer(BasicBolt):
+    outputFields = "word string"
+
+    def execute(self, tup, collector):
+        killed()
+
+
+def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, place):
+    topology = word_count(spark.createDataFrame([("a",)], "value string"), split=Killer())
+    with pytest.raises(AttemptsExhaustedError, match="failed 2 times.*(?i:crashed|exited)"):
+        run(topology, spark, place / "ck", {"topology.transaction.attempts.max": 2})
+    assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 1, 1)
+
+
+class Zombie(Count):
+    """Does not die of what cancels it: it goes on, prepares and leaves a note."""
+
+    def prePrepare(self, txid):
+        if self.context.attempt == 0 and txid == 2:
+            with open(self.once.path + f"-{self.context.task}", "w", encoding="ascii"):
+                pass
+
+
+def test_a_transaction_that_takes_too_long(spark, place, provider):
+    """It is cancelled and tried again; what its tasks still do, they do to nobody's harm."""
+    feed(place / "in", **FILES)
+    hold = place / "hold"
+    hold.touch()
+    topology = word_count(lines_of(spark, place / "in"), count=Zombie(Once(place), lambda: held(hold)))
+    config = {"topology.state.provider": provider, "topology.transaction.timeout.secs": 8}
+    query = submit(topology, spark, place / "ck", config, trigger={"availableNow": True})
+    wait_for(lambda: ("ROLLED_BACK", 2, 0) in kinds(place / "ck"), "the attempt to be rolled back")
+    hold.unlink()
+    assert query.awaitTermination(BOUND_SECS)
+    assert reasons(place / "ck")[0] == "it took longer than topology.transaction.timeout.secs (8 s)"
+    assert state(place / "ck", "count") == recount(ALL)
+    assert [done["txid"] for done in query.recentProgress] == [1, 2, 3]
+
+
+def test_the_user_cancels_all_jobs(spark, place):
+    feed(place / "in", **FILES)
+    hold = place / "hold"
+    hold.touch()
+    once = Once(place)
+    topology = word_count(lines_of(spark, place / "in"), count=Count(once, lambda: held(hold)))
+    query = submit(topology, spark, place / "ck", trigger={"availableNow": True})
+    wait_for(lambda: once.happened, "the transaction to be at work")
+    spark.sparkContext.cancelAllJobs()
+    wait_for(lambda: ("ROLLED_BACK", 2, 0) in kinds(place / "ck"), "the attempt to be rolled back")
+    hold.unlink()
+    assert query.awaitTermination(BOUND_SECS)
+    assert query.exception() is None
+    assert "ancel" in reasons(place / "ck")[0]
+    assert state(place / "ck", "count") == recount(ALL)
+
+
+class Noting(Count):
+    """Writes down each rollback."""
+
+    def preRollback(self):
+        with open(self.once.path + "-rolled-back", "a", encoding="ascii") as file:
+            file.write(f"{self.context.txid}.{self.context.attempt}\n")
+
+
+def test_stop_drains_or_rolls_back(spark, place):
+    feed(place / "in", **FILES)
+    hold = place / "hold"
+    hold.touch()
+    once = Once(place)
+    topology = word_count(lines_of(spark, place / "in"), count=Noting(once, lambda: held(hold)))
+    query = submit(topology, spark, place / "ck", trigger={"processingTime": "0 seconds"})
+    wait_for(lambda: once.happened, "the transaction to be at work")
+    query.stop(timeout=0.2)  # can't be drained: rolled back
+    assert query.exception() is None
+    assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 2, 0)
+    rolled_back = (place / "once-rolled-back").read_text(encoding="ascii").split()
+    assert set(rolled_back) == {"2.0"}
+    assert len(rolled_back) == 2  # once in each task
+
+    (place / "once").unlink()
+    query = submit(topology, spark, place / "ck", trigger={"processingTime": "0 seconds"})
+    wait_for(lambda: once.happened, "the transaction to be at work")
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    wait_for(lambda: query._feed._draining, "the query to drain")
+    hold.unlink()
+    stopping.join(BOUND_SECS)
+    assert kinds(place / "ck")[-1] == ("COMMITTED", 2, None)  # and the third was not begun
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    assert state(place / "ck", "count") == recount(ALL)
+
+
+def test_somebody_stops_spark_s_own_query(spark, place):
+    feed(place / "in", **FILES)
+    hold = place / "hold"
+    hold.touch()
+    once = Once(place)
+    topology = word_count(lines_of(spark, place / "in"), count=Count(once, lambda: held(hold)))
+    query = submit(topology, spark, place / "ck", trigger={"processingTime": "0 seconds"})
+    wait_for(lambda: once.happened, "the transaction to be at work")
+    (inner,) = spark.streams.active
+    inner.stop()
+    assert query.awaitTermination(BOUND_SECS)
+    assert query.exception() is None
+    hold.unlink()
+    assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 2, 0)
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    assert state(place / "ck", "count") == recount(ALL)
+
+
+def test_spark_s_offsets_are_written_back(spark, place):
+    """Spark renames them into place without fsync; a batch that came back with more would be another transaction."""
+    feed(place / "in", a=FILES["a"])
+    once = Once(place)
+
+    class Fail(Count):
+        def execute(self, tup, collector):
+            super().execute(tup, collector)
+            if self.context.generation == 2:
+                raise ValueError("the crash")
+
+    topology = word_count(lines_of(spark, place / "in", files=9), count=Fail(once, lambda: None))
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    feed(place / "in", b=FILES["b"])
+    with pytest.raises(Exception, match="the crash"):
+        run(topology, spark, place / "ck", trigger={"availableNow": True})
+    # As if that driver had been killed in COMMITTING: see test_processes. Here: after the commit of transaction 2.
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    feed(place / "in", c=FILES["c"])
+    for folder in ("offsets", "commits"):  # what a crash of the machine may take
+        for name in ("1", ".1.crc"):
+            (place / "ck" / "spark" / folder / name).unlink(missing_ok=True)
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    assert state(place / "ck", "count") == recount(ALL)
+    offsets = place / "ck" / "spark" / "offsets" / "2"
+    (place / "ck" / "spark" / "commits" / "2").unlink()
+    (place / "ck" / "spark" / "commits" / ".2.crc").unlink(missing_ok=True)
+    text = offsets.read_text(encoding="utf-8")
+    offsets.write_text(text.replace('"logOffset":2', '"logOffset":1'), encoding="utf-8")
+    assert offsets.read_text(encoding="utf-8") != text
+    run(topology, spark, place / "ck", trigger={"availableNow": True})
+    assert offsets.read_text(encoding="utf-8") == text
+    assert state(place / "ck", "count") == recount(ALL)
+
+
+def test_a_second_driver_in_the_same_session(spark, place):
+    feed(place / "in", **FILES)
+    hold = place / "hold"
+    hold.touch()
+    once = Once(place)
+    topology = word_count(lines_of(spark, place / "in"), count=Count(once, lambda: held(hold)))
+    first = submit(topology, spark, place / "ck", trigger={"processingTime": "0 seconds"})
+    wait_for(lambda: once.happened, "the transaction to be at work")
+    second = submit(topology, spark, place / "ck", trigger={"availableNow": True})
+    hold.unlink()
+    assert second.awaitTermination(BOUND_SECS)
+    with pytest.raises(Exception, match="generation 2|taken over"):
+        first.awaitTermination(BOUND_SECS)
+    assert type(first.exception()).__name__ == "FencedError"
+    assert state(place / "ck", "count") == recount(ALL)
+
+
+def test_a_commit_that_nobody_else_sees_twice(spark, place):
+    """A batch DataFrame whose driver died after COMMITTED and is run again with its batchId."""
+    builder = TopologyBuilder("batch")
+    builder.setStream("words", spark.createDataFrame([("a",)] * 3, "word string"))
+    builder.setBolt("count", Count(Once(place), lambda: None)).globalGrouping("words")
+    for _ in range(2):
+        run(builder.createTopology(), spark, place / "ck", batchId=1)
+    assert state(place / "ck", "count") == {"a": 3}
