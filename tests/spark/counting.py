@@ -1,0 +1,82 @@
+"""A word count as a process of its own, to be killed: ``python -m tests.spark.counting SETTINGS`` (JSON).
+
+While the file ``hold-<phase>`` in the work folder holds the number of this driver's generation, its tasks wait in that
+phase: in ``execute`` (PREPARING) or in ``preCommit`` (COMMITTING).
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from statefx import StatefulBolt, submit
+from statefx.spark.session import RECOMMENDED
+from tests.spark.bolts import word_count
+from tests.spark.running import lines_of
+
+BOUND_SECS = 240
+
+
+class Held(StatefulBolt):
+    outputFields = "word string, count long"
+
+    def __init__(self, work):
+        self.work = work
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        self.hold("PREPARING")
+        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+
+    def preCommit(self, txid):
+        self.hold("COMMITTING")
+
+    def preRollback(self):
+        self.hold("ROLLBACK")
+
+    def hold(self, phase):
+        if self.context.txid < 2:
+            return
+        path = Path(self.work, f"hold-{phase}")
+        end = time.monotonic() + BOUND_SECS
+        while time.monotonic() < end:
+            try:
+                if path.read_text(encoding="ascii") != str(self.context.generation):
+                    return
+            except FileNotFoundError:
+                return
+            time.sleep(0.01)  # noqa: TID251 - a wait with a bound
+
+
+def session(master, **settings):
+    builder = SparkSession.builder.master(master)
+    given = {**RECOMMENDED, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **settings}
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main(work, provider, trigger):
+    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    topology = word_count(lines_of(spark, f"{work}/in"), count=Held(work))
+    query = submit(topology, spark, f"{work}/ck", {"topology.state.provider": provider}, trigger)
+    print(json.dumps({"recoveries": query.recoveries}), flush=True)
+    try:
+        query.awaitTermination()
+    except Exception as error:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))
