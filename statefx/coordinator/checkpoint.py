@@ -76,7 +76,7 @@ def identity(topology: Topology, provider: str, source: str) -> dict[str, Any]:
     ----------
     topology : Topology
     provider : str
-        Name or reference of the state provider.
+        Reference of the state provider, ``module:Class``: two names of one are one.
     source : str
         ``stream`` or ``batch``.
     """

@@ -23,9 +23,11 @@ from statefx.coordinator.records import Committed, Committing, Input, Preparing,
 from statefx.errors import (
     AttemptsExhaustedError,
     BoltError,
+    FailedException,
     FencedError,
     StateCorruptedError,
     TransactionError,
+    TransactionTimeoutError,
 )
 from statefx.protocol.barrier import FENCED
 from statefx.protocol.identity import TransactionAttempt, Version
@@ -101,8 +103,8 @@ class Coordinator:
         ------
         BoltError
             A bolt's code raised; the transaction is rolled back.
-        AttemptsExhaustedError
-            It failed too often; rolled back.
+        AttemptsExhaustedError, TransactionTimeoutError
+            It failed, or took too long, too often; rolled back.
         FencedError
             A newer generation has taken over.
         TransactionError
@@ -120,28 +122,24 @@ class Coordinator:
             if isinstance(result, Complete):
                 break
             tries += 1
-            self._roll_back(attempt, result)
-            logger.warning("transaction %d, attempt %d was rolled back: %s", txid, attempt.attempt, result)
+            self._roll_back(attempt, result.message)
+            logger.warning("transaction %d, attempt %d was rolled back: %s", txid, attempt.attempt, result.message)
             if tries >= self.attempts_max:
-                raise AttemptsExhaustedError(
-                    f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {result}",
-                    txid=txid,
-                    attempts=tries,
-                )
+                raise _exhausted(txid, tries, result)
             if not self.pause(min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2 ** (tries - 1))):
                 raise StoppedError("the query was stopped")
         self._decide(attempt, result)
         return self._commit()
 
-    def _attempt(self, attempt: TransactionAttempt, work: Any) -> Complete | str:
-        """Run one attempt; return its tokens, or the reason to roll it back and try again."""
+    def _attempt(self, attempt: TransactionAttempt, work: Any) -> Complete | TransactionError:
+        """Run one attempt; return its tokens, or why it is to be rolled back and tried again."""
         ledger = AckLedger(attempt, self.players.tasks, self.players.edges)
         try:
             for ack in self.engine.attempt(self._order(attempt), work):
                 if not ledger.add(ack):
                     logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
         except JobFailedError as error:
-            return error.message
+            return error
         except (BoltError, TransactionError) as error:
             self._roll_back(attempt, error.message)
             raise
@@ -155,7 +153,7 @@ class Coordinator:
         if failure.kind == CORRUPTED:
             self._roll_back(attempt, where)
             raise StateCorruptedError(failure.reason, component=failure.component, task=failure.task)
-        return where
+        return FailedException(where, component=failure.component, task=failure.task)
 
     def _order(self, attempt: TransactionAttempt) -> Order:
         state = self.log.state
@@ -265,6 +263,16 @@ class Coordinator:
             failed.pop((report.component, report.task), None)
         else:
             failed[report.component, report.task] = report.error
+
+
+def _exhausted(txid: int, tries: int, last: TransactionError) -> TransactionError:
+    """Build the error that ends the query after the last try."""
+    kind = TransactionTimeoutError if last.data.get("timeout") else AttemptsExhaustedError
+    return kind(
+        f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {last.message}",
+        txid=txid,
+        attempts=tries,
+    )
 
 
 def _attempt_of(action: Action) -> TransactionAttempt:

@@ -9,6 +9,7 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self
 
+from statefx.config import Config
 from statefx.coordinator.checkpoint import Folders, local_path, look
 from statefx.coordinator.fold import LogState
 from statefx.errors import AmbiguousKeyError, CheckpointError, ConfigError, StateCorruptedError
@@ -38,7 +39,7 @@ def openState(
     task : int, optional
         Read one task's state only; by default that of all tasks, as one mapping.
     config : Mapping, optional
-        The options of a provider that needs some to be reached (``topology.state.provider.config``).
+        Settings as given to ``submit``, for a provider that needs ``topology.state.provider.config`` to be reached.
 
     Returns
     -------
@@ -61,7 +62,8 @@ def openState(
     for tries in range(_TRIES):
         state = look(folders)
         known = _component(state, component, folders)
-        provider = load_provider(str(known["provider"]), config or {})
+        options = Config.parse(config, str(state.topology["name"])).state_provider_config
+        provider = load_provider(str(known["provider"]), options)
         tasks = _tasks(known["parallelism"], component, task)
         try:
             return StateView(state.committed, {n: _open(provider, folders, state, component, n) for n in tasks})

@@ -216,7 +216,8 @@ class Bolt(ABC):  # noqa: B024 - users' own abstract bolts work, but ours asks f
         Parameters
         ----------
         batch : pyarrow.RecordBatch
-            Immutable; at least one row.
+            Immutable; at least one row. ``batch.schema.metadata`` has the component it came from and its stream, under
+            ``b"source"`` and ``b"stream"``.
         collector : Collector
             Takes what is emitted.
         """

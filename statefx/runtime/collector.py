@@ -224,7 +224,7 @@ class TaskCollector(Collector):
 
     def fail(self, tup: Any) -> None:
         """Fail the transaction that `tup` is in."""
-        raise FailedException(f"bolt {self._component!r} failed {tup!r}", component=self._component)
+        raise FailedException(f"it called collector.fail({tup!r})", component=self._component)
 
     def resetTimeout(self, tup: Any) -> None:
         """Do nothing: no tuple of a stream has a timeout of its own."""

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,8 @@ from statefx.runtime.task import Prepared, TaskRun
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Edge
 from statefx.topology.plan import INGEST
+
+logger = logging.getLogger("statefx")
 
 CORRUPTED = "corrupted"
 STORE = "store"
@@ -204,6 +207,8 @@ class Slot:
             edge, batch = member.inbox.popleft()
             member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
         aligned = member.alignment.finish()
+        for barrier in aligned.stale:
+            logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self._order.attempt)
         if member.failure is None:
             member.failure = aligned.failure
         prepared = member.attempt("finish")

@@ -183,7 +183,7 @@ class TaskRun:
         assert bolt is not None
         if bolt.vectorised:
             with self._hook("executeBatch"):
-                bolt.executeBatch(batch, self._collector)
+                bolt.executeBatch(_marked(batch, edge, source), self._collector)
             return
         with self._hook("execute"):
             columns = [_values(batch, position, source, edge) for position in range(batch.num_columns)]
@@ -244,6 +244,11 @@ class TaskRun:
 
     def _hook(self, name: str) -> Any:
         return hook(self.component, self.task, name, self.txid)
+
+
+def _marked(batch: pa.RecordBatch, edge: Edge, source: str) -> pa.RecordBatch:
+    """Say in the schema's metadata where a batch came from."""
+    return batch.replace_schema_metadata({"source": source, "stream": edge.stream})
 
 
 def _values(batch: pa.RecordBatch, position: int, source: str, edge: Edge) -> list[Any]:

@@ -23,7 +23,6 @@ from statefx.spark.frames import Chain, keeps_shuffles, mapping
 from statefx.spark.worker import ORDER_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
 
-
 _STATUS_LOOKS = 500
 _STATUS_LOOK_SECS = 0.01
 _UNTOLD = "Spark's status store does not tell whether a stage of the job was run again"

@@ -122,9 +122,7 @@ class Router:
         if kind == "fields":
             share = self._share(self._keys(edge), tasks)
         elif kind == "partialKey":  # two candidates by the key, and the rest of the row decides which
-            keys = self._keys(edge)
-            salted = F.pmod(F.xxhash64(F.lit(1), *[F.col(c) for c in keys]), F.lit(tasks))
-            share = F.when(self._share(self._hashable, 2) == 0, self._share(keys, tasks)).otherwise(salted)
+            share = self._one_of_two(self._keys(edge), tasks)
         else:
             share = self._share(self._hashable, tasks)
         return [(share + first).cast("int")]
@@ -135,6 +133,14 @@ class Router:
                 "a stream of map columns only can't be distributed: Spark hashes no maps; add a column to it"
             )
         return F.pmod(F.xxhash64(*[F.col(c) for c in columns]), F.lit(ways))
+
+    def _one_of_two(self, keys: Sequence[str], tasks: int) -> Column:
+        """The tasks of `partial_key_chooser`; a hash of the whole row stands in for the load: Spark can't count."""
+        one = self._share(keys, tasks)
+        if tasks == 1:
+            return one
+        further = F.pmod(F.xxhash64(*[F.col(c) for c in keys], F.lit(1)), F.lit(tasks - 1)) + 1
+        return F.when(self._share(self._hashable, 2) == 0, one).otherwise(F.pmod(one + further, F.lit(tasks)))
 
     def _keys(self, edge: Edge) -> Sequence[str]:
         start, schema = self._plan.layout[edge.source]

@@ -28,7 +28,7 @@ from statefx.spark.shutdown import stop_on_sigterm
 from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
 from statefx.topology.checks import check_config
-from statefx.topology.deployment import Deployment, cache_folder
+from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
 
@@ -121,7 +121,7 @@ class _Run:
     def take(self, adopt: str | None) -> TransactionLog:
         """Check that the checkpoint fits, and only then take a generation on it."""
         source = "stream" if self._streaming else "batch"
-        wanted = checkpoint.identity(self._topology, self._settings.state_provider, source)
+        wanted = checkpoint.identity(self._topology, self._reference, source)
         shared = self._provider.capabilities.shared
         found = checkpoint.look(self.folders)
         checkpoint.check(found, wanted, self.folders, adopt, shared=shared)
@@ -146,7 +146,6 @@ class _Run:
             lineage=log.state.lineage,
             generation=log.state.generation,
             location=self.folders.location,
-            cache=cache_folder(),
         )
         stopping = threading.Event()
         engine = SparkEngine(deployment, self.frame, self._settings.transaction_timeout_secs, stopping)

@@ -364,7 +364,8 @@ class KeyValueState:
     def _require_writable(self, call: str) -> None:
         self._require_open()
         if self._phase is _READ_ONLY:
-            raise self._misplaced(f"{call} on a read-only view of state", self._version.txid)
+            remedy = "change state in execute, finishBatch or prePrepare"
+            raise self._misplaced(f"{call} on a read-only view of state: {remedy}", self._version.txid)
 
     def _misplaced(self, what: str, txid: int) -> StatePhaseError:
         return StatePhaseError(what, txid=txid, committed=self._version.txid, phase=self._phase.value)

@@ -33,7 +33,7 @@ class Deployment:
     location : str
         The checkpoint location.
     cache : str
-        Folder on each executor for caches of state.
+        Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Deployment:
     lineage: str
     generation: int
     location: str
-    cache: str
+    cache: str = ""
 
     def build_provider(self) -> StateProvider:
         """Build the state provider."""
@@ -67,7 +67,7 @@ class Deployment:
             generation=order.generation,
             version=order.version(component, task) if version is None else version,
             folder=self.folder(component, task),
-            cache=self.cache,
+            cache=self.cache or cache_folder(),
             snapshot=None if named is None else Snapshot(named.version, named.checksum, named.size_bytes),
             token=token,
         )

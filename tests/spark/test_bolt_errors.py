@@ -214,7 +214,11 @@ THINGS = [
     (lambda state, tup, out: state.put(object(), 1), "execute", r"CodecError: .*object"),
     (lambda state, tup, out: state.put(float("nan"), 1), "execute", r"CodecError: .*nan"),
     (lambda state, tup, out: out.emit((1, 2)), "emit", r"SchemaError: bolt 'faulty' emitted 2 \(int\).*`word string`"),
-    (lambda state, tup, out: out.emit((2**31, "x")), "emit", r"SchemaError: bolt 'faulty' emitted 2147483648 .*`n int`"),
+    (
+        lambda state, tup, out: out.emit((2**31, "x")),
+        "emit",
+        r"SchemaError: bolt 'faulty' emitted 2147483648 .*`n int`",
+    ),
     (lambda state, tup, out: out.emit((1.5, "x")), "emit", r"SchemaError: .*emitted 1.5 \(float\).*`n int`"),
     (lambda state, tup, out: out.emit((1,)), "execute", r"SchemaError: .*emitted 1 values .*2 fields: n, word"),
     (lambda state, tup, out: out.emit(5), "execute", r"(SchemaError|TypeError): .*5|int"),

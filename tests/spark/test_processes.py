@@ -172,7 +172,9 @@ def test_no_java(place):
             (folder / tool).symlink_to(found)
     env = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "SPARK_HOME")}
     env |= {"PATH": str(folder), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode != 0
     assert "JAVA_HOME is not set" in done.stderr
     assert "JAVA_GATEWAY_EXITED" in done.stderr

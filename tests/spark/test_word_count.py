@@ -134,9 +134,7 @@ def test_spark_s_own_operators_before_a_stream(spark, place):
     builder.setBolt("pass", Pass("value string, count long"), parallelism=2).shuffleGrouping("counts")
     builder.setBolt("keep", Keep()).globalGrouping("pass")
     run(builder.createTopology(), spark, place / "ck", trigger={"availableNow": True})
-    assert sorted(kept(place / "ck", "keep", 1)[0]) == sorted(
-        [("x", 2), ("y", 1), ("x", 3), ("z", 1)]
-    )
+    assert sorted(kept(place / "ck", "keep", 1)[0]) == sorted([("x", 2), ("y", 1), ("x", 3), ("z", 1)])
 
 
 def test_a_trigger_that_spark_does_not_take_ends_the_query_and_leaves_the_checkpoint_usable(spark, place):
