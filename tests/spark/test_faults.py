@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder, submit
+from statefx import BasicBolt, StatefulBolt, submit
 from statefx.errors import AttemptsExhaustedError
 from tests.spark.bolts import Once, recount, word_count
 from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, reasons, run, state, wait_for
@@ -81,27 +81,18 @@ def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, pla
     assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 1, 1)
 
 
-class Zombie(Count):
-    """Does not die of what cancels it: it goes on, prepares and leaves a note."""
-
-    def prePrepare(self, txid):
-        if self.context.attempt == 0 and txid == 2:
-            with open(self.once.path + f"-{self.context.task}", "w", encoding="ascii"):
-                pass
-
-
 def test_a_transaction_that_takes_too_long(spark, place, provider):
     """It is cancelled and tried again; what its tasks still do, they do to nobody's harm."""
     feed(place / "in", **FILES)
     hold = place / "hold"
     hold.touch()
-    topology = word_count(lines_of(spark, place / "in"), count=Zombie(Once(place), lambda: held(hold)))
-    config = {"topology.state.provider": provider, "topology.transaction.timeout.secs": 8}
+    topology = word_count(lines_of(spark, place / "in"), count=Count(Once(place), lambda: held(hold)))
+    config = {"topology.state.provider": provider, "topology.transaction.timeout.secs": 5}
     query = submit(topology, spark, place / "ck", config, trigger={"availableNow": True})
     wait_for(lambda: ("ROLLED_BACK", 2, 0) in kinds(place / "ck"), "the attempt to be rolled back")
     hold.unlink()
     assert query.awaitTermination(BOUND_SECS)
-    assert reasons(place / "ck")[0] == "it took longer than topology.transaction.timeout.secs (8 s)"
+    assert reasons(place / "ck")[0] == "it took longer than topology.transaction.timeout.secs (5 s)"
     assert state(place / "ck", "count") == recount(ALL)
     assert [done["txid"] for done in query.recentProgress] == [1, 2, 3]
 
@@ -227,13 +218,3 @@ def test_a_second_driver_in_the_same_session(spark, place):
         first.awaitTermination(BOUND_SECS)
     assert type(first.exception()).__name__ == "FencedError"
     assert state(place / "ck", "count") == recount(ALL)
-
-
-def test_a_commit_that_nobody_else_sees_twice(spark, place):
-    """A batch DataFrame whose driver died after COMMITTED and is run again with its batchId."""
-    builder = TopologyBuilder("batch")
-    builder.setStream("words", spark.createDataFrame([("a",)] * 3, "word string"))
-    builder.setBolt("count", Count(Once(place), lambda: None)).globalGrouping("words")
-    for _ in range(2):
-        run(builder.createTopology(), spark, place / "ck", batchId=1)
-    assert state(place / "ck", "count") == {"a": 3}

@@ -1,0 +1,115 @@
+"""Topologies on two executors, of which one is killed: ``python -m tests.spark.losing_executors WORK``; prints JSON.
+
+The executor that runs a certain task is killed, once, when the tasks before it have written what others still read.
+"""
+
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from statefx import StatefulBolt, TopologyBuilder
+from tests.conftest import ROOT
+from tests.spark.bolts import Once, Pass, recount, word_count
+from tests.spark.counting import session
+from tests.spark.running import feed, lines_of, reasons, run, state
+
+FILES = {name: [f"{name} b c {number % 7}" for number in range(200)] for name in "abc"}
+
+
+def executor():
+    """The executor's process: the parent of the parent of this Python worker."""
+    daemon = os.getppid()
+    return int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class Kills(StatefulBolt):
+    """Counts how often each key comes, and kills its executor once, in its task 1, in a certain transaction."""
+
+    outputFields = "word string, count long"
+
+    def __init__(self, once, txid):
+        self.once = once
+        self.txid = txid
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        count = self.counts.get(tup[0], 0) + 1
+        self.counts.put(tup[0], count)
+        collector.emit((str(tup[0]), count))
+        if self.context.txid == self.txid and self.context.task == 1 and self.once:
+            os.kill(executor(), signal.SIGKILL)
+
+
+def between_bolts(spark, work):
+    """The bolt at the second level dies; the first level's output of its executor is lost with it."""
+    feed(work / "in", **FILES)
+    run(
+        word_count(lines_of(spark, work / "in"), count=Kills(Once(work), 2)),
+        spark,
+        work / "ck",
+        {"topology.state.provider": "rocksdb"},
+        trigger={"availableNow": True},
+    )
+    assert state(work / "ck", "count") == recount(line for lines in FILES.values() for line in lines)
+
+
+def random_input(spark, work):
+    """The DataFrame gives other keys each time it is computed: what is computed again would go other ways."""
+    rows = 20_000
+    frame = spark.range(0, rows, 1, 4).selectExpr("id", "java_method('java.util.UUID', 'randomUUID') as key")
+    builder = TopologyBuilder("random")
+    builder.setStream("rows", frame)
+    builder.setBolt("count", Kills(Once(work), 1), parallelism=2).fieldsGrouping("rows", "key")
+    run(builder.createTopology(), spark, work / "ck")
+    assert state(work / "ck", "count") == dict.fromkeys(range(rows), 1)
+
+
+def aggregated_input(spark, work):
+    """The DataFrame has a shuffle of its own, whose files a second attempt would find half lost."""
+    feed(work / "in", **FILES)
+    builder = TopologyBuilder("aggregated")
+    builder.setStream("counts", lines_of(spark, work / "in").groupBy("value").count())
+    builder.setBolt("pass", Pass("value string, count long"), parallelism=2).shuffleGrouping("counts")
+    builder.setBolt("count", Kills(Once(work), 2), parallelism=2).fieldsGrouping("pass", "value")
+    run(builder.createTopology(), spark, work / "ck", trigger={"availableNow": True})
+    assert state(work / "ck", "count") == dict.fromkeys({line for lines in FILES.values() for line in lines}, 1)
+
+
+def main(work):
+    spark = session(
+        "local-cluster[2,1,1024]",
+        **{
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            "spark.executor.memory": "512m",
+            "spark.sql.shuffle.partitions": "2",
+        },
+    )
+    told = {}
+    for name, play, checksums in (
+        ("between bolts", between_bolts, "true"),
+        ("random input", random_input, "true"),
+        ("random input, unwatched", random_input, "false"),
+        ("aggregated input", aggregated_input, "true"),
+    ):
+        folder = Path(work, name.replace(" ", "-"))
+        folder.mkdir()
+        for key in ("enabled", "enableFullRetryOnMismatch"):
+            spark.conf.set(f"spark.sql.shuffle.orderIndependentChecksum.{key}", checksums)
+        try:
+            play(spark, folder)
+            told[name] = {"killed": Once(folder).happened, "reasons": reasons(folder / "ck")}
+        except Exception:
+            told[name] = {"error": traceback.format_exc(limit=-3)[-3000:]}
+        print(json.dumps({name: told[name]}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
