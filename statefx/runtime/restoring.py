@@ -31,25 +31,44 @@ def restoring(folder: str, name: str) -> Iterator[None]:
     name : str
         Unique to this task attempt.
     """
-    done = threading.Event()
     path = os.path.join(folder, name)
-
-    def show() -> None:
-        while not done.wait(EVERY_SECS):
-            with contextlib.suppress(OSError):
-                os.makedirs(folder, exist_ok=True)
-                with open(path, "w", encoding="ascii"):
-                    os.utime(path)
-
-    thread = threading.Thread(target=show, name=f"statefx-restoring-{name}", daemon=True)
-    thread.start()
+    _watch()
+    _active[path] = time.monotonic()
     try:
         yield
     finally:
-        done.set()
-        thread.join()
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        del _active[path]
+        if path in _shown:
+            _shown.discard(path)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+_active: dict[str, float] = {}
+"""Files of this process's restoring tasks, and since when each restores."""
+
+_shown: set[str] = set()
+_watching = False
+
+
+def _watch() -> None:
+    """Start the thread that shows what takes long; one a process: a thread a task would cost too much."""
+    global _watching  # noqa: PLW0603 - one thread per process
+    if not _watching:
+        _watching = True
+        threading.Thread(target=_show, name="statefx-restoring", daemon=True).start()
+
+
+def _show() -> None:
+    while True:
+        time.sleep(EVERY_SECS)
+        for path, since in list(_active.items()):
+            if time.monotonic() - since >= EVERY_SECS:
+                _shown.add(path)
+                with contextlib.suppress(OSError):
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    with open(path, "w", encoding="ascii"):
+                        os.utime(path)
 
 
 def under_way(folder: str, clock: Callable[[], float] = time.time) -> bool:

@@ -90,9 +90,8 @@ def submit(
     coordinator, engine = run.assemble(log)
     feed: Feed
     if streaming:
-        feed = StreamFeed(
-            run.frame, run.folders, arguments, f"{topology.name}-{log.state.lineage[:8]}", coordinator, engine
-        )
+        name = f"{topology.name}-{log.state.lineage[:8]}-{log.state.generation}"  # unique in a session
+        feed = StreamFeed(run.frame, run.folders, arguments, name, coordinator, engine)
     else:
         feed = BatchFeed(run.frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator)

@@ -1,0 +1,40 @@
+"""A task that restores state for long shows it, and only then."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from statefx.runtime import restoring
+
+
+def test_nothing_is_under_way_where_nothing_restores(tmp_path):
+    assert not restoring.under_way(str(tmp_path / "none"))
+
+
+def test_a_quick_restore_leaves_no_file(tmp_path):
+    with restoring.restoring(str(tmp_path), "count-0"):
+        assert not restoring.under_way(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_long_restore_shows_until_it_ends(tmp_path):
+    shown = threading.Event()
+    with restoring.restoring(str(tmp_path), "count-0"):
+        for _ in range(200):
+            if restoring.under_way(str(tmp_path)):
+                shown.set()
+                break
+            time.sleep(0.05)
+    assert shown.is_set()
+    assert not restoring.under_way(str(tmp_path))
+
+
+def test_a_dead_task_is_forgotten(tmp_path):
+    path = tmp_path / "count-0"
+    path.touch()
+    later = path.stat().st_mtime + restoring.FRESH_SECS + 1
+    assert not restoring.under_way(str(tmp_path), clock=lambda: later)
+    assert not path.exists()
