@@ -27,7 +27,7 @@ test: lint ## everything that must stay green: lint, types, layers, doctests, te
 	@$(WITH_JAVA) $(PY) -m pytest -q $(ARGS)
 
 lint: ## ruff, mypy --strict and the import contracts
-	@tools/venv.sh rocksdb,testing,dev,docs
+	@tools/venv.sh rocksdb,redis,testing,dev,docs
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo "not formatted; run: $(PY) -m ruff format ."; exit 1; }
 	@$(PY) -m mypy

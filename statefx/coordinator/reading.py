@@ -15,7 +15,7 @@ from statefx.coordinator.fold import LogState
 from statefx.errors import AmbiguousKeyError, CheckpointError, ConfigError, StateCorruptedError
 from statefx.protocol.order import task_key
 from statefx.state import KeyValueState, StandardCodec, load_provider
-from statefx.state.store import Namespace, Snapshot, StateContext, StateProvider
+from statefx.state.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider
 from statefx.topology.deployment import cache_folder
 
 _TRIES = 10
@@ -44,7 +44,7 @@ def openState(
     Returns
     -------
     StateView
-        All tasks at one txid; close it, or use it in a ``with``.
+        All tasks at one txid, the last whose commit is decided; close it, or use it in a ``with``.
 
     Raises
     ------
@@ -64,17 +64,24 @@ def openState(
         known = _component(state, component, folders)
         options = Config.parse(config, str(state.topology["name"])).state_provider_config
         provider = load_provider(str(known["provider"]), options)
-        tasks = _tasks(known["parallelism"], component, task)
+        opened: dict[int, KeyValueState] = {}
         try:
-            return StateView(state.committed, {n: _open(provider, folders, state, component, n) for n in tasks})
-        except StateCorruptedError as error:
-            if (
-                not getattr(error, "missing", False)
-                or tries == _TRIES - 1
-                or look(folders).committed == state.committed
-            ):
+            for n in _tasks(known["parallelism"], component, task):
+                opened[n] = _open(provider, folders, state, component, n)
+        except BaseException as error:
+            for each in opened.values():
+                each.close()
+            passed = isinstance(error, StateCorruptedError) and getattr(error, "missing", False)
+            if not passed or tries == _TRIES - 1 or _decided(look(folders)) == _decided(state):
                 raise
+        else:
+            return StateView(_decided(state), opened)
     raise AssertionError("unreachable")
+
+
+def _decided(state: LogState) -> int:
+    """The last transaction that can't be rolled back: its commit is decided, and carried out before long."""
+    return state.committed if state.committing is None else state.committing.txid
 
 
 class StateView(Mapping[Any, Any]):
@@ -87,7 +94,8 @@ class StateView(Mapping[Any, Any]):
 
     Contract
     --------
-    * All tasks are shown at the same txid; what is committed later does not appear.
+    * All tasks are shown at the same txid, and what is committed later does not appear; where state lives in a
+      server, which keeps no versions, each read shows its namespace as last committed.
     * A key that several tasks hold raises AmbiguousKeyError; ``len`` and iteration count it once for each.
     """
 
@@ -170,7 +178,7 @@ def _open(provider: StateProvider, folders: Folders, state: LogState, component:
     kept = state.snapshots.get(name, ())
     context = StateContext(
         generation=state.generation,
-        version=state.head(name),
+        version=state.heads_to_come().get(name, EMPTY),
         folder=os.path.join(folders.state, component, str(task)),
         cache=cache_folder(),
         snapshot=Snapshot(kept[-1].version, kept[-1].checksum, kept[-1].size_bytes) if kept else None,

@@ -318,7 +318,7 @@ class TopologyTester:
             Several tasks hold a key; give `task`.
         """
         found: dict[Any, Any] = {}
-        with openState(self._folders.location, component, task, self._options()) as view:
+        with openState(self._folders.location, component, task, self._config) as view:
             for key, value in view.items():
                 if key in found:
                     raise AmbiguousKeyError(f"several tasks of {component!r} hold {key!r}: give task=", key=key)
@@ -326,9 +326,6 @@ class TopologyTester:
         return found
 
     # ---- within
-
-    def _options(self) -> Mapping[str, Any]:
-        return Config.parse(self._config, self.topology.name).state_provider_config
 
     def _transact(self, source: Input, work: Work) -> Sent:
         progress = self._driving(lambda: self._coordinator.transact(source, work))

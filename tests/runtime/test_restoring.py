@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -21,14 +20,10 @@ def test_a_quick_restore_leaves_no_file(tmp_path):
 
 @pytest.mark.slow
 def test_a_long_restore_shows_until_it_ends(tmp_path):
-    shown = threading.Event()
+    look = threading.Event()
     with restoring.restoring(str(tmp_path), "count-0"):
-        for _ in range(200):
-            if restoring.under_way(str(tmp_path)):
-                shown.set()
-                break
-            time.sleep(0.05)
-    assert shown.is_set()
+        shown = any(restoring.under_way(str(tmp_path)) or look.wait(0.05) for _ in range(200))
+    assert shown
     assert not restoring.under_way(str(tmp_path))
 
 

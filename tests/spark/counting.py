@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from statefx import StatefulBolt, submit
+from statefx.errors import StatefxError
 from statefx.spark.session import RECOMMENDED
 from tests.spark.bolts import word_count
 from tests.spark.running import lines_of
@@ -66,15 +67,21 @@ def session(master, **settings):
     return spark
 
 
+def tell(**facts):
+    """Write facts as a line of JSON, for the one who started this process."""
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
 def main(work, provider, trigger):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     topology = word_count(lines_of(spark, f"{work}/in"), count=Held(work))
     query = submit(topology, spark, f"{work}/ck", {"topology.state.provider": provider}, trigger)
-    print(json.dumps({"recoveries": query.recoveries}), flush=True)
+    tell(recoveries=query.recoveries)
     try:
         query.awaitTermination()
-    except Exception as error:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
+    except StatefxError as error:
+        tell(error=type(error).__name__, message=str(error))
         sys.exit(3)
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 ROWS = [(number,) for number in range(10)]
 
 
-class Faulty(Stateful, BatchBolt):
+class FaultyAtFirst(Stateful, BatchBolt):
     """Adds up; the hook in which it fails, while `switch` is a file, is named by its content."""
 
     outputFields = "total long"
@@ -51,17 +51,15 @@ class Faulty(Stateful, BatchBolt):
     def preCommit(self, txid):
         self.fault("preCommit")
 
-    def preRollback(self):
-        self.fault("preRollback")
-
     def close(self):
         self.fault("close")
 
 
-class FaultyAtFirst(Faulty):
-    """As `Faulty`, without a hook that a rollback would have to run on an object that can't be opened."""
+class Faulty(FaultyAtFirst):
+    """As the first, with a hook that a rollback has to run, for which the object must be opened."""
 
-    preRollback = Stateful.preRollback
+    def preRollback(self):
+        self.fault("preRollback")
 
 
 class FaultyBatch(Faulty):
@@ -183,7 +181,10 @@ def test_failed_exception_fails_the_transaction_and_not_the_query(spark, place, 
     query = run(topology_of(spark, Unwilling(2, by)), spark, place / "ck")
     assert query.lastProgress["attempt"] == 2
     assert state(place / "ck", "faulty") == {"total": 45}
-    assert [("not yet" if by == "raise" else "failed") in reason for reason in reasons(place / "ck")] == [True, True]
+    assert [("not yet" if by == "raise" else "collector.fail") in reason for reason in reasons(place / "ck")] == [
+        True,
+        True,
+    ]
 
 
 def test_failed_exception_for_ever_is_bounded(spark, place):

@@ -76,7 +76,7 @@ class Killer(BasicBolt):
 
 def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, place):
     topology = word_count(spark.createDataFrame([("a",)], "value string"), split=Killer())
-    with pytest.raises(AttemptsExhaustedError, match="failed 2 times.*(?i:crashed|exited)"):
+    with pytest.raises(AttemptsExhaustedError, match=r"failed 2 times.*(?i:crashed|exited)"):
         run(topology, spark, place / "ck", {"topology.transaction.attempts.max": 2})
     assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 1, 1)
 
@@ -214,7 +214,7 @@ def test_a_second_driver_in_the_same_session(spark, place):
     second = submit(topology, spark, place / "ck", trigger={"availableNow": True})
     hold.unlink()
     assert second.awaitTermination(BOUND_SECS)
-    with pytest.raises(Exception, match="generation 2|taken over"):
+    with pytest.raises(Exception, match=r"generation 2|taken over"):
         first.awaitTermination(BOUND_SECS)
     assert type(first.exception()).__name__ == "FencedError"
     assert state(place / "ck", "count") == recount(ALL)

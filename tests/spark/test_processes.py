@@ -1,4 +1,4 @@
-"""Drivers as processes: killed in each phase, asked to end, two at once; what comes out is what a run without it gives."""
+"""Drivers as processes: killed in each phase, asked to end, two at once; the outcome is that of an undisturbed run."""
 
 import json
 import os
@@ -101,36 +101,57 @@ def under_way(phase, generation):
     return lambda log: log.generation == generation and any(str(one.phase) == phase for one in log.in_flight)
 
 
-def test_killed_in_every_phase(drivers, place, provider):
+def test_killed_in_every_phase(drivers, place):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
-    first = drivers(place, provider)
+    first = drivers(place, "rocksdb")
     first.wait_until(lambda log: log.committed >= 1 and log.in_flight, "a second transaction to be PREPARING")
     fell = [first.kill()]
 
     hold(place, "ROLLBACK", 2)
-    second = drivers(place, provider)
+    second = drivers(place, "rocksdb")
     second.wait_until(lambda log: log.generation == 2, "the second driver to recover")
     fell.append(second.kill())  # in recovery, on the way back
 
     hold(place, "COMMITTING", 3)
-    third = drivers(place, provider)
+    third = drivers(place, "rocksdb")
     third.wait_until(under_way("COMMITTING", 3), "a transaction to be COMMITTING")
     fell.append(third.kill())
 
     hold(place, "COMMITTING", 4)
-    fourth = drivers(place, provider)
+    fourth = drivers(place, "rocksdb")
     fourth.wait_until(lambda log: log.generation == 4, "the fourth driver to recover")
     fell.append(fourth.kill())  # in recovery, on the way forward
 
-    # What a crash of the whole machine may take from Spark, which does not fsync; the batch must come back as it was.
-    shutil.rmtree(place / "ck" / "spark" / "offsets")
-    feed(place / "in", later=["late"])
-    last = drivers(place, provider).end()
+    lose_offsets(place)
+    last = drivers(place, "rocksdb").end()
     assert fell == [("PREPARING", 2), ("PREPARING", 2), ("COMMITTING", 2), ("COMMITTING", 2)]
     assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
     assert ("ROLLED_BACK", 2, 0) in kinds(place / "ck")
     assert state(place / "ck", "count") == {**EXPECTED, "late": 1}
+
+
+def test_killed_with_state_in_memory(drivers, place):
+    feed(place / "in", **FILES)
+    hold(place, "PREPARING", 1)
+    first = drivers(place)
+    first.wait_until(lambda log: log.committed >= 1 and log.in_flight, "a second transaction to be PREPARING")
+    fell = [first.kill()]
+    hold(place, "COMMITTING", 2)
+    second = drivers(place)
+    second.wait_until(under_way("COMMITTING", 2), "a transaction to be COMMITTING")
+    fell.append(second.kill())
+    lose_offsets(place)
+    last = drivers(place).end()
+    assert fell == [("PREPARING", 2), ("COMMITTING", 2)]
+    assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
+    assert state(place / "ck", "count") == {**EXPECTED, "late": 1}
+
+
+def lose_offsets(work):
+    """What a crash of the whole machine may take from Spark, which does not fsync, while there is more to read."""
+    shutil.rmtree(work / "ck" / "spark" / "offsets")
+    feed(work / "in", later=["late"])
 
 
 def test_sigterm_drains(drivers, place):
@@ -142,8 +163,7 @@ def test_sigterm_drains(drivers, place):
     (place / "hold-PREPARING").unlink()
     driver.end(-signal.SIGTERM)
     assert kinds(place / "ck")[-1] == ("COMMITTED", 2, None)
-    drivers(place).end()
-    assert state(place / "ck", "count") == EXPECTED
+    assert state(place / "ck", "count") == recount(FILES["a"] + FILES["b"])
 
 
 def test_two_drivers_on_one_checkpoint(drivers, place):

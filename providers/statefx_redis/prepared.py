@@ -1,0 +1,170 @@
+"""What a token names: changes in key order, in chunks that the server applies one by one."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgpack
+
+from statefx.state.store import Version, Write
+from statefx_redis.names import Names
+from statefx_redis.server import Server
+
+CHUNK_ENTRIES = 500
+"""Fields that one script call moves at most."""
+
+CHUNK_BYTES = 256 << 10
+"""Keys and values in a chunk; one that is longer has a chunk of its own."""
+
+BATCH_BYTES = 1 << 20
+"""Chunks sent in one round trip, unless one is longer."""
+
+INDEX = "index"
+"""The field that holds the first key of each chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How a prepared token is registered.
+
+    Attributes
+    ----------
+    txid, generation : int
+        Who prepared it, and for which transaction.
+    base_txid, base_token : int, str
+        The committed version that it changes.
+    chunks : int
+        -1 until it is complete.
+    """
+
+    txid: int
+    generation: int
+    base_txid: int
+    base_token: str
+    chunks: int
+
+    @property
+    def base(self) -> Version:
+        """The committed version that it changes."""
+        return Version(self.base_txid, self.base_token)
+
+    def to_json(self) -> str:
+        """Return it as the server keeps it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Entry:
+        """Read `to_json`."""
+        return cls(**json.loads(text))
+
+
+def chunked(writes: Sequence[Write]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (first key, chunk) for `writes`, which are sorted by key; a chunk is [deleted keys], [key, value, ...]."""
+    gone: list[bytes] = []
+    put: list[bytes] = []
+    first, size, entries = b"", 0, 0
+    for key, value in writes:
+        if entries and (entries >= CHUNK_ENTRIES or size + len(key) + len(value or b"") > CHUNK_BYTES):
+            yield first, _pack([gone, put])
+            gone, put, size, entries = [], [], 0, 0
+        if not entries:
+            first = key
+        if value is None:
+            gone.append(key)
+            size += len(key)
+        else:
+            put += (key, value)
+            size += len(key) + len(value)
+        entries += 1
+    if entries:
+        yield first, _pack([gone, put])
+
+
+def batches(writes: Sequence[Write]) -> Iterator[tuple[list[str | bytes], int]]:
+    """Yield (fields with their chunks, chunks so far or -1 if more follow) for each round trip of a prepare."""
+    fields: list[str | bytes] = []
+    firsts: list[bytes] = []
+    size = 0
+    for first, chunk in chunked(writes):
+        if fields and size + len(chunk) > BATCH_BYTES:
+            yield fields, -1
+            fields, size = [], 0
+        fields += (str(len(firsts)), chunk)
+        size += len(chunk)
+        firsts.append(first)
+    yield [*fields, INDEX, _pack(firsts)], len(firsts)
+
+
+class GoneError(Exception):
+    """What is prepared is no longer there: it has just been committed, or was deleted."""
+
+
+class Prepared:
+    """Reads the changes that a token names; what was read is kept, for it never changes.
+
+    Parameters
+    ----------
+    server : Server
+    names : Names
+    token : str
+    """
+
+    def __init__(self, server: Server, names: Names, token: str) -> None:
+        self.token = token
+        self._server = server
+        self._key = names.prepared(token)
+        self._firsts: list[bytes] | None = None
+        self._chunks: dict[int, dict[bytes, bytes | None]] = {}
+
+    def of(self, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        """Return the changes of `keys`; those that are not changed are missing."""
+        firsts = self._index()
+        places = {key: bisect_right(firsts, key) - 1 for key in keys}
+        self._load({at for at in places.values() if at >= 0})
+        return {key: self._chunks[at][key] for key, at in places.items() if at >= 0 and key in self._chunks[at]}
+
+    def between(self, start: bytes | None, stop: bytes | None) -> list[Write]:
+        """Return the changes with start <= key < stop, in key order."""
+        firsts = self._index()
+        lowest = 0 if start is None else max(0, bisect_right(firsts, start) - 1)
+        inside = [at for at in range(lowest, len(firsts)) if stop is None or firsts[at] < stop]
+        self._load(set(inside))
+        found = {key: value for at in inside for key, value in self._chunks[at].items()}
+        return sorted(
+            (key, value)
+            for key, value in found.items()
+            if (start is None or key >= start) and (stop is None or key < stop)
+        )
+
+    def _index(self) -> list[bytes]:
+        if self._firsts is None:
+            [packed] = self._fields([INDEX])
+            self._firsts = list(_unpack(packed))
+        return self._firsts
+
+    def _load(self, wanted: set[int]) -> None:
+        missing = sorted(wanted - self._chunks.keys())
+        for begin in range(0, len(missing), 16):
+            some = missing[begin : begin + 16]
+            for at, packed in zip(some, self._fields([str(at) for at in some]), strict=True):
+                gone, put = _unpack(packed)
+                self._chunks[at] = {**dict.fromkeys(gone), **dict(zip(put[::2], put[1::2], strict=True))}
+
+    def _fields(self, fields: list[str]) -> list[bytes]:
+        found: list[bytes | None] = self._server.call(self._key, lambda client: client.hmget(self._key, fields))
+        if None in found:
+            raise GoneError
+        return [each for each in found if each is not None]
+
+
+def _pack(parts: list[list[bytes]] | list[bytes]) -> bytes:
+    packed: bytes = msgpack.packb(parts, use_bin_type=False)  # as raw strings: any server's cmsgpack reads them
+    return packed
+
+
+def _unpack(packed: bytes) -> Any:
+    return msgpack.unpackb(packed, raw=True)

@@ -1,0 +1,220 @@
+"""The server as this process reaches it: connections, tries, and what its errors mean."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import redis
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.retry import Retry
+
+from statefx.errors import StateCorruptedError, StateError
+from statefx_redis.settings import Settings
+
+BACKOFF_MAX_SECS = 2.0
+
+_AGAIN = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.AskError,  # and MovedError: a cluster that changes
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+    exceptions.RedisClusterException,
+)
+_NEVER = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError)
+
+_Answer = TypeVar("_Answer")
+
+
+class UnreachableError(StateError):
+    """No answer came; `sent` tells whether the server may have done what it was asked."""
+
+
+class DeniedError(StateError):
+    """The server does not let this user in, or not do this."""
+
+
+class Server:
+    """Round trips to one server or cluster.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._client: Any = None
+        self._cluster: Any = None
+
+    def eval(self, script: str, keys: Sequence[str], *arguments: Any) -> Any:
+        """Run a script on the node that has `keys`; one round trip."""
+        return self.call(keys[0], lambda client: client.eval(script, len(keys), *keys, *arguments))
+
+    def call(self, key: str, do: Callable[[Any], _Answer]) -> _Answer:
+        """Call `do` with a client of the node that has `key`, again and again while the connection is lost.
+
+        Raises
+        ------
+        UnreachableError
+            All tries have failed.
+        StateCorruptedError
+            A key of ours is of a type that we don't make.
+        DeniedError, StateError
+            The server refuses.
+        """
+        sent = False
+        tries = 0
+        while True:
+            try:
+                return self.trip(self._node(key), do)
+            except (*_AGAIN, exceptions.ReadOnlyError) as error:
+                if isinstance(error, _NEVER):
+                    raise self._meaning(error, key) from None
+                sent = sent or _may_have_arrived(error)
+                failure = error
+            except exceptions.RedisError as error:
+                raise self._meaning(error, key) from None
+            self._lost(failure)
+            if tries >= self.settings.retries:
+                if isinstance(failure, exceptions.ReadOnlyError):
+                    raise self._meaning(failure, key)
+                raise UnreachableError(
+                    f"{self.settings.address} can't be reached after {tries + 1} tries ({self._text(failure)}): "
+                    "is the server up, and the url right?",
+                    server=self.settings.address,
+                    sent=sent,
+                )
+            threading.Event().wait(min(BACKOFF_MAX_SECS, self.settings.backoff_secs * 2**tries))
+            tries += 1
+
+    def trip(self, client: Any, do: Callable[[Any], _Answer]) -> _Answer:
+        """Make one round trip."""
+        return do(client)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return what each primary says of itself (INFO)."""
+        if not self.settings.cluster:
+            return [self.call("", lambda client: client.info())]
+        self.call("", lambda client: client.ping())
+        found = []
+        for node in self._cluster.get_primaries():
+            connection = self._cluster.get_redis_connection(node)
+            found.append(self.call("", lambda _, connection=connection: connection.info()))  # type: ignore[misc]
+        return found
+
+    def _node(self, key: str) -> Any:
+        if not self.settings.cluster:
+            if self._client is None:
+                self._client = _client(self.settings)
+            return self._client
+        if self._cluster is None:
+            self._cluster = _cluster(self.settings)
+        return self._cluster.get_redis_connection(self._cluster.get_node_from_key(key))
+
+    def _lost(self, error: Exception) -> None:
+        """Begin anew: a cluster may have changed, a primary may have become a replica."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+        elif self._client is not None and isinstance(error, exceptions.ReadOnlyError):
+            self._client.connection_pool.disconnect(inuse_connections=False)
+
+    def _meaning(self, error: Exception, key: str) -> StateError:
+        """Return the error to raise for one of redis-py's; none ever holds the password."""
+        text, server = self._text(error), self.settings.address
+        if isinstance(error, _NEVER) or "NOAUTH" in text or "NOPERM" in text:
+            return DeniedError(
+                f"{server} refuses this user ({text}): check username and password in "
+                "topology.state.provider.config, and the user's permissions",
+                server=server,
+            )
+        if "WRONGTYPE" in text:
+            return StateCorruptedError(
+                f"{server}: {key}, or a key beside it, was overwritten with another type ({text}); restore it from a "
+                "backup, or give the topology a prefix of its own",
+                server=server,
+                missing=False,
+            )
+        if isinstance(error, exceptions.ReadOnlyError) or "READONLY" in text:
+            return StateError(f"{server} is a read-only replica ({text}): give the url of the primary", server=server)
+        if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in text:
+            return StateError(
+                f"{server} is out of memory ({text}): raise maxmemory, or delete what is not needed", server=server
+            )
+        return StateError(f"{server} answered: {text}", server=server)
+
+    def _text(self, error: Exception) -> str:
+        text = f"{type(error).__name__}: {error}"
+        secret = str.__str__(self.settings.password)
+        return text.replace(secret, "***") if secret else text
+
+
+@cache
+def server_of(settings: Settings) -> Server:
+    """Return this process's server for `settings`: worker processes outlive tasks, and connections with them."""
+    return Server(settings)
+
+
+def _client(settings: Settings) -> Any:
+    kind: Any = redis.Connection
+    options = _options(settings)
+    if settings.path:
+        kind = redis.UnixDomainSocketConnection
+        options["path"] = settings.path
+        del options["socket_keepalive"]
+    else:
+        options.update(host=settings.host, port=settings.port, socket_connect_timeout=settings.connect_timeout_secs)
+        if settings.tls is not None:
+            kind = redis.SSLConnection
+            options.update(settings.tls)
+    pool = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]  # so it is in redis-py
+        max_connections=settings.max_connections,
+        timeout=settings.timeout_secs,
+        connection_class=kind,
+        db=settings.database,
+        **options,
+    )
+    return redis.Redis(connection_pool=pool)
+
+
+def _cluster(settings: Settings) -> Any:
+    options = _options(settings)
+    if settings.tls is not None:
+        options.update(settings.tls, ssl=True)
+    return RedisCluster(
+        host=settings.host,
+        port=settings.port,
+        socket_connect_timeout=settings.connect_timeout_secs,
+        max_connections=settings.max_connections,
+        **options,
+    )
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "socket_timeout": settings.timeout_secs,
+        "socket_keepalive": True,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),  # tries are counted here, where it is known what they may have done
+    }
+    if settings.password:
+        options["password"] = str.__str__(settings.password)
+        options["username"] = settings.username or None
+    return options
+
+
+def _may_have_arrived(error: BaseException) -> bool:
+    """Tell whether what was asked may have been done: not if there was no connection in the first place."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError | FileNotFoundError):
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return not isinstance(error, exceptions.ResponseError | exceptions.BusyLoadingError)

@@ -1,0 +1,338 @@
+"""One namespace on a Redis server.
+
+Reads are of one version: a commit is marked before its first change and unmarked with its last, each in one script;
+who sees the mark lays what is prepared over what is committed, and who sees it come or go reads again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from statefx.errors import (
+    CommitFailedError,
+    CommitOutcomeUnknownError,
+    FencedError,
+    StateClosedError,
+    StateCorruptedError,
+    StateError,
+    StatefxError,
+    StatePhaseError,
+)
+from statefx.state.overlay import merge
+from statefx.state.store import Namespace, StateContext, StateStore, Version, Write
+from statefx_redis import scripts
+from statefx_redis.names import Names, lineage_keys
+from statefx_redis.prepared import Entry, GoneError, Prepared, batches
+from statefx_redis.server import Server, UnreachableError
+from statefx_redis.stored import Stored, corrupted, mismatch, parse
+
+GET_KEYS = 2000
+"""Keys of one HMGET; those of one `get` are all in one round trip."""
+
+SCAN_KEYS = 1000
+SCAN_BYTES = 1 << 20
+READ_TRIES = 50
+
+
+class RedisStateStore(StateStore):
+    """One namespace, opened at a version.
+
+    Parameters
+    ----------
+    server : Server
+    namespace : Namespace
+    context : StateContext
+
+    Raises
+    ------
+    StateCorruptedError
+        The server holds neither ``context.version`` nor what it can be made of.
+    """
+
+    def __init__(self, server: Server, namespace: Namespace, context: StateContext) -> None:
+        self._server = server
+        self._namespace = namespace
+        self._names = Names.of(server.settings.prefix, namespace)
+        self._context = context
+        self._version = context.version
+        self._deciding: Version | None = None
+        self._prepared: Version | None = None
+        self._token = context.token
+        self._overlay: Prepared | None = None
+        self._closed = False
+        self._check_version(self._look())
+
+    # ---- reading
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the committed values of `keys`, None where absent."""
+        self._check_open("get")
+        if not keys:
+            return []
+        for _ in range(READ_TRIES):
+            before, values, after = self._server.call(self._names.meta, lambda client: self._trip(client, keys))
+            stored = self._parse(before)
+            if not stored.same(self._parse(after)):
+                continue
+            try:
+                overlay = self._overlay_for(stored)
+                if overlay is not None:
+                    changes = overlay.of(keys)
+                    return [changes.get(key, value) for key, value in zip(keys, values, strict=True)]
+            except GoneError:
+                continue
+            return values
+        raise self._restless()
+
+    def _trip(self, client: Any, keys: Sequence[bytes]) -> tuple[Any, list[bytes | None], Any]:
+        names = self._names.all(self._version.token)
+        pipeline = client.pipeline(transaction=False)
+        pipeline.eval(scripts.LOOK, len(names), *names, self._version.token)
+        for begin in range(0, len(keys), GET_KEYS):
+            pipeline.hmget(self._names.data, keys[begin : begin + GET_KEYS])
+        pipeline.eval(scripts.LOOK, len(names), *names, self._version.token)
+        answers = pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        before, *parts, after = answers
+        return before, [value for part in parts for value in part], after
+
+    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield committed (key, value) with start <= key < stop, in key order."""
+        self._check_open("scan")
+        return self._scan(start, stop)
+
+    def _scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        self._check_open("scan")
+        for _ in range(READ_TRIES):
+            stored, rows, more = self._part(b"-" if start is None else b"[" + start, stop)
+            try:
+                overlay = self._overlay_for(stored)
+                changes = [] if overlay is None else overlay.between(start, stop)
+            except GoneError:
+                continue
+            break
+        else:
+            raise self._restless()
+        for row in merge(changes, self._committed(rows, more, stop, self._decided(stored))):
+            self._check_open("scan")
+            yield row
+
+    def _committed(
+        self, rows: list[tuple[bytes, bytes]], more: bool, stop: bytes | None, version: Version
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield `rows` and those that follow, as long as the server shows `version`."""
+        while True:
+            yield from rows
+            if not more:
+                return
+            stored, rows, more = self._part(b"(" + rows[-1][0], stop)
+            if self._decided(stored) != version:
+                raise self._moved(stored)
+
+    def _part(self, least: bytes, stop: bytes | None) -> tuple[Stored, list[tuple[bytes, bytes]], bool]:
+        most = b"+" if stop is None else b"(" + stop
+        names = self._names.all(self._version.token)
+        answer = self._server.eval(scripts.SCAN, names, self._version.token, least, most, SCAN_KEYS, SCAN_BYTES)
+        stored = self._parse(answer)
+        keys, values = answer[5], answer[6]
+        if None in values:
+            raise corrupted(self._namespace, self._names, f"key {keys[values.index(None)]!r} has no value")
+        return stored, list(zip(keys, values, strict=False)), len(values) < len(keys) or len(keys) == SCAN_KEYS
+
+    # ---- the transaction
+
+    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
+        """Send `writes` to a hash of their own; return its token."""
+        self._check_writable("prepare")
+        if self._prepared is not None and self._prepared.txid == txid:
+            return self._prepared.token
+        if self._prepared is not None:
+            raise self._phase(f"prepare({txid}) while {self._prepared.txid} is prepared: commit or roll it back first")
+        if txid <= self._version.txid:
+            raise self._phase(f"prepare({txid}) at or below the committed txid {self._version.txid}")
+        token, self._token = self._token or uuid.uuid4().hex, ""
+        base = self._version
+        self.prepared_bytes = 0
+        for fields, chunks in batches(writes):
+            entry = Entry(txid, self._context.generation, base.txid, base.token, chunks)
+            self._send(token, entry, fields)
+            self.prepared_bytes += sum(map(len, fields[1::2]))
+        self._prepared = Version(txid, token)
+        return token
+
+    def _send(self, token: str, entry: Entry, fields: list[str | bytes]) -> None:
+        """Send one batch, once more when the namespace is new or the version below has been committed by that."""
+        names = [self._names.meta, self._names.tokens, self._names.prepared(token)]
+        lineage, registered = self._namespace.lineage, ""
+        answer: list[Any] = []
+        for _ in range(3):
+            answer = self._server.eval(scripts.PREPARE, names, registered, lineage, token, entry.to_json(), *fields)
+            if answer[0] == b"REGISTER":
+                keys = lineage_keys(self._names.prefix, lineage)
+                self._expect(self._server.eval(scripts.REGISTER, keys, entry.generation, self._names.tag))
+                registered = "registered"
+            elif answer[0] == b"MOVED" and self._behind():
+                self._apply(self._version)
+            else:
+                break
+        self._expect(answer)
+
+    def _behind(self) -> bool:
+        """Tell whether the server lost the commit of the log's version, and can do it again."""
+        stored = self._look()
+        return stored.can_become(self._version)
+
+    def commit(self, txid: int, token: str) -> None:
+        """Let the server apply what `token` names, chunk by chunk, and make it the committed version."""
+        self._check_writable("commit")
+        before, self._deciding = self._deciding, Version(txid, token)
+        try:
+            self._apply(self._deciding)
+        except CommitOutcomeUnknownError:
+            raise
+        except StatefxError:
+            self._deciding = before
+            raise
+        self._version, self._deciding, self._prepared, self._overlay = Version(txid, token), None, None, None
+
+    def _apply(self, version: Version) -> None:
+        txid, token = version.txid, version.token
+        under_way = False
+        while True:
+            try:
+                answer = self._server.eval(
+                    scripts.COMMIT, self._names.all(token), self._context.generation, txid, token
+                )
+            except StateCorruptedError:
+                raise
+            except StateError as error:
+                if under_way or (isinstance(error, UnreachableError) and error.sent):
+                    raise CommitOutcomeUnknownError(
+                        f"commit of transaction {txid} may have happened: {error.message}", txid=txid, token=token
+                    ) from error
+                raise CommitFailedError(
+                    f"transaction {txid} was not committed: {error.message}", txid=txid, token=token
+                ) from error
+            if answer[0] != b"MORE":
+                break
+            under_way = True
+        if answer[0] == b"MISSING":
+            raise corrupted(
+                self._namespace,
+                self._names,
+                f"what was prepared for transaction {txid} (token {token}) is not on the server, or not all of it",
+            )
+        if answer[0] != b"DONE":
+            self._expect(answer)
+
+    def rollback(self, txid: int, token: str) -> None:
+        """Forget what this object prepared; it is left to the sweep, since nothing names it."""
+        self._check_writable("rollback")
+        stored = self._look()
+        if Version(txid, token) in (stored.version, stored.committing):
+            raise self._phase(f"rollback({txid}, {token!r}) of what is committed, or being committed")
+        if self._prepared == Version(txid, token):
+            self._prepared = None
+
+    def snapshot(self) -> None:
+        """Do nothing: the server has the state."""
+        self._check_writable("snapshot")
+
+    def close(self) -> None:
+        """Release nothing but memory; connections are the process's."""
+        self._closed = True
+        self._overlay = None
+
+    # ---- versions
+
+    def _look(self) -> Stored:
+        token = self._version.token
+        return self._parse(self._server.eval(scripts.LOOK, self._names.all(token), token))
+
+    def _parse(self, answer: Any) -> Stored:
+        return parse(answer, self._namespace, self._names)
+
+    def _check_version(self, stored: Stored) -> None:
+        """Refuse a server that was emptied, restored or replaced, and for a reader also one that has gone on.
+
+        A store may still be told to commit what was committed already, so one that can be told opens.
+        """
+        wanted = self._version
+        if wanted in (stored.version, stored.committing) or stored.can_become(wanted):
+            return
+        if stored.version.txid == wanted.txid + 1 and not self._context.read_only:
+            return
+        raise self._moved(stored)
+
+    def _decided(self, stored: Stored) -> Version:
+        """Return the version that readers of `stored` see."""
+        if stored.committing is None and stored.version != self._version and stored.can_become(self._version):
+            return self._version  # in the log, though the server has not been told yet, or has forgotten
+        return stored.committing or stored.version
+
+    def _overlay_for(self, stored: Stored) -> Prepared | None:
+        """Return what has to be laid over the data; a read-only store goes on with the server."""
+        decided = self._decided(stored)
+        if decided not in (self._version, self._deciding):
+            if not self._context.read_only or decided.txid < self._version.txid:
+                raise self._moved(stored)
+            self._version = decided
+        if decided == stored.version:
+            self._overlay = None
+        elif self._overlay is None or self._overlay.token != decided.token:
+            self._overlay = Prepared(self._server, self._names, decided.token)
+        return self._overlay
+
+    # ---- errors
+
+    def _moved(self, stored: Stored) -> StatefxError:
+        """Return the error for a server that is at another version; who has been replaced is told that instead."""
+        if stored.generation > self._context.generation and not self._context.read_only:
+            return self._fenced(stored.generation)
+        return mismatch(self._namespace, self._names, self._version, stored.committing or stored.version)
+
+    def _fenced(self, newest: int) -> FencedError:
+        return FencedError(
+            f"{self._names.meta}: generation {newest} has taken over from generation {self._context.generation}; "
+            "stop this driver",
+            generation=self._context.generation,
+            newest=newest,
+        )
+
+    def _restless(self) -> StateError:
+        return StateError(
+            f"{self._names.meta} changed {READ_TRIES} times while it was read: try again", namespace=self._namespace
+        )
+
+    def _expect(self, answer: Sequence[Any]) -> None:
+        """Raise what an answer other than OK means."""
+        word, more = answer[0], answer[1:]
+        if word == b"OK":
+            return
+        if word == b"FENCED":
+            raise self._fenced(more[0])
+        if word == b"FOREIGN":
+            self._parse(answer)
+        if word == b"COUNT":
+            self._parse([[None, None, None, more[0], None, None, None, None], more[1], more[2], None, 0])
+        server = Version(int(more[0]), more[1].decode())
+        if word == b"PASSED":
+            raise self._phase(f"another version is committed already, {server}")
+        assert word == b"MOVED", answer
+        raise mismatch(self._namespace, self._names, self._version, server)
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise StateClosedError(f"{call} after close of the state of {self._namespace}")
+
+    def _check_writable(self, call: str) -> None:
+        self._check_open(call)
+        if self._context.read_only:
+            raise self._phase(f"{call} on state that was opened read-only")
+
+    def _phase(self, message: str) -> StatePhaseError:
+        return StatePhaseError(f"{message} ({self._namespace})", namespace=self._namespace, version=self._version)

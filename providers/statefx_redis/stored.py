@@ -1,0 +1,111 @@
+"""What the server says of a namespace, and whether that is what the transaction log says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from statefx.errors import StateCorruptedError
+from statefx.state.store import EMPTY, Namespace, Version
+from statefx_redis.names import Names
+from statefx_redis.prepared import Entry
+
+REMEDY = (
+    "restore the server from a backup that is as new as the checkpoint, or start again with a new "
+    "checkpointLocation; keep persistence on and maxmemory-policy noeviction"
+)
+
+AHEAD = "open it again; if that does not help, the checkpoint is older than the server: restore the newer one"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A namespace on the server, at one moment.
+
+    Attributes
+    ----------
+    generation : int
+        The newest that has fenced or committed here.
+    version : Version
+        What is committed.
+    committing : Version or None
+        The commit that is under way; what it changes is decided, though not all of it is among the data yet.
+    entry : Entry or None
+        How the token that was asked for is registered, if it is prepared.
+    complete : bool
+        All of its chunks are there.
+    """
+
+    generation: int
+    version: Version
+    committing: Version | None
+    entry: Entry | None
+    complete: bool
+
+    def same(self, other: Stored) -> bool:
+        """Tell whether nothing began or ended between the two, so that what was read between them is of one version."""
+        return (self.version, self.committing) == (other.version, other.committing)
+
+    def can_become(self, version: Version) -> bool:
+        """Tell whether `version` is prepared, on top of what is committed."""
+        return self.complete and self.entry is not None and self.entry.base == self.version
+
+
+def parse(answer: Sequence[Any], namespace: Namespace, names: Names) -> Stored:
+    """Read what a script answered.
+
+    Raises
+    ------
+    StateCorruptedError
+        Fields are missing or too many, or a key is someone else's.
+    """
+    if answer[0] == b"FOREIGN":
+        key, found, wanted = (part.decode() for part in answer[1:4])
+        raise corrupted(namespace, names, f"{key} is a {found}, where statefx keeps a {wanted}: someone overwrote it")
+    meta, fields, ordered, entry, chunks = answer[:5]
+    txid, token, count, next_txid, next_token = meta[1:6]
+    if not fields == ordered == int(count or 0):
+        raise corrupted(
+            namespace,
+            names,
+            f"there are {fields} values and {ordered} ordered keys, where {int(count or 0)} were committed: "
+            "some were evicted, deleted or added",
+        )
+    lineage = meta[7]
+    if lineage is not None and lineage.decode() != namespace.lineage:
+        raise corrupted(namespace, names, f"it is of lineage {lineage.decode()}")
+    found_entry = None if entry is None else Entry.from_json(entry)
+    return Stored(
+        generation=int(meta[0] or 0),
+        version=EMPTY if txid is None else Version(int(txid), token.decode()),
+        committing=None if next_token is None else Version(int(next_txid), next_token.decode()),
+        entry=found_entry,
+        complete=found_entry is not None and chunks == found_entry.chunks + 1,
+    )
+
+
+def corrupted(
+    namespace: Namespace, names: Names, what: str, *, missing: bool = False, remedy: str = REMEDY
+) -> StateCorruptedError:
+    """Return the error for a namespace that is not as it was left."""
+    return StateCorruptedError(
+        f"state of {namespace.component}/{namespace.task} at {names.meta}: {what}. To go on, {remedy}.",
+        namespace=namespace,
+        path=names.meta,
+        missing=missing,
+    )
+
+
+def mismatch(namespace: Namespace, names: Names, log: Version, server: Version) -> StateCorruptedError:
+    """Return the error for a server that is not at the log's version."""
+    ahead = server.txid > log.txid
+    why = "the server has gone on" if ahead else "the server was emptied, restored from an older dump, or failed over"
+    return corrupted(
+        namespace,
+        names,
+        f"the transaction log says transaction {log.txid} (token {log.token or 'none'}), the server holds "
+        f"transaction {server.txid} (token {server.token or 'none'}): {why}",
+        missing=ahead,
+        remedy=AHEAD if ahead else REMEDY,
+    )
