@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+# No JVM that tests start lives long enough to be worth the best compiler; without it a start takes a third less.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["object"]:
