@@ -141,7 +141,7 @@ class Coordinator:
         except JobFailedError as error:
             return error
         except (BoltError, TransactionError) as error:
-            self._roll_back(attempt, error.message)
+            self._give_up(attempt, error.message)
             raise
         verdict = ledger.judge()
         if isinstance(verdict, Complete):
@@ -151,7 +151,7 @@ class Coordinator:
         if failure.kind == FENCED:
             raise FencedError(where, txid=attempt.txid)
         if failure.kind == CORRUPTED:
-            self._roll_back(attempt, where)
+            self._give_up(attempt, where)
             raise StateCorruptedError(failure.reason, component=failure.component, task=failure.task)
         return FailedException(where, component=failure.component, task=failure.task)
 
@@ -223,6 +223,13 @@ class Coordinator:
         self._hooks(HookOrder("rollback", order, tasks))
         self.log.append(RolledBack(attempt.txid, attempt.attempt, reason))
         self.progress.rolled_back()
+
+    def _give_up(self, attempt: TransactionAttempt, reason: str) -> None:
+        """Roll back before the query ends; if even that fails, what ended it is still what is raised."""
+        try:
+            self._roll_back(attempt, reason)
+        except AttemptsExhaustedError as error:
+            logger.error("%s; the next start rolls it back", error.message)
 
     def _hooks(self, order: HookOrder) -> None:
         """Run the hooks of a commit or a rollback until every task has reported success."""

@@ -35,8 +35,6 @@ def meaning(error: Exception, *, local: bool) -> StatefxError:
         BoltError; StoppedError; JobFailedError for what may be tried again; else TransactionError.
     """
     text = str(error)
-    if "java.lang.InterruptedException" in text:  # Spark's own query was stopped, by whoever
-        return StoppedError("the query was stopped")
     found = _BOLT.search(text)
     if found:
         return BoltError(
@@ -47,6 +45,8 @@ def meaning(error: Exception, *, local: bool) -> StatefxError:
             txid=int(found["txid"]),
             cause=found["cause"],
         )
+    if "java.lang.InterruptedException" in text:  # Spark's own query was stopped, by whoever
+        return StoppedError("the query was stopped")
     missing = _MISSING.search(text)
     if missing:
         return TransactionError(_missing(missing[1], local=local), module=missing[1])
