@@ -20,7 +20,8 @@ class Settings:
     Attributes
     ----------
     dir : str
-        Absolute folder on every worker for caches of all checkpoints; empty: the one Spark's task names.
+        Absolute folder on every worker for caches of all checkpoints; empty: the user's own below the
+        machine's temporary folder.
     block_cache_mb : int
         RocksDB's block cache, one per process.
     write_buffer_mb : int
