@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from statefx.coordinator.checkpoint import Folders
@@ -40,19 +40,16 @@ class Janitor:
     generation: int
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
-    _since: int = field(default=0)
 
     def committed(self, txid: int) -> None:
-        """Count a committed transaction; sweep when it is time.
+        """Sweep after every `every`-th transaction, whichever run it falls in.
 
         Raises
         ------
         FencedError
             A newer generation has taken over; nothing was deleted.
         """
-        self._since += 1
-        if self._since >= self.every:
-            self._since = 0
+        if txid % self.every == 0:
             self.sweep()
 
     def sweep(self) -> int:

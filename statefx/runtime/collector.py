@@ -153,11 +153,17 @@ class TaskCollector(Collector):
         Declared streams.
     buffers : sequence of EdgeBuffer
         Where each stream goes; streams nobody reads cost next to nothing.
+    txid : int
+        The transaction whose tuples it takes.
     """
 
-    def __init__(self, component: str, outputs: Mapping[str, pa.Schema], buffers: Sequence[EdgeBuffer]) -> None:
+    def __init__(
+        self, component: str, outputs: Mapping[str, pa.Schema], buffers: Sequence[EdgeBuffer], txid: int
+    ) -> None:
         self._component = component
         self._outputs = outputs
+        self._txid = txid
+        self._closed = False
         self._by_stream: dict[str, list[EdgeBuffer]] = {stream: [] for stream in outputs}
         self.buffers = tuple(buffers)
         for buffer in buffers:
@@ -234,7 +240,20 @@ class TaskCollector(Collector):
         for buffer in self.buffers:
             buffer.flush()
 
+    def close(self) -> None:
+        """Take no more: what a bolt emits after its barriers have left would be lost without a trace."""
+        self._closed = True
+        self._ways = {}  # looked up for every row anyway: an open collector pays nothing
+        self._outputs = {}
+
     def _unknown(self, stream: str) -> BoltError:
+        if self._closed:
+            return BoltError(
+                f"bolt {self._component!r} emitted through a collector of transaction {self._txid} that has ended: "
+                "don't keep a collector, emit through the one that execute, executeBatch or finishBatch was given",
+                component=self._component,
+                txid=self._txid,
+            )
         return SchemaError(
             f"bolt {self._component!r} emitted on stream {stream!r}, which its outputFields do not declare: "
             f"declared are {sorted(self._outputs) or 'none'}",

@@ -29,7 +29,7 @@ def restoring(folder: str, name: str) -> Iterator[None]:
     folder : str
         From `folder`.
     name : str
-        Unique to this task attempt.
+        The task's, a dash, and what makes it unique to this attempt.
     """
     path = os.path.join(folder, name)
     _watch()
@@ -71,14 +71,14 @@ def _show() -> None:
                         os.utime(path)
 
 
-def under_way(folder: str, clock: Callable[[], float] = time.time) -> bool:
-    """Tell whether any task has shown within the last `FRESH_SECS` that it is restoring; forget dead ones."""
-    found = False
+def under_way(folder: str, clock: Callable[[], float] = time.time) -> list[str]:
+    """Return the tasks that have shown within the last `FRESH_SECS` that they are restoring; forget dead ones."""
+    found = []
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
             with contextlib.suppress(FileNotFoundError):
                 if clock() - entry.stat().st_mtime <= FRESH_SECS:
-                    found = True
+                    found.append(entry.name.rpartition("-")[0])
                 else:
                     os.unlink(entry.path)
-    return found
+    return sorted(found)

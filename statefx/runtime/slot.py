@@ -133,7 +133,7 @@ class Slot:
             )
             for edge in plan.outputs[component]
         ]
-        collector = TaskCollector(component, outputs, buffers)
+        collector = TaskCollector(component, outputs, buffers, attempt.txid)
         raw = [edge.id for edge in plan.inputs[component] if edge in plan.raw]
         return _Member(
             component,
@@ -213,6 +213,7 @@ class Slot:
             member.failure = aligned.failure
         prepared = member.attempt("finish")
         member.attempt("flush")
+        member.collector.close()
         self._send_barriers(member)
         self._send_ack(member, aligned, prepared if isinstance(prepared, Prepared) else Prepared())
 

@@ -232,6 +232,7 @@ class TaskRun:
 
     def close(self, *, keep: bool) -> None:
         """Release the state; keep the bolt for the next transaction if it came through this one."""
+        self._collector.close()
         if self._state is not None:
             self._state.close()
         if self._bolt is None:

@@ -13,10 +13,14 @@ from statefx.runtime import restoring
 logger = logging.getLogger("statefx")
 
 AGAIN_SECS = 1.0
+RESTORES_MAX = 20
+"""How many times the timeout begins anew for state that is being restored: a restore that hangs shows itself too."""
 
 
 class Deadline:
-    """Calls `cancel` when the block it guards has run for too long; time in which state is restored is added.
+    """Calls `cancel` when the block it guards has run for too long.
+
+    While state is being restored the timeout begins anew, at most `RESTORES_MAX` times.
 
     Parameters
     ----------
@@ -34,6 +38,7 @@ class Deadline:
         self._cancel = cancel
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
+        self._restores = 0
         self.passed = False
 
     def __enter__(self) -> Self:
@@ -57,8 +62,17 @@ class Deadline:
         with self._lock:
             if self._timer is None:
                 return
-            if not self.passed and restoring.under_way(self._folder):
-                logger.info("the transaction's timeout begins anew: state is being restored")
+            tasks = [] if self.passed else restoring.under_way(self._folder)
+            if tasks and self._restores < RESTORES_MAX:
+                self._restores += 1
+                logger.warning(
+                    "state of %s is being restored: the transaction's timeout of %g s begins anew (%d of %d times); "
+                    "if it hangs, look at the checkpoint's file system and the state provider's server",
+                    ", ".join(tasks),
+                    self._timeout_secs,
+                    self._restores,
+                    RESTORES_MAX,
+                )
                 self._arm(self._timeout_secs)
                 return
             self.passed = True

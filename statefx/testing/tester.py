@@ -112,7 +112,7 @@ class TopologyTester:
         reference = resolve(settings.state_provider)
         provider = SteppedProvider(load_provider(reference, settings.state_provider_config), steps)
         folders = self._folders = Folders(location)
-        wanted = checkpoint.identity(topology, settings.state_provider, "stream" if self._streaming else "batch")
+        wanted = checkpoint.identity(topology, reference, "stream" if self._streaming else "batch")
         shared = provider.capabilities.shared
         checkpoint.check(checkpoint.look(folders), wanted, folders, adopt, shared=shared)
         log = checkpoint.take(

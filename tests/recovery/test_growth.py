@@ -71,6 +71,19 @@ def test_a_sweep_keeps_what_is_young(place: Path) -> None:
         assert tester.state("count") == {"a": 2, "b": 1, "c": 1}
 
 
+def test_runs_shorter_than_the_time_between_two_sweeps_are_swept_too(place: Path) -> None:
+    limits = Limits(sweep_every=5, min_age_secs=0.0)
+    with Driver(place) as driver:
+        driver.start(limits=limits).send(lines("a b c"), JobFails())
+        left = set((driver.folder / "state").rglob("*.changelog"))
+        for _ in range(2):
+            tester = driver.start(limits=limits)
+            tester.send(lines("a"))
+            tester.send(lines("b"))
+        kept = set((driver.folder / "state").rglob("*.changelog"))
+        assert len(left - kept) == 2, "what the failed attempt had prepared, in two tasks"
+
+
 def test_a_sweep_deletes_nothing_of_a_transaction_that_is_not_committed(place: Path) -> None:
     with Driver(place) as driver:
         tester = driver.start(limits=Limits(min_age_secs=0.0))

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, BatchBolt, Bolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, Bolt, StatefulBolt, TopologyBuilder
 from statefx.errors import BoltError, FailedException
 from statefx.testing import rows
 from tests.testing.topologies import Driver
@@ -133,3 +133,59 @@ def test_rows_of_a_failed_attempt_count_for_nothing(place: Path, late: bool) -> 
     sent = run(place, emit, late)
     assert sent.progress.attempt == 1
     assert sent.emitted("emits") == ([("a", 1), ("a", 1)] if late else [("a", 1)])
+
+
+class Keeps(Emits):
+    """Emits through the collector that it was given first, as one that writes late or from a thread would."""
+
+    kept: Any = None
+
+    def execute(self, tup, collector):
+        self.kept = self.kept or collector
+        self.do(self.kept)
+
+
+@pytest.mark.parametrize(
+    "emit", [lambda c: c.emit(("a", 1)), lambda c: c.emitBatch(pa.RecordBatch.from_pylist([{"word": "a", "count": 1}]))]
+)
+def test_a_collector_kept_from_an_earlier_transaction_is_refused(place: Path, emit: Emit) -> None:
+    builder = TopologyBuilder("keeps")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("keeps", Keeps(emit)).shuffleGrouping("lines")
+    builder.setBolt("reads", Reads()).shuffleGrouping("keeps")
+    with Driver(place) as driver:
+        tester = driver.start(builder.createTopology())
+        assert tester.send({"lines": [("a",)]}).emitted("keeps") == [("a", 1)]
+        with pytest.raises(
+            BoltError, match=r"execute, transaction 2: .*collector of transaction 1 that has ended"
+        ):
+            tester.send({"lines": [("b",)]})
+
+
+def test_nothing_can_be_emitted_once_the_barriers_have_left(place: Path) -> None:
+    refused: list[str] = []
+
+    class Late(StatefulBolt):
+        outputFields = "word string"
+
+        def initState(self, state):
+            pass
+
+        def execute(self, tup, collector):
+            self.kept = collector
+
+        def close(self):
+            try:
+                self.kept.emit(("late",))
+            except BoltError as error:
+                refused.append(error.message)
+
+    builder = TopologyBuilder("late")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("late", Late()).shuffleGrouping("lines")
+    builder.setBolt("reads", Reads()).shuffleGrouping("late")
+    with Driver(place) as driver:
+        assert driver.start(builder.createTopology()).send({"lines": [("a",)]}).emitted("late") == []
+        driver.start(builder.createTopology()).send({"lines": []})
+    assert refused
+    assert "transaction 1" in refused[0]

@@ -21,8 +21,8 @@ def test_a_quick_restore_leaves_no_file(tmp_path):
 @pytest.mark.slow
 def test_a_long_restore_shows_until_it_ends(tmp_path):
     look = threading.Event()
-    with restoring.restoring(str(tmp_path), "count-0"):
-        shown = any(restoring.under_way(str(tmp_path)) or look.wait(0.05) for _ in range(200))
+    with restoring.restoring(str(tmp_path), "count-0-a1b2"):
+        shown = any(restoring.under_way(str(tmp_path)) == ["count-0"] or look.wait(0.05) for _ in range(200))
     assert shown
     assert not restoring.under_way(str(tmp_path))
 

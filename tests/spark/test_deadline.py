@@ -1,0 +1,49 @@
+"""A transaction's timeout, and what state that is being restored does to it."""
+
+import threading
+from pathlib import Path
+
+from statefx.spark import deadline
+from statefx.spark.deadline import RESTORES_MAX, Deadline
+
+SECS = 0.02
+BOUND_SECS = 30.0
+
+
+def test_what_ends_in_time_is_not_cancelled(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    with Deadline(BOUND_SECS, str(tmp_path), cancelled.set) as guarded:
+        pass
+    assert not guarded.passed
+    assert not cancelled.is_set()
+
+
+def test_what_takes_too_long_is_cancelled(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    with Deadline(SECS, str(tmp_path), cancelled.set) as guarded:
+        assert cancelled.wait(BOUND_SECS)
+    assert guarded.passed
+
+
+def test_what_was_not_cancelled_the_first_time_is_cancelled_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(deadline, "AGAIN_SECS", SECS)
+    calls, enough = [], threading.Event()
+
+    def cancel() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            enough.set()
+
+    with Deadline(SECS, str(tmp_path), cancel):
+        assert enough.wait(BOUND_SECS)
+
+
+def test_a_restore_that_hangs_puts_the_timeout_off_only_so_often(tmp_path: Path, caplog) -> None:
+    (tmp_path / "count-0-a1b2").touch()  # younger than restoring.FRESH_SECS for as long as the test runs
+    cancelled = threading.Event()
+    with Deadline(SECS, str(tmp_path), cancelled.set) as guarded:
+        assert cancelled.wait(BOUND_SECS)
+    assert guarded.passed
+    put_off = [record.getMessage() for record in caplog.records if "begins anew" in record.getMessage()]
+    assert len(put_off) == RESTORES_MAX
+    assert "state of count-0 is being restored" in put_off[0]
