@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.checkpoint import Folders
 from statefx.errors import CheckpointError, ConfigError, TopologyError
@@ -42,6 +42,27 @@ def check_bolts(topology: Topology) -> None:
                 "connections, locks and files in open(), not in __init__",
                 component=component.id,
             ) from error
+
+
+def check_stream(frame: DataFrame) -> None:
+    """Refuse what Spark's analysis refuses in a streaming query, before the checkpoint is touched.
+
+    Raises
+    ------
+    TopologyError
+        With Spark's reason.
+    """
+    jvm = frame.sparkSession._jvm
+    assert jvm is not None
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Update()
+    try:
+        checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
+    except AnalysisException as error:
+        raise TopologyError(
+            f"Spark can't run the streaming input of this topology: {str(error).splitlines()[0]} Do that step in a "
+            "bolt instead (a topology's query runs in Spark's output mode `update`)"
+        ) from error
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

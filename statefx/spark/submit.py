@@ -21,7 +21,7 @@ from statefx.spark import offsets
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import Router, unite
-from statefx.spark.preflight import check_bolts, check_executors, check_settings
+from statefx.spark.preflight import check_bolts, check_executors, check_settings, check_stream
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import stop_on_sigterm
@@ -115,6 +115,8 @@ class _Run:
         self._plan = compile_plan(topology)
         self.folders = folders
         self.frame = unite({c.id: c.dataframe for c in topology.components if c.is_stream})
+        if streaming:
+            check_stream(self.frame)
         Router(self._plan, self.frame)  # what Spark can't route is refused before the checkpoint is touched
 
     def take(self, adopt: str | None) -> TransactionLog:

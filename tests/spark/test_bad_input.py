@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from pyspark.sql.functions import expr
 
 from statefx import BasicBolt, TopologyBuilder, submit
 from statefx.errors import (
@@ -189,6 +190,20 @@ def test_a_checkpoint_of_something_else(spark, stream, batch, checkpoint):
     count.stateVersion = 2
     refused(spark, word_count(stream, count=count), checkpoint, mismatch, "stateVersion 2, .* 1")
     run(word_count(stream), spark, checkpoint, trigger={"availableNow": True})
+
+
+@pytest.mark.parametrize(
+    ("refuse", "reason"),
+    [
+        (lambda lines: lines.orderBy("value"), "Sorting is not supported"),
+        (lambda lines: lines.limit(3), "Limits are not supported"),
+        (lambda lines: lines.join(lines.toDF("other"), expr("value = other"), "left").select("value"), "LeftOuter"),
+    ],
+)
+def test_a_stream_that_spark_refuses_does_not_fence_the_driver_at_work(spark, stream, checkpoint, refuse, reason):
+    refused(
+        spark, word_count(refuse(stream)), checkpoint, TopologyError, f"Spark can't run the streaming input.*{reason}"
+    )
 
 
 def test_spark_s_part_lost(spark, stream, checkpoint):
