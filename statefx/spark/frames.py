@@ -32,7 +32,7 @@ _WIRE = (
     .add("head", BinaryType())
     .add("payload", BinaryType())
 )
-_ROTATING = ("shuffle", "local", "none")
+_STAYING = ("local", "none")
 
 
 def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -81,7 +81,9 @@ class Router:
         """Return a function that gives a frame one partition for each task of the first level."""
         width = self._width
         only = self._plan.raw[0] if len(self._plan.raw) == 1 else None
-        if only is not None and only.grouping.kind in _ROTATING:
+        if only is not None and only.grouping.kind in _STAYING:
+            return lambda frame: _narrowed(frame, width)
+        if only is not None and only.grouping.kind == "shuffle":
             return lambda frame: frame.repartition(width)
         if only is not None and only.grouping.kind != "all":
             target = self._targets(only)[0]
@@ -177,6 +179,16 @@ class Chain:
                 rows = rows.repartitionById(self._widths[level], self._target)
             rows = stage(rows)
         return rows
+
+
+def _narrowed(frame: DataFrame, width: int) -> DataFrame:
+    """Leave rows where Spark has them, in `width` partitions; they are moved only where there are fewer."""
+    if frame.isStreaming:  # asked for its columns only: it has no partitions yet
+        return frame
+    found = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+    if found == width:
+        return frame
+    return frame.coalesce(width) if found > width else frame.repartition(width)
 
 
 def keeps_shuffles(frame: DataFrame) -> bool:

@@ -55,6 +55,20 @@ def test_from_a_dataframe_alone(spark, place, kind):
     check(kind, kept(place / "ck", "keep", TASKS), tolerance=4)
 
 
+@pytest.mark.parametrize("kind", ["none", "local"])
+@pytest.mark.parametrize("partitions", [TASKS, 5])
+def test_rows_that_may_go_anywhere_stay_in_their_partition(spark, place, kind, partitions):
+    rows = spark.range(0, 200, 1, partitions).selectExpr("cast(spark_partition_id() as string) as key", "id as n")
+    builder = TopologyBuilder(kind)
+    builder.setStream("rows", rows)
+    grouped(builder.setBolt("keep", Keep(), parallelism=TASKS), kind, "rows")
+    run(builder.createTopology(), spark, place / "ck")
+    tasks = [{row[0] for row in task} for task in kept(place / "ck", "keep", TASKS)]
+    assert sum(len(partition) for partition in tasks) == partitions, "each in one task"
+    assert all(tasks)
+    assert sum(len(task) for task in kept(place / "ck", "keep", TASKS)) == 200
+
+
 def test_from_a_dataframe_by_every_grouping_at_once(spark, place):
     builder = TopologyBuilder("raw")
     builder.setStream("rows", spark.createDataFrame(ROWS, FIELDS))
