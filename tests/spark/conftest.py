@@ -1,3 +1,25 @@
+import os
+import signal
+
+import pytest
+
+from tests.spark.drivers import Driver
 from tests.testing.places import place, provider
 
 __all__ = ["place", "provider"]
+
+
+@pytest.fixture
+def drivers():
+    """Ends whatever a failed test has left behind."""
+    started = []
+
+    def start(*arguments, **more):
+        started.append(Driver(*arguments, **more))
+        return started[-1]
+
+    yield start
+    for driver in started:
+        if driver.process.poll() is None:
+            os.killpg(driver.process.pid, signal.SIGKILL)
+            driver.process.wait()

@@ -73,10 +73,11 @@ def tell(**facts):
     sys.stdout.flush()
 
 
-def main(work, provider, trigger):
+def main(work, provider, options, trigger):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    config = {"topology.state.provider": provider, "topology.state.provider.config": options}
     topology = word_count(lines_of(spark, f"{work}/in"), count=Held(work))
-    query = submit(topology, spark, f"{work}/ck", {"topology.state.provider": provider}, trigger)
+    query = submit(topology, spark, f"{work}/ck", config, trigger)
     tell(recoveries=query.recoveries)
     try:
         query.awaitTermination()

@@ -18,8 +18,8 @@ def run(topology, spark, location, config=None, **arguments):
     return query
 
 
-def state(location, component, task=None):
-    with openState(location, component, task) as view:
+def state(location, component, task=None, config=None):
+    with openState(location, component, task, config) as view:
         return dict(view.items())
 
 

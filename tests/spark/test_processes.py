@@ -1,104 +1,18 @@
 """Drivers as processes: killed in each phase, asked to end, two at once; the outcome is that of an undisturbed run."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.log import read_state
-from statefx.errors import CheckpointError
-from tests.conftest import ROOT
 from tests.spark.bolts import recount
-from tests.spark.running import feed, kinds, state, wait_for
+from tests.spark.drivers import EXPECTED, FILES, ON, hold, log_of, under_way
+from tests.spark.running import feed, kinds, state
 
 pytestmark = pytest.mark.slow
-
-FILES = {name: [f"{name} b c {number % 7}" for number in range(40)] for name in "abcdef"}
-EXPECTED = recount(line for lines in FILES.values() for line in lines)
-ONCE = {"availableNow": True}
-ON = {"processingTime": "0 seconds"}
-
-
-class Driver:
-    """One start of the word count in `work`."""
-
-    def __init__(self, work, provider="memory", trigger=ONCE):
-        settings = {"work": str(work), "provider": provider, "trigger": trigger}
-        self.work = Path(work)
-        self.output = self.work / f"output-{len(list(self.work.glob('output-*')))}"
-        with self.output.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.counting", json.dumps(settings)],
-                cwd=ROOT,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def said(self):
-        """The JSON lines that it printed."""
-        lines = self.output.read_text(encoding="utf-8").splitlines()
-        return {key: value for line in lines if line.startswith("{") for key, value in json.loads(line).items()}
-
-    def wait_until(self, condition, what):
-        """Wait for what the log shall say, for as long as the process lives."""
-
-        def holds():
-            assert self.process.poll() is None, f"ended before {what}:\n{self.output.read_text()[-3000:]}"
-            return condition(log_of(self.work))
-
-        wait_for(holds, what)
-
-    def kill(self):
-        """SIGKILL for the driver and its JVM; return what the log says was under way."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        (found,) = log_of(self.work).in_flight
-        return str(found.phase), found.txid
-
-    def end(self, code=0):
-        assert self.process.wait(120) == code, self.output.read_text()[-3000:]
-        return self.said
-
-
-@pytest.fixture
-def drivers():
-    """Ends whatever a failed test has left behind."""
-    started = []
-
-    def start(*arguments, **more):
-        started.append(Driver(*arguments, **more))
-        return started[-1]
-
-    yield start
-    for driver in started:
-        if driver.process.poll() is None:
-            os.killpg(driver.process.pid, signal.SIGKILL)
-            driver.process.wait()
-
-
-def log_of(work):
-    try:
-        return read_state(work / "ck" / "transactions")
-    except CheckpointError:
-        from statefx.coordinator.fold import LogState
-
-        return LogState()
-
-
-def hold(work, phase, generation):
-    (work / f"hold-{phase}").write_text(str(generation), encoding="ascii")
-
-
-def under_way(phase, generation):
-    return lambda log: log.generation == generation and any(str(one.phase) == phase for one in log.in_flight)
 
 
 def test_killed_in_every_phase(drivers, place):

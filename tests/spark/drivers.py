@@ -1,0 +1,89 @@
+"""Drivers as processes of their own, for tests that kill or stop them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from statefx.coordinator.fold import LogState
+from statefx.coordinator.log import read_state
+from statefx.errors import CheckpointError
+from tests.conftest import ROOT
+from tests.spark.bolts import recount
+from tests.spark.running import wait_for
+
+FILES = {name: [f"{name} b c {number % 7}" for number in range(40)] for name in "abcdef"}
+EXPECTED = recount(line for lines in FILES.values() for line in lines)
+ONCE = {"availableNow": True}
+ON = {"processingTime": "0 seconds"}
+
+
+class Driver:
+    """One start of the word count in `work`."""
+
+    def __init__(self, work, provider="memory", trigger=ONCE, **options):
+        settings = {"work": str(work), "provider": provider, "options": options, "trigger": trigger}
+        self.work = Path(work)
+        self.output = self.work / f"output-{len(list(self.work.glob('output-*')))}"
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.counting", json.dumps(settings)],
+                cwd=ROOT,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self):
+        """The JSON lines that it printed."""
+        lines = self.output.read_text(encoding="utf-8").splitlines()
+        return {key: value for line in lines if line.startswith("{") for key, value in json.loads(line).items()}
+
+    def wait_until(self, condition, what):
+        """Wait for what the log shall say, for as long as the process lives."""
+
+        def holds():
+            assert self.process.poll() is None, f"ended before {what}:\n{self.output.read_text()[-3000:]}"
+            return condition(log_of(self.work))
+
+        wait_for(holds, what)
+
+    def kill(self):
+        """SIGKILL for the driver and its JVM; return what the log says was under way."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        (found,) = log_of(self.work).in_flight
+        return str(found.phase), found.txid
+
+    def stop(self):
+        """SIGSTOP for the driver, its JVM and its workers; return what the log says is under way."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        (found,) = log_of(self.work).in_flight
+        return str(found.phase), found.txid
+
+    def go_on(self):
+        """SIGCONT."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def end(self, code=0):
+        assert self.process.wait(120) == code, self.output.read_text()[-3000:]
+        return self.said
+
+
+def log_of(work):
+    try:
+        return read_state(work / "ck" / "transactions")
+    except CheckpointError:
+        return LogState()
+
+
+def hold(work, phase, generation):
+    (work / f"hold-{phase}").write_text(str(generation), encoding="ascii")
+
+
+def under_way(phase, generation):
+    return lambda log: log.generation == generation and any(str(one.phase) == phase for one in log.in_flight)
