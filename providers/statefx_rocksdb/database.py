@@ -17,6 +17,7 @@ from rocksdict import (
     AccessType,
     BlockBasedOptions,
     Cache,
+    DBCompactionStyle,
     DBCompressionType,
     Options,
     Rdict,
@@ -33,7 +34,10 @@ from statefx_rocksdb.settings import Settings
 _HEAD_KEY = b""
 _FIRST_PLAIN = b"\x01"
 _BATCH_BYTES = 16 << 20
-_LEVEL0_FILES = 8
+_RUNS = 8
+"""Sorted runs that are merged into one; runs of like size, so that small ones never rewrite the large one."""
+
+_RUNS_MAX = 32
 _OPEN_TRIES = 3
 
 
@@ -222,9 +226,10 @@ def _options(settings: Settings) -> Options:
     options.set_write_buffer_size(settings.write_buffer_mb << 20)
     options.set_max_write_buffer_number(2)
     options.set_compression_type(DBCompressionType.lz4())
-    options.set_level_zero_file_num_compaction_trigger(_LEVEL0_FILES)
-    options.set_level_zero_slowdown_writes_trigger(_LEVEL0_FILES)
-    options.set_level_zero_stop_writes_trigger(_LEVEL0_FILES)
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(_RUNS)
+    options.set_level_zero_slowdown_writes_trigger(_RUNS_MAX)
+    options.set_level_zero_stop_writes_trigger(_RUNS_MAX)
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)

@@ -9,7 +9,8 @@
         private-*/  copies under construction or of a single store
 
 Readers need no lock: an open database never changes under its reader. What the shared copy lacks is laid
-over it in memory while that is little, and written to it when it is more.
+over it in memory while that is little, and written to it when it is more. A process keeps the shared copies that it
+has open (`statefx_rocksdb.handles`): opening one takes longer than a small transaction's reads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from statefx.state.store import StateContext
 from statefx_rocksdb import folders
 from statefx_rocksdb.database import Database, Head, UnusableError
 from statefx_rocksdb.folders import PrivateFolder
+from statefx_rocksdb.handles import Handle, Handles
 from statefx_rocksdb.settings import Settings
+
+_handles = Handles()
+"""The process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
 
 _STEPS_MAX = 16
 _OVERLAY_BYTES = 32 << 20
@@ -34,10 +39,15 @@ _OVERLAY_BYTES = 32 << 20
 class Opened:
     """An image: a database at some version, the way on from there, and the folder to delete at the end."""
 
-    database: Database | None
+    handle: Handle | None
     route: Route | None = None
     folder: PrivateFolder | None = None
     _changes: dict[bytes, bytes | None] | None = None
+
+    @property
+    def database(self) -> Database | None:
+        """The database, if there is one."""
+        return None if self.handle is None else self.handle.database
 
     def covered(self, since: int) -> bool:
         """Say whether someone who knows all changes later than txid `since` knows all that the database lacks."""
@@ -55,18 +65,16 @@ class Opened:
 
     def close(self) -> None:
         """Release it."""
-        with contextlib.suppress(UnusableError):
-            if self.database is not None:
-                self.database.close()
+        _close(self.handle)
         if self.folder is not None:
             self.folder.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the shared copy is good for: `database` is open only if it is in the chain."""
+    """What the shared copy is good for: `handle` is there only if its version is in the chain."""
 
-    database: Database | None
+    handle: Handle | None
     head: Head | None
     route: Route
 
@@ -90,54 +98,61 @@ class Place:
         look = self._look()
         try:
             if self._near(look.route):
-                return Opened(look.database, look.route)
+                return Opened(look.handle, look.route)
             if not self._context.read_only and self._may_replace(look):
                 os.makedirs(self.folder, exist_ok=True)
                 with folders.locked(os.path.join(self.folder, "lock"), self._settings.lock_timeout_secs) as held:
                     if held:
-                        _close(look.database)
+                        _close(look.handle)
                         return self._advanced()
             if look.route.cached and look.route.size_bytes <= _OVERLAY_BYTES:
-                return Opened(look.database, look.route)
+                return Opened(look.handle, look.route)
         except BaseException:
-            _close(look.database)
+            _close(look.handle)
             raise
-        _close(look.database)
+        _close(look.handle)
         return self.private()
 
     def private(self) -> Opened:
         """Return the image from a copy of its own, built from the changelog alone."""
         folder = PrivateFolder(None if self._context.read_only else self.folder)
         try:
-            return Opened(self._built(folder), folder=folder)
+            return Opened(Handle(self._built(folder)), folder=folder)
         except BaseException:
             folder.close()
             raise
 
     def report_damage(self) -> None:
         """Have the shared copy replaced by the next one who needs it."""
+        _handles.drop(self._path)
         if not self._context.read_only:
             with contextlib.suppress(OSError):
                 os.close(os.open(self._damaged, os.O_CREAT | os.O_WRONLY, 0o644))
 
-    def _look(self) -> _Look:
-        database, head = None, None
+    def _look(self, *, fresh: bool = False) -> _Look:
+        """See how far the shared copy is, by what this process has of it; `fresh`: by what is there now."""
+        handle, head = None, None
         if not os.path.exists(self._damaged):
             with contextlib.suppress(UnusableError):
-                database = Database(self._path, self._settings)
-                head = database.head()
+                handle = self._opened(fresh=fresh)
+                head = handle.head
         if head is not None and not (head.complete and head.namespace == self._changelog.namespace):
             head = None
         try:
             cached = None if head is None else head.version
             route = self._changelog.route(self._context.version, self._context.snapshot, cached)
         except BaseException:
-            _close(database)
+            _close(handle)
             raise
         if not route.cached:
-            _close(database)
-            database = None
-        return _Look(database, head, route)
+            _close(handle)
+            handle = None
+        return _Look(handle, head, route)
+
+    def _opened(self, *, fresh: bool) -> Handle:
+        if self._context.read_only:  # someone who looks now and then, not a worker
+            return Handle(Database(self._path, self._settings))
+        return _handles.open(self._path, self._settings, fresh=fresh)
 
     def _near(self, route: Route) -> bool:
         """Say whether what is missing is so little that it need not be written down."""
@@ -155,18 +170,18 @@ class Place:
     def _advanced(self) -> Opened:
         """Bring the shared copy to the version, with the lock held, and open it."""
         folders.sweep(self.folder)
-        look = self._look()
+        look = self._look(fresh=True)
         if self._near(look.route):
-            return Opened(look.database, look.route)
-        _close(look.database)
+            return Opened(look.handle, look.route)
+        _close(look.handle)
         if not self._may_replace(look):
             return self.private()
         if look.route.cached:
             with contextlib.suppress(UnusableError):
                 self._write(self._path, look.route)
-                return Opened(Database(self._path, self._settings))
+                return Opened(self._opened(fresh=True))
         self._replace()
-        return Opened(Database(self._path, self._settings))
+        return Opened(self._opened(fresh=True))
 
     def _replace(self) -> None:
         """Put a new copy in the place of the shared one; its readers keep their files."""
@@ -195,7 +210,6 @@ class Place:
             database.close()
 
 
-def _close(database: Database | None) -> None:
-    if database is not None:
-        with contextlib.suppress(UnusableError):
-            database.close()
+def _close(handle: Handle | None) -> None:
+    if handle is not None:
+        handle.close()

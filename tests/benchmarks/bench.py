@@ -31,6 +31,7 @@ import inputs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SYSTEMS = Path(__file__).resolve().parent / "systems"
+FEW = 100
 VALUES = {"throughput": ("rows_per_second", "rows/s"), "latency": ("trigger_ms_median", "ms, median")}
 
 
@@ -68,7 +69,7 @@ class Case:
     @property
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
-        return self.script != "statefx_growth.py"
+        return self.script not in ("statefx_growth.py", "provider_store.py", "redis_pipelined.py")
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
@@ -109,7 +110,35 @@ def cases(args: argparse.Namespace) -> list[Case]:
                 Case(group, f"{existing:,} keys exist", "statefx_growth.py", inputs.Shape(existing, few),
                      args.warmup, args.batches, ("--provider", provider), reference=existing == few)
             )  # fmt: skip
+    found += provider_cases(args)
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
+
+
+def provider_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of providers alone, without Spark."""
+    found: list[Case] = []
+    many = inputs.Shape(args.rows // 5, args.rows // 5)
+    for part, plain in (("reads", "HMGET"), ("commits", "HSET")):
+        group = f"A provider alone, {many.rows:,} distinct keys a transaction, {part}"
+        found.append(
+            Case(group, f"Redis, pipelined {plain}", "redis_pipelined.py", many, args.warmup, args.batches,
+                 ("--part", part), reference=True)
+        )  # fmt: skip
+        for provider in ("redis", "rocksdb", "memory"):
+            options = ("--provider", provider, "--part", part)
+            found.append(Case(group, f"statefx, {provider}", "provider_store.py", many, args.warmup, args.batches,
+                              options))  # fmt: skip
+    few = args.rows // 500
+    for provider in ("redis", "rocksdb", "memory"):
+        for worker in ("warm", "cold"):
+            group = f"A provider alone, {few:,} keys committed of many, {provider}, {worker} worker"
+            options = ("--provider", provider, "--worker", worker, "--part", "commits")
+            found += [
+                Case(group, f"{existing:,} keys exist", "provider_store.py", inputs.Shape(existing, few),
+                     args.warmup, args.batches, options, reference=existing == 10 * few)
+                for existing in (10 * few, 1000 * few)
+            ]  # fmt: skip
+    return found
 
 
 def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -118,7 +147,7 @@ def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace
     work = Path(tempfile.mkdtemp(dir=scratch))
     data = inputs.select(source, case.warmup + case.batches, work / "input") if source else work
     (work / "work").mkdir()
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SYSTEMS / case.script), "--input", str(data), "--work", str(work / "work")]
     for name, value in (("files", inputs.FILES), ("rows", case.shape.rows), ("keys", case.shape.keys),
                         ("warmup", case.warmup), ("batches", case.batches)):  # fmt: skip
@@ -152,8 +181,9 @@ def tables(results: list[dict[str, Any]]) -> str:
                 lines.append(f"  {row['name']:<34}{'failed':>12}")
                 continue
             field, unit = VALUES[row["measure"]]
+            places = 0 if row[field] >= FEW else 1
             ratios = "".join(f"{row[field] / reference[field]:>28.2f}" for reference in references)
-            lines.append(f"  {row['name']:<34}{row[field]:>12,.0f}  {ratios}  {unit}")
+            lines.append(f"  {row['name']:<34}{row[field]:>12,.{places}f}  {ratios}  {unit}")
     return "\n".join(lines)
 
 

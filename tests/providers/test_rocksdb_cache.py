@@ -17,9 +17,11 @@ import pytest
 from statefx.errors import ConfigError, ProviderError
 from statefx.state.store import EMPTY, Version
 from statefx.testing.site import Site, image
-from statefx_rocksdb import RocksDbStateProvider, folders
-from statefx_rocksdb.database import Database
+from statefx_rocksdb import RocksDbStateProvider, folders, handles
+from statefx_rocksdb import place as place_module
+from statefx_rocksdb.database import Database, UnusableError
 from statefx_rocksdb.folders import PrivateFolder
+from statefx_rocksdb.handles import Handles
 from statefx_rocksdb.settings import Settings
 
 OPTIONS = {"catch_up_kb": 0, "hot_cache_mb": 0, "lock_timeout_secs": 0.2}
@@ -116,6 +118,12 @@ def go(process: subprocess.Popen[str]) -> None:
 def end(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate(timeout=30)
+
+
+def forget() -> None:
+    """Let this process have no database open, as one that has just started."""
+    while place_module._handles._kept:
+        place_module._handles.drop(next(iter(place_module._handles._kept)))
 
 
 class TestProcesses:
@@ -245,6 +253,7 @@ class TestDamage:
             for at in range(0, len(content), 7):
                 content[at] ^= 1
             path.write_bytes(content)
+        forget()
         for version in (versions[1], versions[2], versions[2]):
             assert read(site, version) == {b"%d" % version.txid}
         assert head(site) == versions[2]
@@ -258,6 +267,7 @@ class TestDamage:
         content[len(content) // 3] ^= 1
         path.write_bytes(content)
         for reads in (lambda store: store.get([b"%06d" % n for n in range(5000)]), lambda s: list(s.scan(None, None))):
+            forget()
             store = site.open(version)
             reads(store)
             assert len(image(store)) == 5000
@@ -286,6 +296,69 @@ class TestDamage:
         assert set(image(store).values()) == {b"2"}
         store.close()
         assert {path: path.read_bytes() for path in site.cache.rglob("*") if path.is_file()} == before
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories that are opened for reading, one entry each time."""
+    forget()
+    found: list[str] = []
+    original = handles.Database
+
+    def opening(path: str, settings: Settings) -> Database:
+        found.append(path)
+        return original(path, settings)
+
+    monkeypatch.setattr(handles, "Database", opening)
+    return found
+
+
+class TestHandles:
+    def test_a_process_opens_the_copy_once_while_it_is_near(self, site: Site, opened: list[str]) -> None:
+        versions = history(site, 5)
+        read(site, versions[0])
+        assert set(opened) == {str(place(site) / "db")}
+        opened.clear()
+        site.provider = RocksDbStateProvider({})
+        for version in versions:
+            assert read(site, version) == {b"%d" % version.txid}
+        assert opened == []
+
+    def test_one_that_another_process_has_advanced_still_leads_on(self, site: Site) -> None:
+        """The kept database shows an older version; what is read is the version that was asked for."""
+        versions = history(site, 4)
+        site.provider = RocksDbStateProvider({"catch_up_kb": 0})
+        assert read(site, versions[0]) == {b"1"}
+        process = worker(site, versions[2:3])
+        go(process)
+        process.communicate(timeout=30)
+        assert head(site) == versions[2]
+        for version in (versions[1], versions[3], versions[2]):
+            assert read(site, version) == {b"%d" % version.txid}
+        assert head(site) == versions[3]
+
+    def test_one_of_a_copy_that_was_deleted_is_no_copy_to_write_to(self, site: Site) -> None:
+        versions = history(site, 3)
+        site.provider = RocksDbStateProvider({"catch_up_kb": 0})
+        assert read(site, versions[0]) == {b"1"}
+        shutil.rmtree(site.cache)
+        assert read(site, versions[2]) == {b"3"}
+        forget()
+        assert read(site, versions[2]) == {b"3"}
+
+    def test_only_so_many_are_kept_and_none_is_closed_under_its_reader(self, site: Site, tmp_path: Path) -> None:
+        versions = history(site, 1)
+        read(site, versions[0])
+        few = Handles(limit=2)
+        paths = [shutil.copytree(place(site) / "db", tmp_path / f"copy-{n}") for n in range(4)]
+        first = few.open(str(paths[0]), Settings())
+        for path in paths[1:]:
+            few.open(str(path), Settings()).close()
+        assert list(few._kept) == [str(path) for path in paths[2:]]
+        assert first.database.get([b"%06d" % 7]) == [b"1"]
+        first.close()
+        with pytest.raises(UnusableError):
+            first.database.get([b"%06d" % 7])
 
 
 class TestHotCache:
