@@ -86,7 +86,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
             *(
                 Case(group, f"statefx, {bolt}, {provider}", "statefx_count.py", shape,
                      args.warmup, args.batches, ("--bolt", bolt, "--provider", provider))
-                for provider in ("rocksdb", "memory") for bolt in ("tuple", "batch")
+                for provider in ("rocksdb", "memory") for bolt in ("tuple", "batch", "combined")
             ),
         ]  # fmt: skip
     small = inputs.Shape(100, 100)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from measuring import RECOMMENDED, arguments, latency, session, throughput, words
 
-from statefx import StatefulBolt, TopologyBuilder, openState, submit
+from statefx import BatchBolt, StatefulBolt, TopologyBuilder, openState, submit
 
 
 class WordCount(StatefulBolt):
@@ -42,6 +42,39 @@ class WordCountBatch(StatefulBolt):
         collector.emitBatch(pa.RecordBatch.from_pydict({"word": list(after), "count": list(after.values())}))
 
 
+class Combine(BatchBolt):
+    """Adds up what its own task sees, before anything is sent."""
+
+    outputFields = "word string, count long"
+
+    def open(self, context: Any) -> None:
+        self.seen: list[pa.RecordBatch] = []
+
+    def executeBatch(self, batch: pa.RecordBatch, collector: Any) -> None:
+        self.seen.append(batch)
+
+    def finishBatch(self, collector: Any) -> None:
+        seen, self.seen = self.seen, []
+        if seen:
+            grown = pa.Table.from_batches(seen).group_by("word").aggregate([([], "count_all")])
+            for part in grown.rename_columns(["word", "count"]).to_batches():
+                collector.emitBatch(part)
+
+
+class Sum(StatefulBolt):
+    """Adds up what was combined."""
+
+    outputFields = "word string, count long"
+
+    def initState(self, state: Any) -> None:
+        self.counts = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        count = self.counts.get(tup.word, 0) + tup["count"]
+        self.counts.put(tup.word, count)
+        collector.emit((tup.word, count))
+
+
 class Forward(StatefulBolt):
     """A stateful stage with a consumer, for the cost of small transactions with several stages."""
 
@@ -56,7 +89,7 @@ class Forward(StatefulBolt):
 
 
 parser = arguments(__doc__)
-parser.add_argument("--bolt", choices=["tuple", "batch"], default="tuple")
+parser.add_argument("--bolt", choices=["tuple", "batch", "combined"], default="tuple")
 parser.add_argument("--provider", choices=["memory", "rocksdb"], default="rocksdb")
 parser.add_argument("--measure", choices=["throughput", "latency"], default="throughput")
 parser.add_argument("--stages", type=int, default=1, help="levels of bolts")
@@ -70,7 +103,10 @@ source = "words"
 for level in range(1, args.stages):
     builder.setBolt(f"forward{level}", Forward(), parallelism=2).fieldsGrouping(source, "word")
     source = f"forward{level}"
-bolt = WordCount() if args.bolt == "tuple" else WordCountBatch()
+if args.bolt == "combined":
+    builder.setBolt("combine", Combine(), parallelism=2).localOrShuffleGrouping(source)
+    source = "combine"
+bolt = {"tuple": WordCount, "batch": WordCountBatch, "combined": Sum}[args.bolt]()
 builder.setBolt("count", bolt, parallelism=2).fieldsGrouping(source, "word")
 checkpoint = args.work / "checkpoint"
 query = submit(
