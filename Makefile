@@ -6,6 +6,7 @@
 .PHONY: help demo test lint bench docs clean
 
 PY := .venv/bin/python
+JOBS ?= 2
 export PYTHON
 
 # Spark's workers are whatever `python3` is unless told; and a SPARK_HOME would decide over the pyspark in .venv.
@@ -24,7 +25,7 @@ demo: ## count words over real text, killed and restarted twice, and compare wit
 
 test: lint ## everything that must stay green: lint, types, layers, doctests, tests
 	@$(WITH_JAVA) $(PY) -m pytest -q --doctest-modules statefx providers
-	@$(WITH_JAVA) $(PY) -m pytest -q $(ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: ## ruff, mypy --strict and the import contracts
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
@@ -34,7 +35,7 @@ lint: ## ruff, mypy --strict and the import contracts
 	@.venv/bin/lint-imports
 
 bench: ## the benchmarks: prints a table, writes build/bench.json (ARGS="--quick" for a short look)
-	@tools/venv.sh rocksdb,bench
+	@tools/venv.sh rocksdb,redis,dev,bench
 	@$(WITH_JAVA) $(PY) tests/benchmarks/bench.py $(ARGS)
 
 docs: ## the documentation, into docs/_build/html

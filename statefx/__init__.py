@@ -5,6 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from statefx.coordinator.migration import migrate
 from statefx.coordinator.reading import openState
 from statefx.errors import FailedException, StatefxError
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Stateful, StatefulBolt
@@ -31,6 +32,7 @@ __all__ = [
     "StatefxError",
     "Topology",
     "TopologyBuilder",
+    "migrate",
     "openState",
     "submit",
 ]

@@ -16,6 +16,10 @@ INT_MAX = 2**31 - 1
 PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")
 
 
+ENCODING = ("codec", "keyClass", "valueClass", "keySerializerClass", "valueSerializerClass", "components")
+"""Options in ``topology.state.provider.config`` that say how keys and values become bytes; providers don't see them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One row of the table of settings.
@@ -65,7 +69,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "topology.state.provider", "provider", "memory", "Where state is kept: a registered name or `module:Class`."
     ),
-    Setting("topology.state.provider.config", "options", {}, "Options of the state provider; it checks them itself."),
+    Setting(
+        "topology.state.provider.config",
+        "options",
+        {},
+        "Options of the state provider, which checks them itself; and those of the encoding of keys and values.",
+    ),
     Setting(
         "topology.state.checkpoint.interval.ms",
         "int",
@@ -114,7 +123,8 @@ class Config:
     """The settings of one submitted topology, checked.
 
     Every attribute is named like its key, without ``topology.`` and with underscores; `user` keeps the keys that do not
-    begin with ``topology.``, as they were given.
+    begin with ``topology.``, as they were given. Of ``topology.state.provider.config``, `state_provider_config` is what
+    the provider gets, and `state_encoding` the options in `ENCODING`, taken out before.
 
     Examples
     --------
@@ -125,6 +135,7 @@ class Config:
 
     state_provider: str
     state_provider_config: Mapping[str, Any]
+    state_encoding: Mapping[str, Any]
     state_checkpoint_interval_ms: int
     message_timeout_secs: float
     max_spout_pending: int
@@ -170,14 +181,16 @@ class Config:
             setting.attribute: _check(setting, given.pop(setting.key)) if setting.key in given else setting.default
             for setting in SETTINGS
         }
-        values["state_provider_config"] = dict(values["state_provider_config"])
+        values["state_provider_config"], values["state_encoding"] = _split(values["state_provider_config"])
         if values["transactional_id"] is None:
             values["transactional_id"] = topology_name
         return cls(**values, user=given)
 
     def mapping(self) -> dict[str, Any]:
         """Return all settings by full name, defaults and the user's own keys included: ``context.config``."""
-        return {setting.key: getattr(self, setting.attribute) for setting in SETTINGS} | dict(self.user)
+        values = {setting.key: getattr(self, setting.attribute) for setting in SETTINGS}
+        values["topology.state.provider.config"] = {**self.state_provider_config, **self.state_encoding}
+        return values | dict(self.user)
 
 
 def reference_table() -> str:
@@ -231,6 +244,19 @@ def _options(setting: Setting, value: Any) -> Mapping[str, Any]:
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
         raise _refused(setting, value)
     return dict(options)
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the provider's options, and those of the encoding."""
+    plain = {name.lower(): name for name in ENCODING}
+    for key in options:
+        nearest = plain.get(key.replace("_", "").lower(), key)
+        if nearest != key:
+            raise ConfigError(
+                f"topology.state.provider.config has {key!r}; the option is {nearest!r}", key=key, nearest=nearest
+            )
+    taken = {key: value for key, value in options.items() if key in ENCODING}
+    return {key: value for key, value in options.items() if key not in taken}, taken
 
 
 def _refused(setting: Setting, value: Any) -> ConfigError:

@@ -18,7 +18,8 @@ from statefx.topology import BoltDeclarer, TopologyBuilder
 EXPORTS = {
     statefx: {
         "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "FailedException", "KeyValueState",
-        "Query", "Stateful", "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "openState", "submit",
+        "Query", "Stateful", "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "migrate", "openState",
+        "submit",
     },
     statefx.state: {
         "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Retention", "Snapshot",
@@ -41,7 +42,7 @@ GROUPINGS = {
     "directGrouping", "partialKeyGrouping",
 }  # fmt: skip
 BOLT = {"outputFields", "executeBatch"}
-STATEFUL = {"initState", "prePrepare", "preCommit", "preRollback", "stateVersion"}
+STATEFUL = {"initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"}
 COLLECTOR = {"emitBatch", "resetTimeout"}
 
 CAMEL = re.compile(r"[a-z]+[A-Z]\w*")
@@ -106,7 +107,7 @@ HOOKS = [
     for cls, names in [
         (Bolt, ("open", "execute", "executeBatch", "close")),
         (BatchBolt, ("finishBatch",)),
-        (Stateful, ("initState", "prePrepare", "preCommit", "preRollback")),
+        (Stateful, ("initState", "prePrepare", "preCommit", "preRollback", "migrateState")),
     ]
     for name in names
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,11 +14,18 @@ from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.records import Generation, Lineage
 from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, ConfigError, FencedError
-from statefx.topology.graph import Topology
+from statefx.operators import overrides
+from statefx.state.codec import StandardCodec
+from statefx.state.encodings import Encoding
+from statefx.topology.checks import routing
+from statefx.topology.graph import Component, Topology
 
 FORMAT = 1
 ADOPTIONS = ("move", "fork")
 TAKE_TRIES = 10
+
+CODECS = {"msgpack": StandardCodec.name}
+"""Former names of codecs in checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,9 @@ def local_path(location: str | os.PathLike[str]) -> str:
     return os.path.realpath(text)
 
 
-def identity(topology: Topology, provider: str, source: str) -> dict[str, Any]:
+def identity(
+    topology: Topology, provider: str, source: str, encodings: Mapping[str, Encoding] | None = None
+) -> dict[str, Any]:
     """Return what must stay the same for a topology to go on with a checkpoint.
 
     Parameters
@@ -79,18 +88,33 @@ def identity(topology: Topology, provider: str, source: str) -> dict[str, Any]:
         Reference of the state provider, ``module:Class``: two names of one are one.
     source : str
         ``stream`` or ``batch``.
+    encodings : Mapping[str, Encoding], optional
+        Of stateful components; those it has none for have the standard one.
     """
+    given = encodings or {}
     stateful = {
-        c.id: {
-            "parallelism": c.parallelism,
-            "provider": provider,
-            "codec": "msgpack",
-            "stateVersion": getattr(c.bolt, "stateVersion", 1),
-        }
+        c.id: _of_component(topology, c, provider, given.get(c.id, Encoding()))
         for c in topology.components
         if c.stateful
     }
     return {"name": topology.name, "source": source, "stateful": stateful}
+
+
+def _of_component(topology: Topology, component: Component, provider: str, encoding: Encoding) -> dict[str, Any]:
+    """``encoding`` (for `openState`) and ``migrates`` tell of it, and may change; all else must stay."""
+    version = getattr(component.bolt, "stateVersion", 1)
+    found = {
+        "parallelism": component.parallelism,
+        "provider": provider,
+        "codec": encoding.name,
+        "stateVersion": version,
+        "keys": routing(topology, component.id),
+    }
+    if encoding.own:
+        found["encoding"] = encoding.own
+    if version > 1:
+        found["migrates"] = overrides(type(component.bolt), "migrateState")
+    return found
 
 
 def look(folders: Folders) -> LogState:
@@ -238,13 +262,46 @@ def _check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any], locatio
                 location=location,
                 component=component,
             )
-        for key, value in before.items():
-            if now[key] != value:
-                raise CheckpointMismatchError(
-                    f"bolt {component!r} has {key} {now[key]!r}, the checkpoint in {location} was written with "
-                    f"{value!r}: go back to {value!r}, or start with a new checkpointLocation",
-                    location=location,
-                    component=component,
-                    found=value,
-                    wanted=now[key],
-                )
+        _check_component(component, before, now, location)
+
+
+def _check_component(component: str, before: Mapping[str, Any], now: Mapping[str, Any], location: str) -> None:
+    def refused(what: str, found: Any, wanted: Any, remedy: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"bolt {component!r} {what}: {remedy}, or start with a new checkpointLocation",
+            location=location,
+            component=component,
+            found=found,
+            wanted=wanted,
+        )
+
+    for key in ("parallelism", "provider", "codec"):
+        found, wanted = before[key], now[key]
+        if key == "codec":
+            found, wanted = CODECS.get(found, found), CODECS.get(wanted, wanted)
+        if found != wanted:
+            what = f"has {key} {wanted!r}, the checkpoint in {location} was written with {found!r}"
+            move = ", move the state with statefx.migrate" if key == "provider" else ""
+            raise refused(what, found, wanted, f"go back to {found!r}{move}")
+    found, wanted = before.get("keys"), now.get("keys")  # checkpoints of earlier releases don't tell
+    if found is not None and wanted is not None and found != wanted and before["parallelism"] > 1:
+        was, becomes = _ways(found), _ways(wanted)
+        what = (
+            f"gets its rows by {becomes}, the checkpoint in {location} was written with {was}, so that keys would go "
+            "to other tasks than those that hold their state"
+        )
+        raise refused(what, found, wanted, f"go back to {was}")
+    found, wanted = before["stateVersion"], now["stateVersion"]
+    if found > wanted:
+        what = f"has stateVersion {wanted}, the checkpoint in {location} was written by a newer version, {found}"
+        raise refused(what, found, wanted, "run the version of the topology that wrote it")
+    if found < wanted and not now.get("migrates"):
+        what = f"has stateVersion {wanted}, the checkpoint in {location} was written with {found}"
+        remedy = f"declare migrateState(self, version, key, value), which is given values of version {found} and before"
+        raise refused(what, found, wanted, remedy)
+
+
+def _ways(keys: Iterable[Iterable[str]]) -> str:
+    """Show how rows are routed: ``fields(string, int)``."""
+    shown = [f"{kind}({', '.join(types)})" if types else kind for kind, *types in keys]
+    return " and ".join(shown) or "nothing"

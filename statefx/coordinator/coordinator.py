@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.coordinator.cast import Cast
-from statefx.coordinator.engine import Engine, JobFailedError, StoppedError
+from statefx.coordinator.engine import Engine, JobFailedError, RenewInputError, StoppedError
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.records import Committed, Committing, Input, Preparing, RolledBack
@@ -41,6 +41,12 @@ logger = logging.getLogger("statefx")
 BACKOFF_FIRST_SECS = 0.1
 BACKOFF_MAX_SECS = 10.0
 CORRUPTED = "corrupted"
+
+
+def backoff_secs(tries: int) -> float:
+    """Return how long to wait after so many tries in vain."""
+    doublings = min(tries - 1, 64)  # a commit may be tried for ever
+    return min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2.0**doublings)
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,8 @@ class Coordinator:
     committed: Callable[[int], None] = lambda txid: None
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     progress: Progress = field(default_factory=Progress)
+    _tries: int = field(default=0, init=False)
+    """How often the transaction has failed over inputs that had to be renewed."""
 
     def recover(self) -> None:
         """Roll the transactions that a former driver left under way forward or back."""
@@ -107,13 +115,15 @@ class Coordinator:
             It failed, or took too long, too often; rolled back.
         FencedError
             A newer generation has taken over.
+        RenewInputError
+            It failed and may be tried again, but over a newly planned input: call again; rolled back.
         TransactionError
-            It can't be tried again as it is (RenewInputError: it can, over a newly planned input); rolled back.
+            It can't be tried again as it is; rolled back.
         StoppedError
             The query is being stopped; rolled back.
         """
         txid = self.log.state.committed + 1
-        tries = 0
+        tries, self._tries = self._tries, 0
         while True:
             attempt = TransactionAttempt(txid, self.log.state.next_attempt(txid))
             self.log.append(Preparing(txid, attempt.attempt, self.log.state.generation, source))
@@ -125,8 +135,11 @@ class Coordinator:
             self._roll_back(attempt, result.message)
             logger.warning("transaction %d, attempt %d was rolled back: %s", txid, attempt.attempt, result.message)
             if tries >= self.attempts_max:
-                raise _exhausted(txid, tries, result)
-            if not self.pause(min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2 ** (tries - 1))):
+                raise _exhausted(txid, tries, result) from result
+            if self.engine.reuses(work):
+                self._tries = tries
+                raise RenewInputError(result.message, **result.data) from result
+            if not self.pause(backoff_secs(tries)):
                 raise StoppedError("the query was stopped")
         self._decide(attempt, result)
         return self._commit()
@@ -249,7 +262,7 @@ class Coordinator:
                     f"the rollback of transaction {order.attempt.txid} failed {tries} times: {reason}",
                     txid=order.attempt.txid,
                 )
-            if not self.pause(min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2 ** (tries - 1))):
+            if not self.pause(backoff_secs(tries)):
                 raise StoppedError(f"stopped while the {order.phase} of transaction {order.attempt.txid} went on")
         self.progress.stuck(None, 0, "")
 
@@ -277,8 +290,7 @@ def _exhausted(txid: int, tries: int, last: TransactionError) -> TransactionErro
     kind = TransactionTimeoutError if last.data.get("timeout") else AttemptsExhaustedError
     return kind(
         f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {last.message}",
-        txid=txid,
-        attempts=tries,
+        **{**last.data, "txid": txid, "attempts": tries},
     )
 
 

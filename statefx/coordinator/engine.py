@@ -16,7 +16,7 @@ class JobFailedError(TransactionError):
 
 
 class RenewInputError(TransactionError):
-    """As JobFailedError, but the input itself holds results of the failed attempt: it must be planned anew."""
+    """The transaction is rolled back and may be tried again, but over a newly planned input only."""
 
 
 class StoppedError(TransactionError):
@@ -35,13 +35,14 @@ class Engine(Protocol):
             A bolt's code raised, and went on raising when its task was tried again.
         JobFailedError
             Infrastructure; the attempt may be tried again.
-        RenewInputError
-            Infrastructure; it may be tried again over a newly planned input only.
         TransactionError
             Trying again would not help.
         StoppedError
             The query is being stopped.
         """
+
+    def reuses(self, work: Any) -> bool:
+        """Tell whether another attempt over `work` would read results that an earlier one has left behind."""
 
     def hooks(self, order: HookOrder) -> Iterable[Report]:
         """Run the commit or the rollback of ``order.tasks`` and return their reports.
@@ -50,6 +51,8 @@ class Engine(Protocol):
         ------
         JobFailedError
             Infrastructure; the hooks may be run again.
+        TransactionError
+            Trying again would not help.
         StoppedError
             The query is being stopped.
         """

@@ -15,6 +15,7 @@ from statefx.coordinator.records import (
     Input,
     Json,
     Lineage,
+    Migrated,
     Preparing,
     Processed,
     Record,
@@ -90,7 +91,7 @@ class LogState:
     Attributes
     ----------
     lineage, generation, location, topology, started_at
-        From the newest LINEAGE and GENERATION records; empty before them.
+        From the newest LINEAGE and GENERATION records and what MIGRATED changed; empty before them.
     committed : int
         The last committed txid.
     in_flight : tuple of InFlight
@@ -268,6 +269,25 @@ def _rolled_back(state: LogState, record: RolledBack) -> LogState:
     return replace(state, in_flight=tuple(other for other in state.in_flight if other is not entry))
 
 
+def _migrated(state: LogState, record: Migrated) -> LogState:
+    _check_generation(state, record, record.generation)
+    if state.in_flight:
+        _refuse(record, f"transaction {state.in_flight[0].txid} is under way")
+    if not record.lineage or record.lineage == state.lineage:
+        _refuse(record, f"the lineage is {record.lineage!r} already")
+    if record.tokens.keys() != state.heads.keys():
+        _refuse(record, f"it has the state of {sorted(record.tokens)}, there is that of {sorted(state.heads)}")
+    kept = state.topology.get("stateful", {}).items()
+    return replace(
+        state,
+        lineage=record.lineage,
+        topology={**state.topology, "stateful": {name: {**each, "provider": record.provider} for name, each in kept}},
+        heads={name: Version(state.heads[name].txid, token) for name, token in record.tokens.items()},
+        snapshots={},
+        growth={name: Growth(1, record.prepared_bytes.get(name, 0)) for name in record.tokens},
+    )
+
+
 def _checkpoint(state: LogState, record: Checkpoint) -> LogState:
     try:
         folded = _state(record.state)
@@ -306,6 +326,7 @@ _RULES: Mapping[type, Callable[..., LogState]] = {
     Committing: _committing,
     Committed: _committed,
     RolledBack: _rolled_back,
+    Migrated: _migrated,
     Checkpoint: _checkpoint,
 }
 

@@ -10,12 +10,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from statefx.config import Config
-from statefx.coordinator.checkpoint import Folders, local_path, look
+from statefx.coordinator.checkpoint import CODECS, Folders, local_path, look
 from statefx.coordinator.fold import LogState
-from statefx.errors import AmbiguousKeyError, CheckpointError, ConfigError, StateCorruptedError
+from statefx.errors import (
+    AmbiguousKeyError,
+    CheckpointError,
+    CheckpointMismatchError,
+    ConfigError,
+    StateCorruptedError,
+)
 from statefx.protocol.order import task_key
-from statefx.state import KeyValueState, StandardCodec, load_provider
-from statefx.state.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider
+from statefx.state import Codec, KeyValueState, load_provider
+from statefx.state.encodings import Encoding
+from statefx.state.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider, StateStore, Version
+from statefx.state.versions import Migrate
 from statefx.topology.deployment import cache_folder
 
 _TRIES = 10
@@ -27,6 +35,9 @@ def openState(
     component: str,
     task: int | None = None,
     config: Mapping[str, Any] | None = None,
+    *,
+    codec: Codec | None = None,
+    migrate: Migrate | None = None,
 ) -> StateView:
     """Open the committed state of one bolt for reading; also while the topology runs.
 
@@ -40,6 +51,12 @@ def openState(
         Read one task's state only; by default that of all tasks, as one mapping.
     config : Mapping, optional
         Settings as given to ``submit``, for a provider that needs ``topology.state.provider.config`` to be reached.
+    codec : Codec, optional
+        What the state was written with, if it was not the standard codec and its class can't be imported here; by
+        default the class that the checkpoint names is loaded.
+    migrate : callable (version, key, value) -> value, optional
+        Is given what versions of the bolt before the present ``stateVersion`` have written, as ``migrateState`` is;
+        by default every value is shown as it was written.
 
     Returns
     -------
@@ -49,7 +66,10 @@ def openState(
     Raises
     ------
     CheckpointError
-        There is no checkpoint, or no such bolt or task in it; the message lists those there are.
+        There is no checkpoint, or no such bolt or task in it; the message lists those there are. Or the state was
+        written with another codec than `codec`.
+    ConfigError
+        The codec that the state was written with can't be loaded.
     StateCorruptedError
         A file is damaged.
 
@@ -64,10 +84,13 @@ def openState(
         known = _component(state, component, folders)
         options = Config.parse(config, str(state.topology["name"])).state_provider_config
         provider = load_provider(str(known["provider"]), options)
+        reader = _codec(component, known, codec)
+        form: dict[str, Any] = {"state_version": known["stateVersion"], "migrate": migrate}
         opened: dict[int, KeyValueState] = {}
         try:
             for n in _tasks(known["parallelism"], component, task):
-                opened[n] = _open(provider, folders, state, component, n)
+                store, version = _open(provider, folders, state, component, n)
+                opened[n] = KeyValueState(store, reader, version=version, read_only=True, **form)
         except BaseException as error:
             for each in opened.values():
                 each.close()
@@ -75,7 +98,7 @@ def openState(
             if not passed or tries == _TRIES - 1 or _decided(look(folders)) == _decided(state):
                 raise
         else:
-            return StateView(_decided(state), opened)
+            return StateView(_decided(state), opened, reader)
     raise AssertionError("unreachable")
 
 
@@ -99,10 +122,10 @@ class StateView(Mapping[Any, Any]):
     * A key that several tasks hold raises AmbiguousKeyError; ``len`` and iteration count it once for each.
     """
 
-    def __init__(self, txid: int, states: Mapping[int, KeyValueState]) -> None:
+    def __init__(self, txid: int, states: Mapping[int, KeyValueState], codec: Codec) -> None:
         self.txid = txid
         self._states = states
-        self._encode: Callable[[Any], bytes] = StandardCodec().encode_key
+        self._encode: Callable[[Any], bytes] = codec.encode_key
 
     def __getitem__(self, key: Any) -> Any:
         found = {n: value for n, state in self._states.items() if (value := state.get(key, _ABSENT)) is not _ABSENT}
@@ -165,6 +188,31 @@ def _component(state: LogState, component: str, folders: Folders) -> Mapping[str
     return found
 
 
+def _codec(component: str, known: Mapping[str, Any], given: Codec | None) -> Codec:
+    """Return what the state was written with."""
+    written = CODECS.get(known["codec"], known["codec"])
+    if given is not None and not isinstance(given, Codec):
+        raise ConfigError(f"codec must be an object of a statefx.state.Codec, got {given!r}")
+    encoding = Encoding(known.get("encoding", {}))
+    try:
+        found, name = (given, given.name) if given is not None else (encoding.build(), encoding.name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the state of {component!r} was written with codec {written!r}, which can't be loaded here: "
+            f"{error.message}; or give one with codec=",
+            **{**error.data, "component": component},
+        ) from error
+    if name != written:
+        raise CheckpointMismatchError(
+            f"the state of {component!r} was written with codec {written!r}, this one is {name!r}: give the one that "
+            "wrote it with codec=",
+            component=component,
+            found=written,
+            wanted=name,
+        )
+    return found
+
+
 def _tasks(parallelism: int, component: str, task: int | None) -> range:
     if task is None:
         return range(parallelism)
@@ -173,7 +221,9 @@ def _tasks(parallelism: int, component: str, task: int | None) -> range:
     return range(task, task + 1)
 
 
-def _open(provider: StateProvider, folders: Folders, state: LogState, component: str, task: int) -> KeyValueState:
+def _open(
+    provider: StateProvider, folders: Folders, state: LogState, component: str, task: int
+) -> tuple[StateStore, Version]:
     name = task_key(component, task)
     kept = state.snapshots.get(name, ())
     context = StateContext(
@@ -185,4 +235,4 @@ def _open(provider: StateProvider, folders: Folders, state: LogState, component:
         read_only=True,
     )
     store = provider.newState(Namespace(state.lineage, component, task), context)
-    return KeyValueState(store, version=context.version, read_only=True)
+    return store, context.version

@@ -212,6 +212,41 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Migrated:
+    """All committed state is kept by another provider from now on, at the same txids, under another lineage.
+
+    Attributes
+    ----------
+    lineage : str
+        That under which it was copied.
+    provider : str
+        Reference of the provider that has the copy, ``module:Class``.
+    tokens : Mapping[str, str]
+        ``component/task`` -> the token of its copy; there is one for every task that has committed state.
+    prepared_bytes : Mapping[str, int]
+        Size of what was prepared.
+    """
+
+    generation: int
+    lineage: str
+    provider: str
+    tokens: Mapping[str, str]
+    prepared_bytes: Mapping[str, int]
+
+    kind: ClassVar[str] = "MIGRATED"
+
+    def body(self) -> Json:
+        """Return the JSON form."""
+        return {
+            "generation": self.generation,
+            "lineage": self.lineage,
+            "provider": self.provider,
+            "tokens": dict(self.tokens),
+            "prepared_bytes": dict(self.prepared_bytes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Everything before it, folded: the JSON form of the log's state."""
 
@@ -224,7 +259,7 @@ class Checkpoint:
         return dict(self.state)
 
 
-Record = Lineage | Generation | Preparing | Processed | Committing | Committed | RolledBack | Checkpoint
+Record = Lineage | Generation | Preparing | Processed | Committing | Committed | RolledBack | Migrated | Checkpoint
 
 
 def committing_from(body: Json) -> Committing:
@@ -263,6 +298,8 @@ def record_from(kind: str, body: Json) -> Record:
             return Committed(**body)
         case "ROLLED_BACK":
             return RolledBack(**body)
+        case "MIGRATED":
+            return Migrated(**body)
         case "CHECKPOINT":
             return Checkpoint(body)
     raise ValueError(f"unknown kind of record {kind!r}")

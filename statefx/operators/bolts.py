@@ -2,7 +2,8 @@
 
 Hooks come in this order in a task: ``open(context)`` once per object; ``initState(state)`` at the start of every
 transaction and after every rollback; ``execute`` or ``executeBatch``; ``finishBatch``; ``prePrepare(txid)``; later
-``preCommit(txid)`` or ``preRollback()``; ``close()``.
+``preCommit(txid)`` or ``preRollback()``; ``close()``. ``migrateState(version, key, value)`` comes whenever a value of
+an older ``stateVersion`` is read.
 
 ``preCommit`` is Storm's word for a hook *before the commit phase*. What Flink calls preCommit, the prepare phase, is
 ``prePrepare`` here.
@@ -37,7 +38,8 @@ class Stateful(ABC):
     Attributes
     ----------
     stateVersion : int
-        The version of what the bolt keeps in its state; part of the topology's identity in the checkpoint.
+        The version of what the bolt keeps in its state, from 1; part of the topology's identity in the checkpoint. A
+        bolt that raises it says in `migrateState` how values of older versions become its own.
     """
 
     stateVersion: int = 1
@@ -117,6 +119,37 @@ class Stateful(ABC):
         Raising
             The rollback is tried again.
         """
+
+    def migrateState(self, version: int, key: Any, value: Any) -> Any:
+        """Return what an older version of the bolt has stored, in the form of this one.
+
+        When it is called
+            Whenever a value that was written by an older ``stateVersion`` is read: by ``get``, ``getAll``, ``delete``,
+            ``items``, and ahead of them for the keys of a batch. After ``open``; before ``preCommit`` and
+            ``preRollback`` too.
+        Guaranteed
+            `version` is the one that wrote the value, at least 1 and lower than ``stateVersion``: versions may have
+            been skipped. `value` is a fresh object, which may be changed and returned.
+        Not guaranteed
+            That it is called once for a value, in an order, or at all: reading stores nothing, so what the bolt never
+            puts anew stays as it is. Keep it as long as such values may exist. It must depend on its arguments alone,
+            and must not use the state.
+        Raising
+            Fails the attempt, as in ``execute``; BoltError names this hook.
+
+        Parameters
+        ----------
+        version : int
+            The ``stateVersion`` that wrote the value.
+        key : Any
+            Its key, as it was put.
+        value : Any
+            What was put.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no migrateState, but its state still holds a value that version {version} "
+            f"wrote, under {key!r}; define def migrateState(self, version, key, value)"
+        )
 
 
 class Bolt(ABC):  # noqa: B024 - users' own abstract bolts work, but ours asks for one of two hooks

@@ -19,6 +19,7 @@ CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "prePrepare": ("txid",),
         "preCommit": ("txid",),
         "preRollback": (),
+        "migrateState": ("version", "key", "value"),
     }
 )
 """Hooks that are methods, with the arguments they are called with."""
@@ -30,7 +31,7 @@ HOOKS: tuple[str, ...] = (*CALLED, *READ)
 
 OWNERS: Mapping[str, str] = MappingProxyType(
     {"finishBatch": "BatchBolt"}
-    | dict.fromkeys(("initState", "prePrepare", "preCommit", "preRollback", "stateVersion"), "Stateful")
+    | dict.fromkeys(("initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"), "Stateful")
 )
 """Hooks that only one kind of bolt has."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from statefx.errors import BoltError, FailedException, FencedError
 from statefx.operators import Stateful
 from statefx.operators.hooks import overrides
 from statefx.protocol.identity import EMPTY, Version
 from statefx.protocol.order import HookOrder, Task, task_key
 from statefx.protocol.report import Report
-from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of
-from statefx.state import KeyValueState
+from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of, view_of
 from statefx.state.store import StateStore
 from statefx.topology.deployment import Deployment
 
@@ -55,20 +56,23 @@ class _Phase:
         return self._order.previous.get(task_key(self._component, self._task), EMPTY)
 
     def _hook(self) -> None:
-        store = self._open(None)
-        state = KeyValueState(store, read_only=True)
-        bolt = fresh_bolt(self._deployment, self._component, self._task, self._order.attempt)
+        attempt = self._order.attempt
+        bolt = fresh_bolt(self._deployment, self._component, self._task, attempt)
         assert isinstance(bolt, Stateful)
+        state = None
         try:
+            opened = partial(self._open, None)
+            state = view_of(self._deployment, self._component, self._task, bolt, attempt.txid, opened, read_only=True)
             with self._wrapped("initState"):
                 bolt.initState(state)
             with self._wrapped(HOOKS[self._order.phase]):
                 if self._order.phase == "commit":
-                    bolt.preCommit(self._order.attempt.txid)
+                    bolt.preCommit(attempt.txid)
                 else:
                     bolt.preRollback()
         finally:
-            state.close()
+            if state is not None:
+                state.close()
             close_bolt(bolt)
 
     def _open(self, version: Version | None) -> StateStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from statefx.errors import (
 )
 from statefx.operators import BatchBolt, Bolt, Context, Stateful, tuple_class
 from statefx.protocol.barrier import SnapshotTuple
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.identity import EMPTY, TransactionAttempt, Version
 from statefx.protocol.order import Order, task_key
 from statefx.runtime import restoring
 from statefx.runtime.collector import TaskCollector
@@ -59,15 +59,19 @@ def hook(component: str, task: int, name: str, txid: int) -> Iterator[None]:
         yield
     except (FailedException, FencedError):
         raise
+    except BoltError as error:
+        if "hook" in error.data:  # migrateState, called from within another
+            raise
+        raise bolt_error(error, component, task, name, txid) from error
     except StateError as error:
         if not isinstance(error, _USER_STATE_ERRORS):
             raise
         raise bolt_error(error, component, task, name, txid) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise bolt_error(error, component, task, name, txid) from error
 
 
-def bolt_error(error: Exception, component: str, task: int, name: str, txid: int) -> BoltError:
+def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int) -> BoltError:
     """Build the error that a failing hook becomes; its text can be found again in a Spark stack trace."""
     cause = f"{type(error).__name__}: {error}"
     return BoltError(
@@ -124,7 +128,7 @@ def close_bolt(bolt: Bolt) -> None:
     """Close a bolt that is given up."""
     try:
         bolt.close()
-    except Exception:
+    except (Exception, SystemExit):
         logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
 
 
@@ -134,6 +138,42 @@ def provider_of(deployment: Deployment) -> StateProvider:
     if key not in _providers:
         _providers[key] = deployment.build_provider()
     return _providers[key]
+
+
+def view_of(
+    deployment: Deployment,
+    component: str,
+    task: int,
+    bolt: Stateful,
+    txid: int,
+    opened: Callable[[], StateStore],
+    *,
+    version: Version = EMPTY,
+    read_only: bool = False,
+) -> KeyValueState:
+    """Open a task's state as its bolt sees it: by the bolt's codec, and of the bolt's version.
+
+    Parameters
+    ----------
+    deployment, component, task, txid
+        Whose it is.
+    bolt : Stateful
+        Opened; its ``migrateState`` is called as values of older versions are read.
+    opened : callable
+        Opens the store.
+    version, read_only
+        As of `KeyValueState`.
+    """
+
+    def migrate(version: int, key: Any, value: Any) -> Any:
+        with hook(component, task, "migrateState", txid):
+            return bolt.migrateState(version, key, value)
+
+    with hook(component, task, "open", txid):
+        codec = deployment.codec(component)
+    return KeyValueState(
+        opened(), codec, version=version, read_only=read_only, state_version=bolt.stateVersion, migrate=migrate
+    )
 
 
 class TaskRun:
@@ -171,9 +211,15 @@ class TaskRun:
             context = self._deployment.state_context(self._order, self.component, self.task, self._token)
             namespace = self._deployment.namespace(self.component, self.task)
             name = f"{self.component}-{self.task}-{self._token}"
-            with restoring.restoring(restoring.folder(self._deployment.location), name):
-                self._store = provider_of(self._deployment).newState(namespace, context)
-            self._state = KeyValueState(self._store, version=context.version)
+
+            def opened() -> StateStore:
+                with restoring.restoring(restoring.folder(self._deployment.location), name):
+                    self._store = provider_of(self._deployment).newState(namespace, context)
+                return self._store
+
+            self._state = view_of(
+                self._deployment, self.component, self.task, self._bolt, self.txid, opened, version=context.version
+            )
             with self._hook("initState"):
                 self._bolt.initState(self._state)
 

@@ -10,9 +10,10 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from statefx.coordinator.engine import JobFailedError, RenewInputError, StoppedError
-from statefx.errors import StatefxError
+from statefx.coordinator.engine import JobFailedError, StoppedError
+from statefx.errors import StatefxError, TransactionError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.report import Report
@@ -52,10 +53,15 @@ class SparkEngine:
         self._folder = restoring.folder(deployment.location)
         self._tag = ""
         self._session: SparkSession | None = None
+        self._query: StreamingQuery | None = None
         self._stopping = stopping
 
-    def bind(self, session: SparkSession) -> None:
-        """Use `session` for the jobs that follow: a query's callback runs in a clone of the user's."""
+    def bind(self, session: SparkSession, query: StreamingQuery | None = None) -> None:
+        """Use `session` for the jobs that follow: a query's callback runs in a clone of the user's.
+
+        With Spark's `query` that calls back: when somebody has stopped it, jobs that fail were stopped with it.
+        """
+        self._query = query
         if self._session is not None and self._session._jsparkSession.equals(session._jsparkSession):
             return
         self._session = session
@@ -71,15 +77,17 @@ class SparkEngine:
     def attempt(self, order: Order, work: DataFrame) -> Iterable[Ack]:
         """Run one attempt as one Spark job (see `Engine.attempt`)."""
         text = order.to_json()
-        try:
-            rows = self._job(text, lambda: self._chain.over(work).collect(), check=True)
-        except JobFailedError as error:
-            if keeps_shuffles(work):
-                raise RenewInputError(error.message) from error
-            raise
+        rows = self._job(text, lambda: self._chain.over(work).collect(), check=True)
         if not rows:
             rows = self._job(text, lambda: self._chain.over(self._no_rows(work)).collect(), check=True)
         return [Ack.unpack(bytes(row.payload)) for row in rows]
+
+    def reuses(self, work: DataFrame) -> bool:
+        """Tell whether all attempts over `work` read the same shuffle files (see `Engine.reuses`)."""
+        try:
+            return keeps_shuffles(work)
+        except (PySparkException, Py4JError):
+            return True
 
     def hooks(self, order: HookOrder) -> Iterable[Report]:
         """Run commits or rollbacks as one Spark job (see `Engine.hooks`).
@@ -105,24 +113,49 @@ class SparkEngine:
         context = self._context()
         tag = self._tag = f"statefx-{uuid.uuid4().hex}"
         deadline = Deadline(self._timeout_secs, self._folder, lambda: context.cancelJobsWithTag(tag))
-        if stoppable and self._stopping.is_set():  # stop() may have come before there was a tag to cancel
-            raise StoppedError("the query was stopped")
+        if self._stopping.is_set() or context._jsc is None:  # stop() may have come before there was a tag to cancel
+            self._check_stopped(stoppable=stoppable)
         context.addJobTag(tag)
         context.setLocalProperty(ORDER_PROPERTY, order)
         try:
             with deadline:
                 rows = run()
-        except AnalysisException:
+            if check and rows and self._rerun(tag):
+                raise JobFailedError("a stage of the job had to be run again: rows may have been routed differently")
+        except (AnalysisException, StatefxError):
             raise
-        except (PySparkException, Py4JError) as error:
-            if stoppable and self._stopping.is_set():
-                raise StoppedError("the query was stopped") from error
+        except Exception as error:
+            self._check_stopped(stoppable=stoppable)
+            if not isinstance(error, (PySparkException, Py4JError)):
+                raise
             raise self._translated(error, timed_out=deadline.passed) from error
         finally:
-            context.removeJobTag(tag)
-        if check and rows and self._rerun(tag):
-            raise JobFailedError("a stage of the job had to be run again: rows may have been routed differently")
+            if context._jsc is not None:
+                context.removeJobTag(tag)
         return rows
+
+    def _check_stopped(self, *, stoppable: bool) -> None:
+        """Raise if the query, Spark's own, or the SparkContext has been stopped: only this tells, no failure's text."""
+        context_stopped, query_stopped = self._found_stopped()
+        if self._stopping.is_set() or query_stopped:
+            if stoppable or context_stopped:
+                raise StoppedError("the query was stopped")
+        elif context_stopped:
+            raise TransactionError("the SparkContext was stopped while the query was running")
+
+    def _found_stopped(self) -> tuple[bool, bool]:
+        """Tell whether somebody has stopped the SparkContext, and the query of Spark that calls back, if there is one.
+
+        A stopped context ends a streaming query as its own stop does; a batch that was not applied is an error.
+        """
+        context = self._context()._jsc
+        try:
+            context_stopped = context is None or bool(context.sc().isStopped())
+            if self._query is None:
+                return context_stopped, False
+            return context_stopped, context_stopped or not self._query.isActive
+        except Py4JError:  # nothing can be asked any more
+            return False, False
 
     def _rerun(self, tag: str) -> bool:
         """Tell whether any stage of the jobs with `tag` ran more than once."""

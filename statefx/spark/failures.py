@@ -1,4 +1,4 @@
-"""What the failure of a Spark job means: a bolt's error, a lost machine, a stop, or a mistake."""
+"""What the failure of a Spark job means: a bolt's error, a lost machine, or a mistake."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from pyspark.errors import PythonException
 
-from statefx.coordinator.engine import JobFailedError, StoppedError
+from statefx.coordinator.engine import JobFailedError
 from statefx.errors import BoltError, StatefxError, TransactionError
 
 _BOLT = re.compile(
@@ -32,7 +32,7 @@ def meaning(error: Exception, *, local: bool) -> StatefxError:
     Returns
     -------
     StatefxError
-        BoltError; StoppedError; JobFailedError for what may be tried again; else TransactionError.
+        BoltError; JobFailedError for what may be tried again; else TransactionError.
     """
     text = str(error)
     found = _BOLT.search(text)
@@ -45,8 +45,6 @@ def meaning(error: Exception, *, local: bool) -> StatefxError:
             txid=int(found["txid"]),
             cause=found["cause"],
         )
-    if "java.lang.InterruptedException" in text:  # Spark's own query was stopped, by whoever
-        return StoppedError("the query was stopped")
     missing = _MISSING.search(text)
     if missing:
         return TransactionError(_missing(missing[1], local=local), module=missing[1])

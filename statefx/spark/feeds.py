@@ -13,18 +13,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.checkpoint import Folders
-from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.coordinator import Coordinator, backoff_secs
 from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.log import read_state
 from statefx.coordinator.records import BatchInput, StreamInput
 from statefx.errors import AttemptsExhaustedError, CheckpointMismatchError, FencedError
 from statefx.spark import offsets
+from statefx.spark.durable import Durable
 from statefx.spark.engine import SparkEngine
 from statefx.spark.session import clone, rebase
 
 logger = logging.getLogger("statefx")
 
-_RESTARTS_MAX = 5
 _ROLLBACK_SECS = 30.0
 _LOOK_SECS = 0.1
 _CONCURRENT = ("ConcurrentModificationException", "CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries")
@@ -70,6 +70,8 @@ class StreamFeed:
         self._name = name
         self._coordinator = coordinator
         self._engine = engine
+        self._durable = Durable(folders)
+        self._starting = threading.Lock()
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._draining = False
@@ -81,21 +83,28 @@ class StreamFeed:
         restarts = 0
         while True:
             before = self._coordinator.log.state.committed
-            self._query = self._start()
+            with self._starting:  # the first batch may come before it has returned
+                self._query = self._start()
             if self._draining:  # `cancel` may have come before there was a query to stop
                 self._query.stop()
             started()
             again = self._ended(self._query)
-            if not again:
+            if again is None:
                 break
-            restarts = 0 if self._coordinator.log.state.committed > before else restarts + 1
-            if restarts > _RESTARTS_MAX:
-                raise AttemptsExhaustedError(f"Spark's query was started again {restarts} times in vain; last: {again}")
-            logger.warning("Spark's query is started again: %s", again)
+            restarts = 1 if self._coordinator.log.state.committed > before else restarts + 1
+            if restarts > self._coordinator.attempts_max:
+                raise AttemptsExhaustedError(
+                    f"Spark's query had to be started again {restarts} times in vain "
+                    f"(topology.transaction.attempts.max); last: {again.message}",
+                    **{**again.data, "attempts": restarts},
+                ) from again
+            logger.warning("Spark's query is started again: %s", again.message)
+            if not self._coordinator.pause(backoff_secs(restarts)):
+                break
         if self._error is not None:
             raise self._error
 
-    def _ended(self, query: StreamingQuery) -> str:
+    def _ended(self, query: StreamingQuery) -> RenewInputError | None:
         """Wait for the end of Spark's query; return why it has to be started again, if it has."""
         failure: StreamingQueryException | None = None
         try:
@@ -103,15 +112,15 @@ class StreamFeed:
         except StreamingQueryException as error:
             failure = error
         if isinstance(self._error, RenewInputError):
-            again, self._error = self._error.message, None
-            return "" if self._draining else again
+            again, self._error = self._error, None
+            return None if self._draining else again
         if self._error is not None or self._draining:
-            return ""
+            return None
         self._check_fenced()  # another driver in this session ends Spark's query without an error
         if failure is None:
-            return ""
+            return None
         if any(text in str(failure) for text in _CONCURRENT):
-            return "another writer was met in its log"
+            return RenewInputError("another writer was met in its log")
         raise failure
 
     def drain(self) -> None:
@@ -151,8 +160,11 @@ class StreamFeed:
                 raise _QuietError
             self._busy = True
         try:
-            self._engine.bind(frame.sparkSession)
-            self._take(frame, batch_id)
+            with self._starting:
+                query = self._query
+            assert query is not None
+            self._engine.bind(frame.sparkSession, query)
+            self._take(frame, batch_id, query)
         except BaseException as error:  # noqa: BLE001 - SystemExit in a callback would hang Spark's query
             self._error = error
             raise _QuietError from None
@@ -161,12 +173,13 @@ class StreamFeed:
                 self._busy = False
                 self._idle.notify_all()
 
-    def _take(self, frame: DataFrame, batch_id: int) -> None:
+    def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery) -> None:
         state = self._coordinator.log.state
-        query = offsets.query_id(self._folders) or ""
-        source = StreamInput(query, batch_id, offsets.read(self._folders, batch_id))
+        source = StreamInput(query.id, batch_id, offsets.read(self._folders, batch_id))
+        offsets.check_planned(self._folders, source, query)
         txid = batch_id + 1
         if txid == state.committed + 1:
+            self._durable.sync()
             self._coordinator.transact(source, frame)
             return
         if txid == state.committed and state.last_input == source:
@@ -174,7 +187,7 @@ class StreamFeed:
             frame.write.format("noop").mode("overwrite").save()  # Spark's own state, if any, must still move on
             return
         raise CheckpointMismatchError(
-            f"Spark's batch {batch_id} of query {query} would be transaction {txid}, but transaction "
+            f"Spark's batch {batch_id} of query {query.id} would be transaction {txid}, but transaction "
             f"{state.committed} is the last one committed (by {state.last_input}). Spark's part of the checkpoint, "
             f"{self._folders.spark}, was lost or replaced: restore it, or start with a new checkpointLocation.",
             txid=txid,

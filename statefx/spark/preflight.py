@@ -7,7 +7,7 @@ import os
 import platform
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -84,10 +84,17 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             ) from error
 
 
-def check_executors(session: SparkSession, folders: Folders, provider: str) -> None:
-    """Refuse executors without statefx or the provider, with another Python, or that don't see the checkpoint.
+def check_executors(session: SparkSession, folders: Folders, references: Iterable[str]) -> None:
+    """Refuse executors that lack a package, run another Python, or don't see the checkpoint.
 
     In local mode the executor is this process's own JVM, and nothing is run.
+
+    Parameters
+    ----------
+    session : SparkSession
+    folders : Folders
+    references : iterable of str
+        What workers load beside statefx, as ``module:Class``: the state provider, the user's encodings.
 
     Raises
     ------
@@ -100,12 +107,13 @@ def check_executors(session: SparkSession, folders: Folders, provider: str) -> N
     master = str(context.master)
     if master.startswith("local") and not master.startswith("local-cluster"):
         return
+    modules = ["statefx.spark.worker", *sorted({name.partition(":")[0] for name in references if ":" in name})]
     probe = os.path.join(folders.location, f".probe-{uuid.uuid4().hex}")
     with open(probe, "w", encoding="ascii"):
         pass
     try:
         width = max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
-        rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, provider), "host string, problem string")
+        rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), "host string, problem string")
         found = rows.collect()
     except (PySparkException, Py4JError) as error:
         raise ConfigError(_explained(str(error))) from error
@@ -123,19 +131,18 @@ def check_executors(session: SparkSession, folders: Folders, provider: str) -> N
             raise ConfigError(f"executor {host}: {problem}", host=host)
 
 
-def _prober(probe: str, provider: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function that needs nothing installed where it runs, but what PySpark needs."""
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         for _ in batches:
             pass
         problem = ""
-        module = provider.partition(":")[0]
-        for name in ("statefx.spark.worker", module):
+        for name in modules:
             try:
                 importlib.import_module(name)
             except ImportError as error:
-                problem = f"{name} can't be imported ({error}): install statefx and its extras there"
+                problem = f"{name} can't be imported ({error}): install it there, and statefx with its extras"
                 break
         if not problem and not os.path.exists(probe):
             problem = "unseen"

@@ -27,7 +27,7 @@ from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import stop_on_sigterm
 from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
-from statefx.topology.checks import check_config
+from statefx.topology.checks import check_config, encodings_of
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
@@ -112,6 +112,7 @@ class _Run:
         self._streaming = streaming
         self._reference = resolve(settings.state_provider)
         self._provider = load_provider(self._reference, settings.state_provider_config)
+        self._encodings = encodings_of(topology, settings)
         self._plan = compile_plan(topology)
         self.folders = folders
         self.frame = unite({c.id: c.dataframe for c in topology.components if c.is_stream})
@@ -122,14 +123,15 @@ class _Run:
     def take(self, adopt: str | None) -> TransactionLog:
         """Check that the checkpoint fits, and only then take a generation on it."""
         source = "stream" if self._streaming else "batch"
-        wanted = checkpoint.identity(self._topology, self._reference, source)
+        wanted = checkpoint.identity(self._topology, self._reference, source, self._encodings)
         shared = self._provider.capabilities.shared
         found = checkpoint.look(self.folders)
         checkpoint.check(found, wanted, self.folders, adopt, shared=shared)
         if self._streaming:
             offsets.check(self.folders, found)
         checkpoint.prepare(self.folders)
-        check_executors(self._session, self.folders, self._reference)
+        encodings = [reference for each in self._encodings.values() for reference in each.classes.values()]
+        check_executors(self._session, self.folders, [self._reference, *encodings])
         hint(self._session)
         log = checkpoint.take(self.folders, wanted, adopt, shared=shared)
         offsets.restore(self.folders, log.state)
@@ -147,6 +149,7 @@ class _Run:
             lineage=log.state.lineage,
             generation=log.state.generation,
             location=self.folders.location,
+            encodings=self._encodings,
         )
         stopping = threading.Event()
         engine = SparkEngine(deployment, self.frame, self._settings.transaction_timeout_secs, stopping)

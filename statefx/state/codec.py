@@ -8,20 +8,24 @@ from typing import Any, ClassVar
 from statefx.state.keys import decode_key, encode_key
 from statefx.state.values import decode_value, make_encoder
 
+MARK = b"\xc1"
+"""The one byte that msgpack never uses: it begins the envelope of a value that tells its version."""
+
 
 class Codec(ABC):
     """Turns the keys and values of one task's state into bytes and back.
 
-    Made in the task, one for each opened state, without arguments; used by one thread.
+    Made in the task, one for each opened state, without arguments; used by one thread. Users name one of their own in
+    ``topology.state.provider.config``, as ``codec``; ``statefx.testing.codec_contract`` has tests for it.
 
     Contract
     --------
     * Bytes of keys order as the keys do: by type, then by value.
-    * Keys of different types are different keys; equal keys of one type have the same bytes.
+    * Keys of different types are different keys; equal keys of one type have the same bytes, in every process.
     * What was encoded is decoded to something equal and of the same type.
     * ``decode_value`` makes new objects at each call.
     * What can't be encoded raises CodecError with ``path`` and ``type``; bytes that can't be decoded raise
-      StateCorruptedError.
+      StateCorruptedError. Other errors of a user's codec are turned into these.
 
     Attributes
     ----------
@@ -62,6 +66,8 @@ class StandardCodec(Codec):
 
     def __init__(self) -> None:
         self._encode_value = make_encoder()
+        if type(self) is not StandardCodec:
+            return  # they would hide the methods of a class derived from this one
         # instance attributes, so that a call goes straight to the function
         self.encode_key = encode_key  # type: ignore[method-assign]
         self.decode_key = decode_key  # type: ignore[method-assign]

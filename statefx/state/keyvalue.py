@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from operator import itemgetter
 from typing import Any
 
 from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
 from statefx.state.codec import Codec, StandardCodec
-from statefx.state.overlay import ABSENT, UNKNOWN, Kind, Overlay, Packed, merge
+from statefx.state.found import Found
+from statefx.state.overlay import ABSENT, UNKNOWN, Kind, Packed, merge
 from statefx.state.store import EMPTY, StateStore, Version, Write
 from statefx.state.values import SCALARS
+from statefx.state.versions import Migrate, overlay_for
 
 CACHE_BYTES = 64 << 20
 """Default bound on what is remembered of entries that were read."""
@@ -54,6 +56,11 @@ class KeyValueState:
         Refuse every change.
     cache_bytes : int
         Bound on what is remembered of entries that were read. This transaction's changes are not bounded.
+    state_version : int
+        The bolt's ``stateVersion``: of what is written, and what is read in this form.
+    migrate : callable (version, key, value) -> value, optional
+        Brings what an older version wrote into the current form, whenever it is read; without it, it is shown as it
+        was written.
 
     Contract
     --------
@@ -94,11 +101,13 @@ class KeyValueState:
         version: Version = EMPTY,
         read_only: bool = False,
         cache_bytes: int = CACHE_BYTES,
+        state_version: int = 1,
+        migrate: Migrate | None = None,
     ) -> None:
         self._store = store
-        self._codec = codec or StandardCodec()
         self._version = version
-        self._overlay = Overlay(store, self._codec, cache_bytes)
+        self._overlay = overlay_for(store, codec or StandardCodec(), cache_bytes, state_version, migrate)
+        self._codec = self._overlay.codec
         # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
         self._open: dict[Kind, dict[Any, Any]] = self._overlay.opened
         self._seen: dict[Kind, dict[Any, Any]] = self._overlay.seen
@@ -369,31 +378,6 @@ class KeyValueState:
 
     def _misplaced(self, what: str, txid: int) -> StatePhaseError:
         return StatePhaseError(what, txid=txid, committed=self._version.txid, phase=self._phase.value)
-
-
-class Found(Mapping[Any, Any]):
-    """The entries that `KeyValueState.getAll` found; a mapping whose keys are told apart as state does."""
-
-    __slots__ = ("_encode_key", "_entries")
-
-    def __init__(self, encode_key: Callable[[Any], bytes], entries: dict[bytes, tuple[Any, Any]]) -> None:
-        self._encode_key = encode_key
-        self._entries = entries
-
-    def __getitem__(self, key: Any) -> Any:
-        try:
-            return self._entries[self._encode_key(key)][1]
-        except KeyError:
-            raise KeyError(key) from None
-
-    def __iter__(self) -> Iterator[Any]:
-        return (key for key, _ in self._entries.values())
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __repr__(self) -> str:
-        return f"Found({dict(self._entries.values())!r})"
 
 
 __all__ = ["CACHE_BYTES", "Found", "KeyValueState", "Phase"]

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state.codec import Codec
+from statefx.state.codec import MARK, Codec
 from statefx.state.store import StateStore, Write
 from statefx.state.values import SCALARS, is_immutable
 
@@ -53,7 +53,7 @@ class Overlay:
     changes, of any size; `seen` and `seen_held` are what is known below them and may be forgotten at any time.
     `opened` and `seen` hold immutable values as they are (`seen` also `ABSENT`); `held` and `seen_held` hold the bytes
     of mutable ones (`held` also None: deleted). A key in `held` is neither in `opened` nor in `seen`: who finds it in
-    one of these need not look further.
+    one of these need not look further. `plain` are the types of keys that are looked up as they are.
 
     Parameters
     ----------
@@ -67,14 +67,15 @@ class Overlay:
 
     __slots__ = (
         "_cache_bytes",
-        "_codec",
         "_decode",
         "_encode",
         "_encode_key",
         "_seen_bytes",
         "_store",
+        "codec",
         "held",
         "opened",
+        "plain",
         "prepared",
         "seen",
         "seen_held",
@@ -82,13 +83,14 @@ class Overlay:
 
     def __init__(self, store: StateStore, codec: Codec, cache_bytes: int) -> None:
         self._store = store
-        self._codec = codec
+        self.codec = codec
         self._encode_key: Callable[[Any], bytes] = codec.encode_key
         self._encode: Callable[[Any], bytes] = codec.encode_value
         self._decode: Callable[[bytes], Any] = codec.decode_value
         self._cache_bytes = cache_bytes
         self._seen_bytes = 0
         self.opened: dict[Kind, dict[Any, Any]] = {}
+        self.plain = PLAIN
         self.held: dict[Kind, dict[Any, bytes | None]] = {}
         self.seen: dict[Kind, dict[Any, Any]] = {}
         self.seen_held: dict[Kind, dict[Any, bytes]] = {}
@@ -152,7 +154,7 @@ class Overlay:
         keys = keys if isinstance(keys, list | tuple) else list(keys)
         types = set(map(type, keys))
         by_kind: dict[Kind, set[Any]] = {}
-        if len(types) == 1 and types <= PLAIN:
+        if len(types) == 1 and types <= self.plain:
             by_kind[types.pop()] = set(keys)
         else:
             for key in keys:
@@ -218,8 +220,11 @@ class Overlay:
         try:
             return self._decode(data)
         except StateCorruptedError as error:
-            key = repr(self._codec.decode_key(key_bytes))
-            raise StateCorruptedError(f"the value of key {key}: {error.message}", **error.data, key=key) from error
+            key = repr(self.codec.decode_key(key_bytes))
+            hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK else ""
+            raise StateCorruptedError(
+                f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key}
+            ) from error
 
     def forget(self) -> None:
         """Drop what was read; it is read again when asked for."""
@@ -240,7 +245,7 @@ class Overlay:
         try:
             data = self._encode(value)
         except CodecError as error:
-            raise _of_key(error, key) from None
+            raise of_key(error, key) from None
         self._hold(kind, name, data)
 
     def delete(self, place: Place) -> None:
@@ -273,7 +278,7 @@ class Overlay:
             try:
                 self._encode(value)
             except CodecError as error:
-                raise _of_key(error, self._codec.decode_key(name) if kind is Packed else name) from None
+                raise of_key(error, self.codec.decode_key(name) if kind is Packed else name) from None
 
     def settle(self, writes: list[Write]) -> None:
         """Take `writes`, all changes there are, as prepared: they are read below the changes that follow."""
@@ -332,6 +337,7 @@ def _total_bytes(keys: Iterable[bytes], values: Iterable[bytes | None]) -> int:
     return sum(map(len, keys)) + sum(map(len, filter(None, values))) + ENTRY_BYTES * len(keys)
 
 
-def _of_key(error: CodecError, key: Any) -> CodecError:
+def of_key(error: CodecError, key: Any) -> CodecError:
+    """Return `error` with the key whose value can't be encoded."""
     shown = repr(key)
     return CodecError(f"key {shown}: {error.message}", **{**error.data, "key": shown})

@@ -82,6 +82,10 @@ class LocalEngine(Stage):
         self._acks = acks
         return [*echoed, *acks]
 
+    def reuses(self, work: Work) -> bool:
+        """Tell whether attempts over `work` share results: here none do."""
+        return False
+
     def hooks(self, order: HookOrder) -> Iterable[Report]:
         """Run the hooks of a commit or a rollback."""
         order = HookOrder.from_json(order.to_json())

@@ -27,6 +27,7 @@ from statefx.testing.outcome import Sent, WatchedProgress
 from statefx.testing.processes import merged
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
 from statefx.testing.streams import Work, identity
+from statefx.topology.checks import encodings_of
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
@@ -112,7 +113,8 @@ class TopologyTester:
         reference = resolve(settings.state_provider)
         provider = SteppedProvider(load_provider(reference, settings.state_provider_config), steps)
         folders = self._folders = Folders(location)
-        wanted = checkpoint.identity(topology, reference, "stream" if self._streaming else "batch")
+        encodings = encodings_of(topology, settings)
+        wanted = checkpoint.identity(topology, reference, "stream" if self._streaming else "batch", encodings)
         shared = provider.capabilities.shared
         checkpoint.check(checkpoint.look(folders), wanted, folders, adopt, shared=shared)
         log = checkpoint.take(
@@ -130,6 +132,7 @@ class TopologyTester:
             generation=log.state.generation,
             location=location,
             cache=self._cache,
+            encodings=encodings,
         )
         self._engine = LocalEngine(deployment, steps, self._cache, self._processes, self._seed)
         cast = cast_of(plan, lazy_commit=provider.capabilities.lazy_commit)

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, parse_schema, parse_streams
+from statefx.operators import DEFAULT_STREAM, Bolt, Stateful, overrides, parse_schema, parse_streams
 from statefx.operators.schema import to_ddl_type
+from statefx.state import encodings
+from statefx.state.encodings import Encoding
+from statefx.state.versions import VERSION_MAX
 from statefx.topology.graph import KEYED, Component, Edge, Topology
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 ID_LENGTH_MAX = 128
 PARALLELISM_MAX = 100_000
+PROMISING_NOTHING = ("shuffle", "local", "none")
 
 
 def check_name(name: Any) -> None:
@@ -77,6 +81,24 @@ def check_bolt(id: str, bolt: Any, parallelism: Any) -> None:
     if not isinstance(parallelism, int) or isinstance(parallelism, bool) or not 1 <= parallelism <= PARALLELISM_MAX:
         raise TopologyError(
             f"bolt {id!r}: parallelism is a whole number from 1 to {PARALLELISM_MAX}, not {parallelism!r}", component=id
+        )
+    if isinstance(bolt, Stateful):
+        _check_version(id, bolt)
+
+
+def _check_version(id: str, bolt: Stateful) -> None:
+    version: Any = bolt.stateVersion
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= VERSION_MAX:
+        raise TopologyError(
+            f"bolt {id!r}: stateVersion of {type(bolt).__name__} is a whole number from 1 to {VERSION_MAX}, "
+            f"not {version!r}",
+            component=id,
+        )
+    if version == 1 and overrides(type(bolt), "migrateState"):
+        raise TopologyError(
+            f"bolt {id!r}: migrateState of {type(bolt).__name__} would never be called, because there is no version "
+            "before 1; set stateVersion to 2 or more, or take migrateState out",
+            component=id,
         )
 
 
@@ -196,6 +218,33 @@ def _check_fields(id: str, wire: Wire, schema: pa.Schema) -> None:
                 source=wire.source,
                 field=name,
             )
+
+
+def encodings_of(topology: Topology, config: Config) -> dict[str, Encoding]:
+    """Return how the keys and values of each stateful bolt become bytes; called on the driver.
+
+    Raises
+    ------
+    ConfigError
+        An option or bolt is unknown, options exclude each other, or a class won't do.
+    """
+    return encodings.parse(config.state_encoding, {one.id: one.stateful for one in topology.components})
+
+
+def routing(topology: Topology, id: str) -> list[list[str]]:
+    """Return what decides which task of a bolt a row goes to: changing it moves keys away from their state.
+
+    Each way once, sorted: the grouping's kind, and the types of its fields. Groupings that promise no task are one
+    way, ``shuffle``; ``all`` beside another moves nothing, because its rows go everywhere.
+    """
+    components = {component.id: component for component in topology.components}
+    ways = set()
+    for edge in topology.inputs(id):
+        kind = "shuffle" if edge.grouping.kind in PROMISING_NOTHING else edge.grouping.kind
+        ways.add((kind, *_key_types(components, edge)))
+    if len(ways) > 1:
+        ways.discard(("all",))
+    return [list(way) for way in sorted(ways)]
 
 
 def _check_same_types(components: Mapping[str, Component], first: Edge, other: Edge) -> None:

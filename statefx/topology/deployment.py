@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.protocol.order import Order, task_key
+from statefx.state.codec import Codec
+from statefx.state.encodings import Encoding
 from statefx.state.registry import load_provider
 from statefx.state.store import Namespace, Snapshot, StateContext, StateProvider, Version
 from statefx.topology.plan import Plan
+
+_STANDARD = Encoding()
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Deployment:
         The checkpoint location.
     cache : str
         Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
+    encodings : Mapping[str, Encoding]
+        Of the keys and values of each stateful component; those it has none for have the standard one.
     """
 
     name: str
@@ -45,10 +51,15 @@ class Deployment:
     generation: int
     location: str
     cache: str = ""
+    encodings: Mapping[str, Encoding] = field(default_factory=dict)
 
     def build_provider(self) -> StateProvider:
         """Build the state provider."""
         return load_provider(self.provider, self.options)
+
+    def codec(self, component: str) -> Codec:
+        """Make what encodes the keys and values of a component."""
+        return self.encodings.get(component, _STANDARD).build()
 
     def namespace(self, component: str, task: int) -> Namespace:
         """Name the state of a task."""

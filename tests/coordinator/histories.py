@@ -8,6 +8,7 @@ from statefx.coordinator.records import (
     Committing,
     Generation,
     Lineage,
+    Migrated,
     Preparing,
     Processed,
     Record,
@@ -62,4 +63,17 @@ EVENTFUL: list[Record] = [
     Committed(3),
     Generation(3, "/data/moved", {"name": "word-count"}, "2024-01-03"),
     preparing(4, 0, 3),
+]
+
+MIGRATED: list[Record] = [
+    Lineage("lineage-1"),
+    Generation(1, "/data", {"stateful": {"count": {"parallelism": 2, "provider": "old:Old"}}}, "2024-01-01"),
+    *transaction(1),
+    preparing(2),
+    committing(2, snapshots={"count/0": snapshot(1)}),
+    Committed(2),
+    Generation(2, "/data", {"stateful": {"count": {"parallelism": 2, "provider": "old:Old"}}}, "2024-01-02"),
+    Migrated(2, "lineage-2", "new:New", {"count/0": "a", "count/1": "b"}, {"count/0": 7, "count/1": 8}),
+    Generation(3, "/data", {"stateful": {"count": {"parallelism": 2, "provider": "new:New"}}}, "2024-01-03"),
+    *transaction(3, generation=3),
 ]

@@ -10,6 +10,7 @@ from statefx.coordinator.records import (
     Committed,
     Committing,
     Generation,
+    Migrated,
     Preparing,
     Processed,
     RolledBack,
@@ -18,10 +19,19 @@ from statefx.coordinator.records import (
 from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import Version
 from statefx.protocol.transaction import Phase
-from tests.coordinator.histories import BEGINNING, EVENTFUL, committing, offsets, preparing, snapshot, transaction
+from tests.coordinator.histories import (
+    BEGINNING,
+    EVENTFUL,
+    MIGRATED,
+    committing,
+    offsets,
+    preparing,
+    snapshot,
+    transaction,
+)
 
 
-@pytest.mark.parametrize("record", [*EVENTFUL, Preparing(1, 0, 1, SpoutInput({"from": 3}))])
+@pytest.mark.parametrize("record", [*EVENTFUL, *MIGRATED, Preparing(1, 0, 1, SpoutInput({"from": 3}))])
 def test_a_record_comes_back_from_json_as_it_was(record):
     assert as_read(record) == record
 
@@ -32,6 +42,26 @@ def test_a_checkpoint_stands_for_everything_before_it(length):
     folded = LogState().apply(as_read(state.checkpoint()))
     assert folded == state
     assert fold([state.checkpoint(), *EVENTFUL[length:]]) == fold(EVENTFUL)
+
+
+@pytest.mark.parametrize("length", range(len(MIGRATED) + 1))
+def test_a_checkpoint_stands_for_a_migration_too(length):
+    assert fold([fold(MIGRATED[:length]).checkpoint(), *MIGRATED[length:]]) == fold(MIGRATED)
+
+
+def test_what_a_migration_changes_and_what_it_leaves():
+    before, state = fold(MIGRATED[:-5]), fold(MIGRATED[:-4])
+    assert before.snapshots
+    assert (state.lineage, state.topology["stateful"]) == (
+        "lineage-2",
+        {"count": {"parallelism": 2, "provider": "new:New"}},
+    )
+    assert state.heads == {"count/0": Version(2, "a"), "count/1": Version(2, "b")}
+    assert state.growth == {"count/0": Growth(1, 7), "count/1": Growth(1, 8)}
+    assert state.snapshots == {}
+    kept = {name: getattr(before, name) for name in ("generation", "location", "committed", "last_input", "attempts")}
+    assert {name: getattr(state, name) for name in kept} == kept
+    assert fold(MIGRATED).heads["count/0"] == Version(3, "token-3-0-0")
 
 
 def test_what_an_eventful_life_amounts_to():
@@ -91,6 +121,7 @@ def test_applying_a_record_leaves_the_state_before_it_as_it_was():
 
 P1 = [*BEGINNING, preparing(1)]
 C1 = [*P1, committing(1)]
+COPY = {"count/0": "a", "count/1": "b"}
 ILLEGAL = {
     "generation before lineage": [BEGINNING[1]],
     "the same lineage again": [*BEGINNING, BEGINNING[0]],
@@ -129,6 +160,16 @@ ILLEGAL = {
     "rolled back after committed": [*C1, Committed(1), RolledBack(1, 0, "x")],
     "rolled back twice": [*P1, RolledBack(1, 0, "x"), RolledBack(1, 0, "x")],
     "rolled back, another attempt": [*P1, RolledBack(1, 1, "x")],
+    "migrated by an older generation": [*MIGRATED[:-4], Migrated(1, "l", "new:New", COPY, {})],
+    "migrated to the same lineage": [*MIGRATED[:-5], Migrated(2, "lineage-1", "new:New", COPY, {})],
+    "migrated without a lineage": [*MIGRATED[:-5], Migrated(2, "", "new:New", COPY, {})],
+    "migrated without a task": [*MIGRATED[:-5], Migrated(2, "l", "new:New", {"count/0": "a"}, {})],
+    "migrated with a task that has no state": [*MIGRATED[:-5], Migrated(2, "l", "new:New", {**COPY, "x/0": "c"}, {})],
+    "migrated in a transaction": [
+        *MIGRATED[:-5],
+        preparing(3, 0, 2),
+        Migrated(2, "l", "new:New", COPY, {}),
+    ],
     "a checkpoint of something else": [*P1, fold(BEGINNING).checkpoint()],
     "a checkpoint that can't be read": [Checkpoint({"lineage": "l"})],
 }

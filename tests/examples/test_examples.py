@@ -70,6 +70,22 @@ def test_a_join_waits_for_both_sides(tmp_path: Path) -> None:
     ]
 
 
+def test_a_provider_of_ones_own_keeps_state(tmp_path: Path) -> None:
+    assert run("custom_provider.py", folder=tmp_path).splitlines() == [
+        "after transaction 1: {'be': 2, 'not': 1, 'or': 1, 'to': 2}",
+        "after transaction 2: {'be': 3, 'not': 1, 'or': 1, 'to': 3}",
+    ]
+
+
+def test_state_of_a_former_version_is_read_in_the_new_form(tmp_path: Path) -> None:
+    assert run("upgrade_state.py", folder=tmp_path).splitlines() == [
+        "InEuros has stored {'ann': 12.5, 'bob': 5.0}",
+        "InCents has stored {'ann': 1349, 'bob': 5.0}",
+        "and reads {'ann': 1349, 'bob': 500}",
+    ]
+    assert len((EXAMPLES / "upgrade_state.py").read_text().splitlines()) < SHORT_LINES
+
+
 def test_the_demo_is_killed_twice_and_exact(tmp_path: Path) -> None:
     said = run("word_count.py", "--files", "120", "--batch", "6", folder=tmp_path)
     back = re.search(r"transaction (\d+) was killed in PREPARING and rolled back", said)

@@ -33,6 +33,8 @@ def hook(self, *args):
         ("output_fields", "outputFields"),
         ("outputField", "outputFields"),
         ("state_version", "stateVersion"),
+        ("migrate_state", "migrateState"),
+        ("migrateStates", "migrateState"),
         ("declareOutputFields", "outputFields"),
         ("declare_output_fields", "outputFields"),
         ("prepare", "open"),
@@ -61,7 +63,9 @@ def test_a_near_miss_in_a_mixin_is_refused_too():
         define((Counting, StatefulBolt))
 
 
-@pytest.mark.parametrize("name", ["initState", "prePrepare", "preCommit", "preRollback", "stateVersion"])
+@pytest.mark.parametrize(
+    "name", ["initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"]
+)
 @pytest.mark.parametrize("base", [Bolt, BasicBolt, BatchBolt])
 def test_a_hook_of_stateful_bolts_on_another_is_refused(base, name):
     with pytest.raises(TypeError, match=rf"{name} is a hook of Stateful\. Derive Mine from Stateful"):

@@ -53,12 +53,14 @@ class RedisServer:
 
     def __init__(self, **settings: object) -> None:
         self.port = free_port()
+        self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="statefx-redis-"))
         # By default the server puts off writing its file while the disk is busy, after it has answered.
         self.settings = {"appendonly": "yes", "appendfsync": "always", **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[Any] = []
-        self.start()
+        while not self._started():
+            self.port = free_port()  # another process was quicker
 
     @property
     def url(self) -> str:
@@ -70,22 +72,31 @@ class RedisServer:
 
     def start(self) -> Self:
         """Start it on the data it has, and wait until it answers."""
+        assert self._started(), (self.folder / "log").read_text()
+        return self
+
+    def _started(self) -> bool:
+        """Start it; False if somebody else has its port."""
         command = [binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         command += ["--unixsocket", self.socket, "--save", "", "--logfile", str(self.folder / "log")]
         for name, value in self.settings.items():
             command += [f"--{name.replace('_', '-')}", *str(value).split()]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         limit = time.monotonic() + WAIT_SECS
+        own = redis.Redis(unix_socket_path=self.socket, password=self.settings.get("requirepass"))
+        self._clients.append(own)
         while True:
             try:
-                if self.client().ping():
-                    return self
+                if own.ping():
+                    return True
             except (redis.BusyLoadingError, redis.ConnectionError, redis.TimeoutError) as error:
                 if isinstance(error, redis.AuthenticationError):
-                    return self
-                if time.monotonic() > limit or self._process.poll() is not None:
+                    return True
+                ended = self._process.poll() is not None
+                if ended and "Address already in use" in (self.folder / "log").read_text():
+                    return False
+                if ended or time.monotonic() > limit:
                     raise AssertionError((self.folder / "log").read_text()) from error
-                self._process.poll()
 
     def client(self, **options: Any) -> Any:
         """Return a client that is not statefx's."""

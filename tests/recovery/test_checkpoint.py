@@ -54,7 +54,11 @@ class Stateless(BasicBolt):
     ("topology", "config", "says"),
     [
         (built(count(3)), {}, r"'count' has parallelism 3.*written with 2: go back to 2"),
-        (built(count()), {"topology.state.provider": "rocksdb"}, r"provider 'rocksdb'.*written with 'statefx_memory:"),
+        (
+            built(count()),
+            {"topology.state.provider": "rocksdb"},
+            r"provider 'statefx_rocksdb:.*written with 'statefx_memory:",
+        ),
         (built(count(bolt=CountTwo())), {}, r"'count' has stateVersion 2.*written with 1"),
         (built(), {}, r"holds state of bolt 'count', which the topology no longer has.*bring it back"),
         (built(count(id="counts")), {}, r"holds state of bolt 'count'"),

@@ -156,9 +156,7 @@ def test_a_collector_kept_from_an_earlier_transaction_is_refused(place: Path, em
     with Driver(place) as driver:
         tester = driver.start(builder.createTopology())
         assert tester.send({"lines": [("a",)]}).emitted("keeps") == [("a", 1)]
-        with pytest.raises(
-            BoltError, match=r"execute, transaction 2: .*collector of transaction 1 that has ended"
-        ):
+        with pytest.raises(BoltError, match=r"execute, transaction 2: .*collector of transaction 1 that has ended"):
             tester.send({"lines": [("b",)]})
 
 

@@ -1,6 +1,7 @@
 """A bolt that fails: what is said, what is rolled back, and that the next run goes on exactly."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,7 @@ class Does(StatefulBolt):
 
 
 THINGS = [
+    (lambda state, tup, out: sys.exit(3), "execute", "SystemExit: 3"),
     (lambda state, tup, out: state.put("k", object()), "execute", r"CodecError: .*'k'.*object"),
     (lambda state, tup, out: state.put(object(), 1), "execute", r"CodecError: .*object"),
     (lambda state, tup, out: state.put(float("nan"), 1), "execute", r"CodecError: .*nan"),

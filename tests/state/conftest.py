@@ -4,12 +4,22 @@ import pytest
 
 from statefx.state import EMPTY, KeyValueState, Namespace, StateContext
 from statefx_memory import MemoryStateProvider
+from tests.testing.codecs import Marked
+
+FORMATS = {
+    "standard": dict,
+    "own codec": lambda: {"codec": Marked()},
+    "version 2": lambda: {"state_version": 2},
+    "own codec, version 300": lambda: {"codec": Marked(), "state_version": 300},
+}
+"""Arguments of states whose bytes differ and whose behaviour does not."""
 
 
 class Checkpoint:
     """Opens the state of one task, as a task does; what is committed is found again when it is next opened."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, stored="standard"):
+        self.format = FORMATS[stored]
         self.folder = folder
         self.provider = MemoryStateProvider({})
         self.namespace = Namespace("lineage", "count", 0)
@@ -20,7 +30,7 @@ class Checkpoint:
         return self.provider.newState(self.namespace, context)
 
     def open(self, version=EMPTY, **options):
-        return KeyValueState(self.store(version), version=version, **options)
+        return KeyValueState(self.store(version), version=version, **{**self.format(), **options})
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +39,9 @@ def checkpoint_at():
     return Checkpoint
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    return Checkpoint(tmp_path)
+@pytest.fixture(params=FORMATS)
+def checkpoint(request, tmp_path):
+    return Checkpoint(tmp_path, request.param)
 
 
 @pytest.fixture

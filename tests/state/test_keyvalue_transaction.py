@@ -204,7 +204,7 @@ def test_the_sorted_changes_and_nothing_else_are_prepared(checkpoint):
     store = checkpoint.store(state.version)
     prepare = store.prepare
     store.prepare = lambda txid, writes: (prepared.extend(writes), prepare(txid, writes))[1]
-    state = KeyValueState(store, version=state.version)
+    state = KeyValueState(store, version=state.version, **checkpoint.format())
     state.get("a")
     for key in ("d", 1, "c", ("x",), b"x"):
         state.put(key, [1])

@@ -427,3 +427,20 @@ def test_data_frames_of_two_sessions():
     builder.setStream("one", Frame(session=object()))
     builder.setStream("two", Frame(session=object()))
     refuse(builder, "'one' and 'two' belong to different sessions", components=("one", "two"))
+
+
+@pytest.mark.parametrize("version", [0, -1, True, 1.0, "2", None, 2**31])
+def test_a_state_version_that_is_no_number_of_a_version(builder, version):
+    bolt = type("Odd", (Count,), {"stateVersion": version})()
+    with pytest.raises(TopologyError, match=r"bolt 'count': stateVersion of Odd is a whole number from 1") as told:
+        builder.setBolt("count", bolt)
+    assert told.value.component == "count"
+
+
+def test_migrate_state_that_would_never_be_called(builder):
+    def migrate(self, version, key, value):
+        return value
+
+    with pytest.raises(TopologyError, match=r"migrateState of Old would never be called.*set stateVersion to 2"):
+        builder.setBolt("count", type("Old", (Count,), {"migrateState": migrate})())
+    builder.setBolt("count", type("New", (Count,), {"migrateState": migrate, "stateVersion": 2})())

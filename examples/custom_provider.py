@@ -1,0 +1,176 @@
+"""A state provider of one's own, which keeps state in an SQLite file, and a topology that runs on it.
+
+It passes the tests that every provider has to pass: ``tests/examples/test_custom_provider.py`` hands it to
+``statefx.testing.provider_contract.StateProviderContract``.
+
+Here it is named by where it is, ``custom_provider:SqliteStateProvider``. A distribution gives it a name::
+
+    [project.entry-points."statefx.state_providers"]
+    sqlite = "custom_provider:SqliteStateProvider"
+"""
+
+import contextlib
+import sqlite3
+import tempfile
+import uuid
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from statefx import StatefulBolt, TopologyBuilder, openState, submit
+from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, StatePhaseError
+from statefx.state import Capabilities, StateProvider, StateStore
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS heads (space PRIMARY KEY, txid, token);
+CREATE TABLE IF NOT EXISTS entries (space, key, value, PRIMARY KEY (space, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tokens (token PRIMARY KEY, space, txid);
+CREATE TABLE IF NOT EXISTS prepared (token, key, value, PRIMARY KEY (token, key)) WITHOUT ROWID;
+"""
+READ = """
+SELECT key, value FROM prepared WHERE token = :at AND value IS NOT NULL AND {0} UNION ALL
+SELECT key, value FROM entries WHERE space = :space AND {0}
+AND NOT EXISTS (SELECT 1 FROM prepared WHERE token = :at AND key = entries.key) ORDER BY key
+"""  # what is decided and not yet committed lies over what is committed
+COMMIT = """
+INSERT OR REPLACE INTO entries SELECT :space, key, value FROM prepared WHERE token = :token AND value IS NOT NULL;
+DELETE FROM entries WHERE space = :space AND key IN (SELECT key FROM prepared WHERE token = :token AND value IS NULL);
+INSERT OR REPLACE INTO heads VALUES (:space, :txid, :token);
+DELETE FROM prepared WHERE token IN (SELECT token FROM tokens WHERE space = :space AND txid <= :txid);
+DELETE FROM tokens WHERE space = :space AND txid <= :txid
+"""  # nobody can name the other attempts of these transactions any more
+
+
+class SqliteStateProvider(StateProvider):
+    """Keeps the state of any number of checkpoints in the file ``path``, which every machine must see."""
+
+    capabilities = Capabilities(durable=True, shared=True, lazy_commit=False, fences_writers=False)
+
+    def __init__(self, options):
+        super().__init__(options)
+        if options.keys() != {"path"}:
+            raise ConfigError(f"the sqlite provider takes one option, 'path', and was given {sorted(options)}")
+
+    def newState(self, namespace, context):
+        return SqliteStateStore(self.options["path"], namespace, context)
+
+
+class SqliteStateStore(StateStore):
+    """The state of one task, at one version."""
+
+    def __init__(self, path, namespace, context):
+        self.space = f"{namespace.lineage}/{namespace.component}/{namespace.task}"
+        self.version = (context.version.txid, context.version.token)
+        self.read_only = context.read_only
+        self.token = context.token  # the name of what is prepared first
+        self.prepared = None
+        self.connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+        self.connection.executescript(TABLES)
+        head, (txid, token) = self.head(), self.version
+        if head not in (self.version, (txid + 1, head[1])) and not self.is_prepared(txid, token):
+            self.close()
+            raise StateCorruptedError(f"{path}: {self.space} is at transaction {head[0]}, not at {txid}", path=path)
+
+    def get(self, keys):
+        rows = [self.run(READ.format("key = :key"), key=key).fetchone() for key in keys]
+        return [None if row is None else row[1] for row in rows]
+
+    def scan(self, start, stop):
+        inside = "key >= :start AND (:stop IS NULL OR key < :stop)"
+        rows = self.run(READ.format(inside), start=start or b"", stop=stop)
+        while self.db() and (row := rows.fetchone()):
+            yield row
+
+    def prepare(self, txid, writes):
+        if self.prepared is None or self.prepared[0] != txid:
+            self.check(self.prepared is None and txid > self.version[0], f"prepare({txid})")
+            token, self.token = self.token or uuid.uuid4().hex, ""
+            with self.transaction():
+                self.run("INSERT INTO tokens VALUES (:token, :space, :txid)", token=token, txid=txid)
+                self.db().executemany("INSERT INTO prepared VALUES (?, ?, ?)", ((token, *write) for write in writes))
+            self.prepared = txid, token
+        return self.prepared[1]
+
+    def commit(self, txid, token):
+        self.check(True, f"commit({txid})")
+        with self.transaction():
+            if self.head() != (txid, token):
+                self.check(txid > self.head()[0] and self.is_prepared(txid, token), f"commit({txid}, {token!r})")
+                for statement in COMMIT.split(";"):
+                    self.run(statement, txid=txid, token=token)
+        self.version, self.prepared = (txid, token), None
+
+    def rollback(self, txid, token):
+        with self.transaction():
+            self.check(self.head() != (txid, token), f"rollback({txid}) of what is committed")
+            self.run("DELETE FROM prepared WHERE token = :token", token=token)
+            self.run("DELETE FROM tokens WHERE token = :token", token=token)
+        self.prepared = None if self.prepared == (txid, token) else self.prepared
+
+    def snapshot(self):
+        self.db()  # there is nothing to do, but a closed store says so
+
+    def close(self):
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
+
+    def db(self):
+        if self.connection is None:
+            raise StateClosedError(f"the state of {self.space} is closed")
+        return self.connection
+
+    def run(self, statement, **values):
+        return self.db().execute(statement, {"space": self.space, "at": self.version[1], **values})
+
+    def head(self):
+        return self.run("SELECT txid, token FROM heads WHERE space = :space").fetchone() or (0, "")
+
+    def is_prepared(self, txid, token):
+        found = self.run("SELECT txid, space FROM tokens WHERE token = :token", token=token).fetchone()
+        return found == (txid, self.space)
+
+    def check(self, may, call):
+        self.db()
+        if self.read_only or not may:
+            raise StatePhaseError(f"{call} is not for {self.space} at {self.version}")
+
+    @contextlib.contextmanager
+    def transaction(self):
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.run("ROLLBACK")
+            raise
+        self.run("COMMIT")
+
+
+class Count(StatefulBolt):
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.value, self.counts.get(tup.value, 0) + 1)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="statefx-provider-", ignore_cleanup_errors=True) as work:
+        words = Path(work, "words")
+        words.mkdir()
+        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        spark.sparkContext.addPyFile(__file__)  # workers import the provider by the name of its module
+        config = {
+            "topology.state.provider": "custom_provider:SqliteStateProvider",
+            "topology.state.provider.config": {"path": f"{work}/state.db"},
+        }
+        for number, text in enumerate(["to be or not to be", "to be"]):
+            Path(words, str(number)).write_text("\n".join(text.split()))
+            builder = TopologyBuilder("words")
+            builder.setStream("words", spark.readStream.text(str(words)))
+            builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("words", "value")
+            topology = builder.createTopology()
+            submit(topology, spark, f"{work}/checkpoint", config, trigger={"availableNow": True}).awaitTermination()
+            with openState(f"{work}/checkpoint", "count", config=config) as counts:
+                print(f"after transaction {counts.txid}:", dict(counts.items()))
+        spark.stop()

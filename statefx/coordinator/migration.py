@@ -1,0 +1,362 @@
+"""Moves committed state to another provider: copied, read back, compared, then switched by one record of the log.
+
+::
+
+    1 both sides are checked, and reached       2 a generation is taken: other drivers are fenced
+    3 the state of every task is copied under a new lineage, read back and compared
+    4 MIGRATED is durable: lineage, provider and heads are those of the copy
+
+A failure before 4 leaves a copy under a lineage that nobody asks for, and the state where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from statefx.config import Config
+from statefx.coordinator import checkpoint
+from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.contents import Entries, Sum, sum_of
+from statefx.coordinator.fold import LogState
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.records import Migrated
+from statefx.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    ConfigError,
+    FencedError,
+    StateCorruptedError,
+    StateError,
+)
+from statefx.protocol.identity import EMPTY, Namespace, Version
+from statefx.protocol.transaction import Phase
+from statefx.state.registry import load_provider, resolve
+from statefx.state.store import Snapshot, StateContext, StateProvider, StateStore
+from statefx.topology.deployment import cache_folder
+
+logger = logging.getLogger("statefx")
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What `migrate` has done.
+
+    Attributes
+    ----------
+    source, target : str
+        References of the providers, ``module:Class``.
+    txid : int
+        The transaction whose state was moved.
+    components, tasks : int
+        How many stateful bolts there are, and how many of their tasks had state.
+    keys, bytes : int
+        How many entries were copied, and the size of their keys and values as they are stored.
+    seconds : float
+        How long it took.
+    left : str
+        The lineage of what was left behind in the source: nobody asks for it any more.
+    """
+
+    source: str
+    target: str
+    txid: int
+    components: int
+    tasks: int
+    keys: int
+    bytes: int
+    seconds: float
+    left: str
+
+
+def migrate(
+    checkpointLocation: str | os.PathLike[str],
+    to: str,
+    config: Mapping[str, Any] | str | None = None,
+    *,
+    source: Mapping[str, Any] | str | None = None,
+) -> Migration:
+    """Move the committed state of all stateful bolts of a checkpoint to another state provider.
+
+    Stop the topology first. Afterwards submit it with the new provider, and it goes on with the next transaction;
+    the old provider is then refused.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``.
+    to : str
+        The provider that shall keep the state: a registered name, or ``module:Class``.
+    config : Mapping or JSON text, optional
+        Its options, as for ``topology.state.provider.config``.
+    source : Mapping or JSON text, optional
+        The options of the provider that keeps the state now, where it needs any to be reached.
+
+    Returns
+    -------
+    Migration
+        How much was moved.
+
+    Raises
+    ------
+    ConfigError
+        A provider or an option is wrong, or the state is kept by this provider already; nothing was changed.
+    CheckpointError
+        There is no checkpoint, or a transaction is under way in it; the message says what to do.
+    StateError
+        A provider can't be reached, or refuses. The state is where it was: migrate again.
+    StateCorruptedError
+        The source is damaged, or what was read back is not what was copied. The state is where it was.
+    FencedError
+        A topology was started meanwhile, or another migration. The state is where that one says.
+
+    Contract
+    --------
+    * A driver that runs on the checkpoint is fenced.
+    * Until the switch, which is one record of the log, the source is only read, and everything goes on from it.
+    * What the switch names has been read back from the target, and is equal in every byte.
+    * A migration that ended early is begun anew, and never goes on with what was copied before.
+
+    Examples
+    --------
+    >>> migrate("checkpoints/word-count", to="redis", config={"url": "redis://db:6379/0"})     # doctest: +SKIP
+    """
+    folders = Folders(checkpoint.local_path(checkpointLocation))
+    found = checkpoint.look(folders)
+    kept = _provider_of(found, folders)
+    wanted = resolve(_options("to", to, None).state_provider)
+    if wanted == kept:
+        raise ConfigError(
+            f"the state of the checkpoint in {folders.location} is kept by {wanted} already; if an earlier migration "
+            "ended without a word, it had switched",
+            provider=wanted,
+        )
+    target = load_provider(wanted, _options("config", to, config).state_provider_config)
+    origin = load_provider(kept, _options("source", kept, source).state_provider_config)
+    return Migrator(folders, origin, target, wanted).run(found)
+
+
+@dataclass
+class Migrator:
+    """One migration.
+
+    Parameters
+    ----------
+    folders : Folders
+    source, target : StateProvider
+    reference : str
+        The target's, ``module:Class``.
+    opened : callable
+        Opens the log for appending.
+    clock : callable
+        Seconds.
+    """
+
+    folders: Folders
+    source: StateProvider
+    target: StateProvider
+    reference: str
+    opened: Callable[[str], TransactionLog] = TransactionLog
+    clock: Callable[[], float] = time.monotonic
+
+    def run(self, found: LogState) -> Migration:
+        """Move the state of the checkpoint that was found in `found`."""
+        began = self.clock()
+        lineage = uuid.uuid4().hex
+        self._check(found)
+        self._reach(found, lineage)
+        shared = self.source.capabilities.shared
+        log = checkpoint.take(self.folders, _identity(found), None, shared=shared, opened=self.opened)
+        _check_idle(log.state, self.folders)
+        before = log.state
+        self.source.fence(before.lineage, before.generation, self.folders.state)
+        self.target.fence(lineage, before.generation, self.folders.state)
+        tokens, sizes, sums = {}, {}, []
+        for number, name in enumerate(sorted(before.heads), 1):
+            tokens[name], sizes[name], copied = self._move(before, lineage, name)
+            sums.append(copied)
+            logger.info(
+                "state of %s is copied to %s and read back: %d keys, %d bytes (%d of %d)",
+                name, self.reference, copied.keys, copied.bytes, number, len(before.heads),
+            )  # fmt: skip
+        log.append(Migrated(before.generation, lineage, self.reference, tokens, sizes))
+        logger.info("the state of the checkpoint in %s is kept by %s now", self.folders.location, self.reference)
+        return Migration(
+            source=_provider_of(before, self.folders),
+            target=self.reference,
+            txid=before.committed,
+            components=len(before.topology["stateful"]),
+            tasks=len(tokens),
+            keys=sum(each.keys for each in sums),
+            bytes=sum(each.bytes for each in sums),
+            seconds=self.clock() - began,
+            left=before.lineage,
+        )
+
+    def _check(self, found: LogState) -> None:
+        """Refuse what can be refused without touching anything."""
+        checkpoint.check(found, _identity(found), self.folders, None, shared=self.source.capabilities.shared)
+        _check_idle(found, self.folders)
+        if not self.target.capabilities.durable:
+            raise ConfigError(
+                f"{self.reference} does not keep what was prepared when its process ends: nothing can be moved to it",
+                provider=self.reference,
+            )
+
+    def _reach(self, found: LogState, lineage: str) -> None:
+        """Find out, before anyone is fenced, that a provider can't be reached."""
+        self.target.fence(lineage, found.generation, self.folders.state)
+        if self.source.capabilities.shared:
+            try:
+                for name in sorted(found.heads)[:1]:
+                    self._open_source(found, name).close()
+            except StateCorruptedError:
+                if checkpoint.look(self.folders) == found:  # else it has only gone on
+                    raise
+
+    def _move(self, state: LogState, lineage: str, name: str) -> tuple[str, int, Sum]:
+        """Copy the state of one task and compare; return the token and the size of the copy, and what it holds."""
+        namespace = _namespace(lineage, name)
+        try:
+            token, size, there, copied = self._copied(state, namespace, name)
+        except StateError:
+            self._check_newest(state)
+            raise
+        self._check_newest(state)
+        if copied != there:
+            raise StateCorruptedError(
+                f"{self.reference} gives back other state of {name} than it was given: {copied} for {there}. Nothing "
+                "was switched; the state is where it was. Look for the fault in the provider or its server.",
+                component=namespace.component,
+                task=namespace.task,
+                found=copied,
+                expected=there,
+            )
+        return token, size, copied
+
+    def _copied(self, state: LogState, namespace: Namespace, name: str) -> tuple[str, int, Sum, Sum]:
+        """Copy the state of one task; return the token, its size, what there was, and what a new store gives back."""
+        txid = state.heads[name].txid
+        with (
+            tempfile.TemporaryDirectory(prefix="statefx-migration-", ignore_cleanup_errors=True) as cache,
+            closing(self._open_source(state, name)) as origin,
+        ):
+            there = sum_of(origin.scan(None, None))
+            with closing(self._open_target(state, namespace, EMPTY, cache)) as store:
+                token, size = self._copy(store, txid, Entries(origin, there.keys), namespace)
+            with closing(self._open_target(state, namespace, Version(txid, token), cache, read_only=True)) as store:
+                return token, size, there, sum_of(store.scan(None, None))
+
+    def _copy(self, store: StateStore, txid: int, entries: Entries, namespace: Namespace) -> tuple[str, int]:
+        if next(iter(store.scan(None, None)), None) is not None:
+            raise StateError(
+                f"{self.reference} holds state of {namespace} before anything was copied there: it does not keep "
+                "lineages apart",
+                namespace=namespace,
+            )
+        token = store.prepare(txid, entries)
+        size = store.prepared_bytes
+        if not self.target.capabilities.lazy_commit:
+            store.commit(txid, token)
+        return token, size
+
+    def _open_source(self, state: LogState, name: str) -> StateStore:
+        kept = state.snapshots.get(name, ())
+        namespace = _namespace(state.lineage, name)
+        context = StateContext(
+            generation=state.generation,
+            version=state.heads[name],
+            folder=self._folder(namespace),
+            cache=cache_folder(),
+            snapshot=Snapshot(kept[-1].version, kept[-1].checksum, kept[-1].size_bytes) if kept else None,
+            read_only=True,
+        )
+        return self.source.newState(namespace, context)
+
+    def _open_target(
+        self, state: LogState, namespace: Namespace, version: Version, cache: str, read_only: bool = False
+    ) -> StateStore:
+        context = StateContext(
+            generation=state.generation,
+            version=version,
+            folder=self._folder(namespace),
+            cache=cache,
+            read_only=read_only,
+        )
+        return self.target.newState(namespace, context)
+
+    def _folder(self, namespace: Namespace) -> str:
+        return os.path.join(self.folders.state, namespace.component, str(namespace.task))
+
+    def _check_newest(self, state: LogState) -> None:
+        """End if someone has taken over: what was read may then be of two transactions, or gone."""
+        newest = read_state(self.folders.log).generation
+        if newest != state.generation:
+            raise FencedError(
+                f"generation {newest} has taken over the checkpoint in {self.folders.location}: a topology was "
+                "started, or another migration. This one has switched nothing.",
+                generation=state.generation,
+                newest=newest,
+            )
+
+
+def _options(argument: str, provider: str, options: Mapping[str, Any] | str | None) -> Config:
+    """Parse a provider and its options as `submit` does."""
+    given = {"topology.state.provider": provider, "topology.state.provider.config": options or {}}
+    try:
+        return Config.parse(given, "migrate")
+    except ConfigError as error:
+        raise ConfigError(f"migrate: {argument}: {error.message}", **error.data) from None
+
+
+def _provider_of(state: LogState, folders: Folders) -> str:
+    if not state.generation:
+        raise CheckpointError(
+            f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
+        )
+    found = {str(each["provider"]) for each in state.topology["stateful"].values()}
+    if not found:
+        raise CheckpointError(
+            f"the topology of the checkpoint in {folders.location} has no stateful bolt: there is nothing to migrate",
+            path=folders.location,
+        )
+    if len(found) > 1:
+        raise CheckpointMismatchError(
+            f"the state of the checkpoint in {folders.location} is kept by several providers, {sorted(found)}",
+            path=folders.location,
+        )
+    return found.pop()
+
+
+def _identity(state: LogState) -> Mapping[str, Any]:
+    """Return the identity that was found, as this release writes it; what an older one did not know stays unknown."""
+    stateful = {
+        name: {"keys": None, **each, "codec": checkpoint.CODECS.get(each["codec"], each["codec"])}
+        for name, each in state.topology["stateful"].items()
+    }
+    return {**state.topology, "stateful": stateful}
+
+
+def _check_idle(state: LogState, folders: Folders) -> None:
+    if not state.in_flight:
+        return
+    first = state.in_flight[0]
+    rolled = "forward" if first.phase is Phase.COMMITTING else "back"
+    raise CheckpointError(
+        f"transaction {first.txid} of the checkpoint in {folders.location} is {first.phase}. Stop the topology if it "
+        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it. Then migrate.",
+        path=folders.location,
+        txid=first.txid,
+    )
+
+
+def _namespace(lineage: str, name: str) -> Namespace:
+    component, _, task = name.rpartition("/")
+    return Namespace(lineage, component, int(task))

@@ -1,0 +1,31 @@
+"""What reading several keys at once comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+class Found(Mapping[Any, Any]):
+    """The entries that `KeyValueState.getAll` found; a mapping whose keys are told apart as state does."""
+
+    __slots__ = ("_encode_key", "_entries")
+
+    def __init__(self, encode_key: Callable[[Any], bytes], entries: dict[bytes, tuple[Any, Any]]) -> None:
+        self._encode_key = encode_key
+        self._entries = entries
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self._entries[self._encode_key(key)][1]
+        except KeyError:
+            raise KeyError(key) from None
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Found({dict(self._entries.values())!r})"

@@ -1,0 +1,83 @@
+"""Codecs of users' own: what goes wrong in them becomes an error of state."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+from statefx.errors import CodecError, StateCorruptedError
+from statefx.state.codec import Codec
+
+_short = reprlib.Repr()
+_short.maxother = _short.maxstring = _short.maxlong = 120
+
+
+class GuardedCodec(Codec):
+    """A codec that statefx did not write.
+
+    Parameters
+    ----------
+    inner : Codec
+        Does the work.
+
+    Contract
+    --------
+    * Whatever ``encode_key`` or ``encode_value`` raises, and a result that is not bytes, is a CodecError with
+      ``path`` and ``type``.
+    * Whatever ``decode_key`` or ``decode_value`` raises is a StateCorruptedError.
+    """
+
+    def __init__(self, inner: Codec) -> None:
+        self._inner = inner
+        self._name = getattr(inner, "name", type(inner).__name__)
+
+    def encode_key(self, key: Any, /) -> bytes:
+        """Return the bytes of `key`."""
+        try:
+            return self._encoded(self._inner.encode_key, key, "key")
+        except CodecError as error:
+            if "key" in error.data:
+                raise
+            shown = _short.repr(key)
+            raise CodecError(f"{error.message} (key {shown})", **error.data, key=shown) from error
+
+    def encode_value(self, value: Any, /) -> bytes:
+        """Return the bytes of `value`."""
+        return self._encoded(self._inner.encode_value, value, "value")
+
+    def decode_key(self, data: bytes, /) -> Any:
+        """Return the key whose bytes are `data`."""
+        return self._decoded(self._inner.decode_key, data, "key")
+
+    def decode_value(self, data: bytes, /) -> Any:
+        """Return the value whose bytes are `data`."""
+        return self._decoded(self._inner.decode_value, data, "value")
+
+    def _encoded(self, encode: Callable[[Any], bytes], thing: Any, path: str) -> bytes:
+        try:
+            data = encode(thing)
+        except CodecError as error:
+            known = {"path": path, "type": type(thing).__name__}
+            raise CodecError(error.message, **{**known, **error.data}) from error
+        except Exception as error:
+            raise self._refusal(path, thing, f"{type(error).__name__}: {error}") from error
+        if type(data) is not bytes:
+            raise self._refusal(path, thing, f"it made a {type(data).__name__} of it, not bytes")
+        return data
+
+    def _refusal(self, path: str, thing: Any, why: str) -> CodecError:
+        kind = type(thing).__name__
+        return CodecError(f"{path} of type {kind}: codec {self._name!r} can't encode it: {why}", path=path, type=kind)
+
+    def _decoded(self, decode: Callable[[bytes], Any], data: bytes, what: str) -> Any:
+        try:
+            return decode(data)
+        except StateCorruptedError:
+            raise
+        except Exception as error:
+            raise StateCorruptedError(
+                f"{data[:80]!r} can't be decoded as a {what} by codec {self._name!r}: {type(error).__name__}: {error}; "
+                "it is damaged, or was written by another version of the codec under the same name",
+                data=data[:80],
+            ) from error

@@ -1,0 +1,111 @@
+"""Loads the classes that options name, and says what they lack."""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+import inspect
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from statefx.errors import ConfigError
+from statefx.state.codec import Codec, StandardCodec
+
+
+def load(reference: str) -> type[Any]:
+    """Return the class that a reference names.
+
+    Raises
+    ------
+    ConfigError
+        It can't be imported, or is no class.
+    """
+    module_name, _, attributes = reference.partition(":")
+    if not module_name or not attributes:
+        raise ConfigError(f"{reference!r} is not a reference: write 'module:Class'", reference=reference)
+    try:
+        found: Any = import_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"{reference} can't be imported: {type(error).__name__}: {error}; install it, on the driver and on every "
+            "executor",
+            reference=reference,
+        ) from error
+    for name in attributes.split("."):
+        if not hasattr(found, name):
+            near = nearest(name, [each for each in vars(found) if not each.startswith("_")])
+            raise ConfigError(f"{reference}: {module_name} has no {attributes}{near}", reference=reference)
+        found = getattr(found, name)
+    if not isinstance(found, type):
+        raise ConfigError(f"{reference} is not a class", reference=reference)
+    return found
+
+
+def codec_class(reference: str) -> type[Codec]:
+    """Return a class of codecs; ConfigError if it lacks something."""
+    found = load(reference)
+    if not issubclass(found, Codec):
+        raise ConfigError(f"codec {reference} is not a subclass of statefx.state.Codec", reference=reference)
+    missing = sorted(found.__abstractmethods__)
+    name = getattr(found, "name", None)
+    if not isinstance(name, str) or not name:
+        missing.append("name (a text)")
+    if missing:
+        raise ConfigError(f"codec {reference} does not define {', '.join(missing)}", reference=reference)
+    if name == StandardCodec.name and found is not StandardCodec:
+        raise ConfigError(
+            f"codec {reference} has the name of the standard codec, {name!r}: give it one of its own",
+            reference=reference,
+        )
+    return _constructible(found, reference)
+
+
+def serializer_class(reference: str) -> type:
+    """Return a class of serializers, as Storm's: ``serialize(thing) -> bytes``, ``deserialize(bytes) -> thing``."""
+    found = load(reference)
+    missing = [name for name in ("serialize", "deserialize") if not callable(getattr(found, name, None))]
+    missing += sorted(set(getattr(found, "__abstractmethods__", ())) - set(missing))
+    if missing:
+        raise ConfigError(f"serializer {reference} does not define {', '.join(missing)}", reference=reference)
+    return _constructible(found, reference)
+
+
+def value_class(reference: str) -> type:
+    """Return a type that keys or values must be: a builtin one's name may stand alone."""
+    if ":" in reference:
+        return load(reference)
+    found = getattr(builtins, reference, None)
+    if not isinstance(found, type):
+        known = [name for name, thing in vars(builtins).items() if isinstance(thing, type) and name.islower()]
+        raise ConfigError(
+            f"{reference!r} is no builtin type{nearest(reference, known)}; write others as 'module:Class'",
+            reference=reference,
+        )
+    return found
+
+
+def _constructible(found: type, reference: str) -> type:
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise ConfigError(f"{reference} is made without arguments, but {error}", reference=reference) from error
+    except ValueError:  # written in C, without a signature
+        pass
+    return found
+
+
+def made(found: type) -> Any:
+    """Return an object of a class; ConfigError if its constructor raises."""
+    try:
+        return found()
+    except Exception as error:
+        raise ConfigError(
+            f"{found.__module__}:{found.__qualname__} can't be made: {type(error).__name__}: {error}"
+        ) from error
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return a question that names what was likely meant; nothing if nothing is near."""
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,111 @@
+"""The provider of the example is a provider: it passes the contract, and runs topologies through crashes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from statefx import migrate
+from statefx.errors import StateCorruptedError
+from statefx.state import EMPTY, StateProvider, Version
+from statefx.testing import Crash
+from statefx.testing.provider_contract import StateProviderContract, state_machine
+from statefx.testing.site import Site, image
+from tests.testing.places import place
+from tests.testing.topologies import Driver, lines, totals, words
+
+__all__ = ["place"]
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_provider.py"
+NAME = "custom_provider"
+TRANSACTIONS = [lines("to be or not to be", "that is"), lines("the question", "to be")]
+
+
+def loaded() -> ModuleType:
+    """The example as a module that is found by its name, as on a worker."""
+    if NAME not in sys.modules:
+        spec = importlib.util.spec_from_file_location(NAME, EXAMPLE)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[NAME] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[NAME])
+    return sys.modules[NAME]
+
+
+def made(folder: Path) -> Any:
+    return loaded().SqliteStateProvider({"path": str(folder / "state.db")})
+
+
+class TestSqlite(StateProviderContract):
+    @pytest.fixture
+    def provider(self, place: Path) -> StateProvider:
+        return made(place)
+
+
+def test_any_order_of_events(place: Path) -> None:
+    machine = state_machine(lambda: made(place))
+    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
+
+
+def test_what_is_decided_is_read_before_it_is_committed(place: Path) -> None:
+    """So `preCommit` sees what was prepared."""
+    site = Site(made(place), place)
+    version = site.commit(EMPTY, {b"a": b"1", b"b": b"1", b"c": b"1"})
+    token = site.open(version).prepare(2, [(b"a", b"2"), (b"b", None), (b"d", b"2")])
+    decided = site.open(Version(2, token), read_only=True)
+    assert image(decided) == {b"a": b"2", b"c": b"1", b"d": b"2"}
+    assert image(site.open(version)) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+    site.close()
+
+
+def test_a_file_that_was_lost_is_found_out(place: Path) -> None:
+    site = Site(made(place), place)
+    version = site.commit(site.commit(EMPTY, {b"a": b"1"}), {b"a": b"2"})
+    site.close()
+    (place / "state.db").unlink()
+    with pytest.raises(StateCorruptedError, match="is at transaction 0, not at 2"):
+        site.open(version)
+
+
+def drive(driver: Driver, place: Path, **arguments: Any) -> Any:
+    config = {
+        "topology.state.provider": f"{NAME}:SqliteStateProvider",
+        "topology.state.provider.config": {"path": str(place / "state.db")},
+    }
+    return driver.start(totals(), config=config, **arguments)
+
+
+def test_a_topology_that_crashes_anywhere_goes_on(place: Path) -> None:
+    loaded()
+    for at in range(1, 400, 3):
+        with Driver(place, name=f"at-{at}") as driver:
+            try:
+                drive(driver, place, crash_at=at).run(TRANSACTIONS)
+            except Crash:
+                again = drive(driver, place)
+                again.run(TRANSACTIONS)
+                assert again.state("count") == words(TRANSACTIONS)
+                assert again.state("total") == {"total": sum(words(TRANSACTIONS).values()), "txid": 2}
+            else:
+                break
+    assert at > 50
+
+
+def test_state_is_moved_into_it_and_out_of_it(place: Path) -> None:
+    loaded()
+    path = {"path": str(place / "state.db")}
+    with Driver(place) as driver:
+        driver.start(totals()).run(TRANSACTIONS[:1])
+        migrate(driver.folder, f"{NAME}:SqliteStateProvider", path)
+        drive(driver, place).run(TRANSACTIONS)
+        migrate(driver.folder, "memory", source=path)
+        assert driver.start(totals(), config={"topology.state.provider": "memory"}).state("count") == words(
+            TRANSACTIONS
+        )

@@ -1,0 +1,294 @@
+"""What a bolt's state depends on beside its code: how its rows are routed, and what its bytes are."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statefx import BasicBolt, StatefulBolt, Topology, TopologyBuilder, openState
+from statefx.coordinator import checkpoint
+from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.log import read_state
+from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
+from statefx.testing import TopologyTester, rows
+from statefx.topology.checks import routing
+from tests.testing.codecs import Json, JsonMoved, JsonTwo
+from tests.testing.topologies import Driver, lines, word_count, words
+
+OPTIONS = "topology.state.provider.config"
+CODECS = "tests.testing.codecs:"
+WORK = [lines("to be or not to be"), lines("that is the question")]
+
+Wire = Callable[[Any], Any]
+
+
+class Seen(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put("rows", self.state.get("rows", 0) + 1)
+
+
+class Idle(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+
+def wired(
+    *wires: Wire, parallelism: int = 2, left: str = "k string, n int", right: str = "k string, n int"
+) -> Topology:
+    builder = TopologyBuilder("wired")
+    builder.setStream("left", rows(left))
+    builder.setStream("right", rows(right))
+    declarer = builder.setBolt("seen", Seen(), parallelism)
+    for wire in wires:
+        wire(declarer)
+    builder.setBolt("idle", Idle()).shuffleGrouping("left").shuffleGrouping("right")  # every stream must be read
+    return builder.createTopology()
+
+
+def by(kind: str, *fields: str, source: str = "left") -> Wire:
+    return lambda declarer: getattr(declarer, f"{kind}Grouping")(source, *fields)
+
+
+@pytest.mark.parametrize(
+    ("wires", "ways"),
+    [
+        ([by("fields", "k")], [["fields", "string"]]),
+        ([by("fields", "n", "k")], [["fields", "int", "string"]]),
+        ([by("partialKey", "k")], [["partialKey", "string"]]),
+        ([by("fields", "k"), by("fields", "k", source="right")], [["fields", "string"]]),
+        ([by("shuffle")], [["shuffle"]]),
+        ([by("localOrShuffle"), by("none", source="right")], [["shuffle"]]),
+        ([by("global")], [["global"]]),
+        ([by("all")], [["all"]]),
+        ([by("all"), by("fields", "k")], [["fields", "string"]]),
+        ([by("global"), by("fields", "k"), by("shuffle")], [["fields", "string"], ["global"], ["shuffle"]]),
+    ],
+)
+def test_what_decides_where_rows_go(wires: list[Wire], ways: list[list[str]]) -> None:
+    topology = wired(*wires)
+    assert routing(topology, "seen") == ways
+    assert checkpoint.identity(topology, "m:C", "stream")["stateful"]["seen"]["keys"] == ways
+
+
+def test_not_null_and_names_of_fields_are_no_part_of_it() -> None:
+    assert routing(wired(by("fields", "k"), left="k string not null, n int"), "seen") == [["fields", "string"]]
+    assert routing(wired(by("fields", "key"), left="key string, n int"), "seen") == [["fields", "string"]]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        (wired(by("fields", "k")), wired(by("fields", "n")), r"by fields\(int\), .* with fields\(string\), .*to other"),
+        (wired(by("fields", "k", "n")), wired(by("fields", "n", "k")), r"by fields\(int, string\)"),
+        (
+            wired(by("fields", "k")),
+            wired(by("fields", "k"), left="k int, n int"),
+            r"by fields\(int\), .*go back to fields\(string\)",
+        ),
+        (wired(by("fields", "k")), wired(by("partialKey", "k")), r"by partialKey\(string\)"),
+        (wired(by("fields", "k")), wired(by("shuffle")), "by shuffle"),
+        (wired(by("shuffle")), wired(by("global")), "by global, .* with shuffle"),
+        (wired(by("all")), wired(by("fields", "k"), by("all")), r"by fields\(string\), .* with all"),
+        (
+            wired(by("fields", "k")),
+            wired(by("fields", "k"), by("shuffle", source="right")),
+            r"by fields\(string\) and shuffle, ",
+        ),
+    ],
+)
+def test_rows_that_would_go_to_other_tasks_are_refused(place: Path, before: Topology, now: Topology, says: str) -> None:
+    with Driver(place) as driver:
+        driver.start(before).send({"left": []})
+        with pytest.raises(CheckpointMismatchError, match=rf"bolt 'seen' gets its rows {says}") as told:
+            driver.start(now)
+        assert told.value.component == "seen"
+        assert (told.value.found, told.value.wanted) == (routing(before, "seen"), routing(now, "seen"))
+        driver.start(before).send({"left": []})
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (wired(by("fields", "k")), wired(by("fields", "key"), left="key string, n int")),
+        (wired(by("fields", "k")), wired(by("fields", "k"), by("all", source="right"))),
+        (wired(by("fields", "k")), wired(by("fields", "k", source="right"))),
+        (wired(by("shuffle")), wired(by("localOrShuffle"))),
+        (wired(by("fields", "k"), parallelism=1), wired(by("fields", "n"), parallelism=1)),
+        (wired(by("global"), parallelism=1), wired(by("shuffle"), parallelism=1)),
+    ],
+)
+def test_rows_that_go_where_they_went_are_not(place: Path, before: Topology, now: Topology) -> None:
+    with Driver(place) as driver:
+        driver.start(before).send({"left": []})
+        driver.start(now).send({"left": []})
+
+
+def test_a_checkpoint_that_tells_less_is_gone_on_with_and_tells_it_then(place: Path, provider: str) -> None:
+    """As releases before wrote it: no keys, and the standard codec under its former name."""
+    with Driver(place, provider) as driver:
+        old = pytest.MonkeyPatch()
+        old.setattr(checkpoint, "_of_component", former(checkpoint._of_component))
+        driver.start().send(WORK[0])
+        old.undo()
+        folders = Folders(str(driver.folder))
+        found = read_state(folders.log).topology["stateful"]["count"]
+        assert found.keys() == {"parallelism", "provider", "codec", "stateVersion"}
+        with openState(driver.folder, "count") as view:
+            assert dict(view.items()) == words(WORK[:1])
+        tester = driver.start()
+        tester.send(WORK[1])
+        assert tester.state("count") == words(WORK)
+        found = read_state(folders.log).topology["stateful"]["count"]
+        assert (found["codec"], found["keys"]) == ("statefx-1", [["fields", "string"]])
+
+
+def former(of_component: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    def made(*arguments: Any) -> dict[str, Any]:
+        found = of_component(*arguments)
+        return {**{key: found[key] for key in ("parallelism", "provider", "stateVersion")}, "codec": "msgpack"}
+
+    return made
+
+
+# ---- codecs
+
+
+def coded(**options: Any) -> dict[str, Any]:
+    return {"config": {OPTIONS: options}}
+
+
+JSON = {"codec": CODECS + "Json"}
+
+
+def test_a_codec_of_the_users_own_keeps_state_through_a_restart(place: Path, provider: str) -> None:
+    with Driver(place, provider) as driver:
+        for work in WORK:
+            tester = driver.start(**coded(components={"count": JSON}))
+            tester.send(work)
+        assert tester.state("count") == words(WORK)
+        found = read_state(Folders(str(driver.folder)).log).topology["stateful"]["count"]
+        assert (found["codec"], found["encoding"]) == ("json-1", JSON)
+        with openState(driver.folder, "count") as view:
+            assert list(view.items()) == sorted(words(WORK).items()), "in the codec's order, over all tasks"
+            assert list(view.items("be", "or")) == [("be", 2), ("is", 1), ("not", 1)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        ({}, JSON, "has codec 'json-1', .* with 'statefx-1': go back to 'statefx-1'"),
+        (JSON, {}, "has codec 'statefx-1', .* with 'json-1'"),
+        (JSON, {"codec": CODECS + "JsonTwo"}, "has codec 'json-2', .* with 'json-1'"),
+        (
+            {"valueSerializerClass": CODECS + "Pickled"},
+            {"keySerializerClass": CODECS + "Pickled"},
+            "has codec 'key pickled, value statefx-1', .* with 'key statefx-1, value pickled'",
+        ),
+    ],
+)
+def test_another_codec_is_refused(place: Path, before: dict[str, Any], now: dict[str, Any], says: str) -> None:
+    with Driver(place) as driver:
+        driver.start(**coded(**before)).send(WORK[0])
+        with pytest.raises(CheckpointMismatchError, match=f"bolt 'count' {says}"):
+            driver.start(**coded(**now))
+        driver.start(**coded(**before)).send(WORK[1])
+
+
+@pytest.mark.parametrize("now", [{"keyClass": "str", "valueClass": "int"}, {"codec": "statefx.state:StandardCodec"}])
+def test_options_that_change_no_bytes_may_come_and_go(place: Path, now: dict[str, Any]) -> None:
+    with Driver(place) as driver:
+        driver.start().send(WORK[0])
+        tester = driver.start(**coded(**now))
+        tester.send(WORK[1])
+        assert tester.state("count") == words(WORK)
+
+
+def test_the_same_codec_may_be_another_class(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.start(**coded(**JSON)).send(WORK[0])
+        tester = driver.start(**coded(codec=CODECS + "JsonMoved"))
+        tester.send(WORK[1])
+        assert tester.state("count") == words(WORK)
+
+
+def test_a_mistake_is_found_before_anything_is_written(place: Path) -> None:
+    with Driver(place) as driver:
+        with pytest.raises(ConfigError, match="'cuont', which is not in the topology; did you mean 'count'"):
+            driver.start(**coded(components={"cuont": JSON}))
+        with pytest.raises(ConfigError, match=r"takes no options, got \['dir'\]; remove"):
+            driver.start(**coded(dir="/tmp", **JSON))
+        assert not driver.folder.exists()
+
+
+def test_a_value_that_the_codec_refuses_is_the_bolts_error_and_leaves_nothing(place: Path, provider: str) -> None:
+    with Driver(place, provider) as driver:
+        tester = driver.start(**coded(valueClass="str"))
+        with pytest.raises(
+            BoltError, match=r"hook execute.*CodecError: key '(not|be|or|to)': a value of type int, .* is str"
+        ):
+            tester.send(WORK[0])
+        tester = driver.start()
+        assert tester.txid == 0
+        tester.send(WORK[0])
+        assert tester.state("count") == words(WORK[:1])
+
+
+def test_a_codec_that_cannot_be_made_in_the_task_is_the_bolts_error(place: Path) -> None:
+    says = r"bolt 'count', task \d, hook open.*Failing can't be made: OSError"
+    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+        driver.start(**coded(codec=CODECS + "Failing")).send(WORK[0])
+
+
+# ---- openState
+
+
+def test_open_state_without_the_codecs_class_says_so_and_takes_one(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.start(**coded(**JSON)).send(WORK[0])
+        renamed(driver.folder, CODECS + "Json", "gone:Json")
+        with pytest.raises(ConfigError, match=r"written with codec 'json-1', which can't be loaded here: gone:Json.*"):
+            openState(driver.folder, "count")
+        for codec in (Json(), JsonMoved()):
+            with openState(driver.folder, "count", codec=codec) as view:
+                assert dict(view.items()) == words(WORK[:1])
+                assert view["to"] == 2
+        with pytest.raises(CheckpointMismatchError, match="written with codec 'json-1', this one is 'json-2'"):
+            openState(driver.folder, "count", codec=JsonTwo())
+        with pytest.raises(ConfigError, match=r"codec must be an object of a statefx\.state\.Codec"):
+            openState(driver.folder, "count", codec="tests.testing.codecs:Json")  # type: ignore[arg-type]
+
+
+def renamed(folder: Path, old: str, new: str) -> None:
+    """Let the log name another class; it is chained by hashes, so a new generation is written, as a driver does."""
+    folders = Folders(str(folder))
+    topology = json.loads(json.dumps(read_state(folders.log).topology).replace(old, new))
+    checkpoint.take(folders, topology, None, shared=False)
+
+
+def test_open_state_goes_in_the_order_of_the_codec(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.start(**coded(codec=CODECS + "Backwards")).send(WORK[0])
+        with openState(driver.folder, "count") as view:
+            assert list(view) == ["to", "or", "not", "be"]
+            assert [key for key, _ in view.items("or", "be")] == ["or", "not"]
+
+
+def test_open_state_of_serializers(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(**coded(keySerializerClass=CODECS + "Pickled", valueSerializerClass=CODECS + "Pickled"))
+        tester.send(WORK[0])
+        with openState(driver.folder, "count") as view:
+            assert dict(view.items()) == words(WORK[:1])
+
+
+def test_a_word_count_is_the_same_by_any_encoding(place: Path, tmp_path: Path) -> None:
+    for n, options in enumerate(({}, JSON, {"valueSerializerClass": CODECS + "Pickled"}, {"keyClass": "str"})):
+        with TopologyTester(word_count(), place / str(n), {OPTIONS: options}) as tester:
+            for work in WORK:
+                tester.send(work)
+            assert tester.state("count") == words(WORK)

@@ -1,0 +1,51 @@
+"""A session that is stopped in a transaction: ``python -m tests.spark.stopping_sessions WORK``; prints JSON."""
+
+import os
+import sys
+from pathlib import Path
+
+from statefx import submit
+from tests.spark.bolts import Once, Split, word_count
+from tests.spark.counting import session, tell
+from tests.spark.running import feed, kinds, lines_of, wait_for
+from tests.spark.test_faults import held
+
+
+class Held(Split):
+    """Waits, once, as long as a file exists."""
+
+    def __init__(self, once, hold):
+        self.once = once
+        self.hold = hold
+
+    def execute(self, tup, collector):
+        if self.once:
+            held(self.hold)
+        super().execute(tup, collector)
+
+
+def play(name, place):
+    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    feed(place / "in", a=["a b"] * 20)
+    hold = place / "hold"
+    hold.touch()
+    once = Once(place)
+    lines = lines_of(spark, place / "in") if name == "stream" else spark.read.text(str(place / "in"))
+    query = submit(word_count(lines, split=Held(once, hold)), spark, place / "ck")
+    wait_for(lambda: once.happened, "the transaction to be at work")
+    spark.stop()
+    wait_for(lambda: not query.isActive, "the query to end")
+    error = query.exception()
+    tell(**{name: {"error": error and f"{type(error).__name__}: {error}", "log": kinds(place / "ck")}})
+    hold.unlink()
+
+
+def main(work):
+    for name in ("stream", "batch"):
+        place = Path(work, name)
+        place.mkdir()
+        play(name, place)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,163 @@
+"""Inputs that can't be tried again as they are: Spark's query is started again, within the same bounds."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql.functions import udf
+
+from statefx import StatefulBolt, TopologyBuilder
+from statefx.errors import BoltError, CheckpointMismatchError, FailedException, TransactionTimeoutError
+from statefx.spark.feeds import StreamFeed
+from tests.spark.bolts import Keep, Once
+from tests.spark.running import feed, kept, kinds, lines_of, records, run, state
+from tests.spark.test_faults import held
+
+pytestmark = pytest.mark.slow
+
+FILES = {name: [f"{name} {number}" for number in range(20)] for name in "ab"}
+NOW = {"trigger": {"availableNow": True}}
+
+
+class Fails(StatefulBolt):
+    """Counts how often a key comes, and does something odd in the second transaction."""
+
+    def __init__(self, odd):
+        self.odd = odd
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        self.counts.put(tup[0], self.counts.get(tup[0], 0) + 1)
+        if self.context.txid == 2:
+            self.odd()
+
+
+def counting(frame, odd):
+    builder = TopologyBuilder("counting")
+    builder.setStream("rows", frame)
+    builder.setBolt("count", Fails(odd), parallelism=2).fieldsGrouping("rows", "value")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_after_a_verdict_too_nothing_is_left_of_a_shuffled_input(spark, place, caplog, shuffled):
+    """An executor lost since then would have it partly computed again, and its rows routed otherwise."""
+    feed(place / "in", **FILES)
+    computed = place / "computed"
+    once = Once(place)
+
+    @udf("string")
+    def noted(value):
+        with open(computed, "a", encoding="ascii") as file:
+            file.write(f"{value}\n")
+        return value
+
+    def odd():
+        if once:
+            raise FailedException("the feed is stale")
+
+    lines = lines_of(spark, place / "in").select(noted("value").alias("value"))
+    frame = lines.groupBy("value").count() if shuffled else lines
+    with caplog.at_level(logging.WARNING, "statefx"):
+        run(counting(frame, odd), spark, place / "ck", **NOW)
+    assert state(place / "ck", "count") == dict.fromkeys(FILES["a"] + FILES["b"], 1)
+    assert computed.read_text(encoding="ascii").split("\n").count("b 0") == 2
+    assert ("Spark's query is started again" in caplog.text) is shuffled
+    assert kinds(place / "ck")[-5:] == [
+        ("PREPARING", 2, 0),
+        ("ROLLED_BACK", 2, 0),
+        ("PREPARING", 2, 1),
+        ("COMMITTING", 2, 1),
+        ("COMMITTED", 2, None),
+    ]
+
+
+def test_tries_over_renewed_inputs_are_bounded_as_all_others(spark, place):
+    feed(place / "in", **FILES)
+    hold = str(place / "hold")
+    Path(hold).touch()
+    config = {"topology.transaction.attempts.max": 2, "topology.transaction.timeout.secs": 2}
+    frame = lines_of(spark, place / "in").groupBy("value").count()
+    with pytest.raises(TransactionTimeoutError, match=r"transaction 2 failed 2 times.*took longer than") as caught:
+        run(counting(frame, lambda: held(hold)), spark, place / "ck", config, **NOW)
+    os.unlink(hold)
+    assert (caught.value.txid, caught.value.attempts, caught.value.timeout) == (2, 2, True)
+    assert [record for record in kinds(place / "ck") if record[0] == "ROLLED_BACK"] == [
+        ("ROLLED_BACK", 2, 0),
+        ("ROLLED_BACK", 2, 1),
+    ]
+
+
+def test_offsets_that_a_driver_on_its_way_out_has_renamed_over_ours(spark, place, caplog, monkeypatch):
+    """It has planned the batch at the same moment, with five rows; ours has ten, and the log must not say five."""
+    once = Once(place)
+    path = place / "ck" / "spark" / "offsets" / "0"
+    take = StreamFeed._take
+
+    def renamed(self, *arguments):
+        if once:
+            text = path.read_text(encoding="utf-8")
+            other = place / "other"
+            other.write_text(text.replace('"offset":10', '"offset":5'), encoding="utf-8")
+            assert other.read_text(encoding="utf-8") != text
+            (path.parent / ".0.crc").unlink(missing_ok=True)
+            other.rename(path)
+        take(self, *arguments)
+
+    monkeypatch.setattr(StreamFeed, "_take", renamed)
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load().select("value")
+    builder = TopologyBuilder("numbers")
+    builder.setStream("rows", rows)
+    builder.setBolt("keep", Keep()).globalGrouping("rows")
+    with caplog.at_level(logging.WARNING, "statefx"):
+        run(builder.createTopology(), spark, place / "ck", **NOW)
+    for commit in (place / "ck" / "spark" / "commits").iterdir():  # the driver dies before Spark has noted it
+        commit.unlink()
+    run(builder.createTopology(), spark, place / "ck", **NOW)
+    (values,) = kept(place / "ck", "keep", 1)
+    assert len(values) >= 10
+    assert sorted(value for (value,) in values) == list(range(len(values)))
+    assert "another driver has written there" in caplog.text
+
+
+def test_a_machine_that_lost_the_list_of_a_batch_s_files(spark, place, monkeypatch):
+    """Before the decision Spark plans the batch anew; after it, nothing but a copy can tell what was read."""
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
+    once = Once(place)
+
+    class Crash(Keep):
+        def execute(self, tup, collector):
+            if tup.value == "b 0" and once:
+                raise ValueError("the crash")
+            super().execute(tup, collector)
+
+    feed(place / "in", **FILES)
+    builder = TopologyBuilder("kept")
+    builder.setStream("lines", lines_of(spark, place / "in"))
+    builder.setBolt("keep", Crash()).globalGrouping("lines")
+    topology = builder.createTopology()
+    with pytest.raises(BoltError, match="the crash"):
+        run(topology, spark, place / "ck", **NOW)
+    (preparing,) = [n for n, path in enumerate(synced) if ".append-00000000000000000003-" in path]
+    assert str(place / "ck/spark/sources/0/0") in synced[:preparing], "durable before PREPARING"
+    feed(place / "in", c=["c"])
+    lists = place / "ck" / "spark" / "sources" / "0"
+    for name in ("1", ".1.crc"):
+        (lists / name).unlink()
+    run(topology, spark, place / "ck", **NOW)
+    (lines,) = kept(place / "ck", "keep", 1)
+    assert sorted(line for (line,) in lines) == sorted([*FILES["a"], *FILES["b"], "c"])
+    before = len(records(place / "ck"))
+    newest = max((path for path in lists.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    newest.unlink()
+    with pytest.raises(CheckpointMismatchError, match=rf"sources/0/{newest.name} is missing"):
+        run(topology, spark, place / "ck", **NOW)
+    assert len(records(place / "ck")) == before, "no generation was taken"

@@ -1,0 +1,63 @@
+"""What ends a query as stopped, and what only looks like it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from statefx.coordinator.engine import JobFailedError
+from statefx.errors import AttemptsExhaustedError
+from statefx.spark.failures import meaning
+from tests.conftest import ROOT
+from tests.spark.bolts import word_count
+from tests.spark.running import feed, kinds, lines_of, run
+
+pytestmark = pytest.mark.slow
+
+READ = "if(value = 'b', raise_error('java.lang.InterruptedException: a read was interrupted'), value) as value"
+
+
+def test_no_text_of_a_failure_is_a_stop():
+    trace = (
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most "
+        "recent failure: Lost task 0.0: java.lang.InterruptedException\n\tat org.apache.hadoop.hdfs.DFSInputStream.read"
+    )
+    assert type(meaning(Exception(trace), local=True)) is JobFailedError
+
+
+@pytest.mark.parametrize("kind", ["batch", "stream"])
+def test_a_read_that_is_interrupted_in_a_task_is_a_failure(spark, place, kind):
+    """The driver says so: whoever runs a batch would think it applied."""
+    feed(place / "in", a=["a"], b=["b"])
+    lines = lines_of(spark, place / "in") if kind == "stream" else spark.read.text(str(place / "in"))
+    arguments = {"trigger": {"availableNow": True}} if kind == "stream" else {"batchId": 7}
+    config = {"topology.transaction.attempts.max": 2}
+    with pytest.raises(AttemptsExhaustedError, match=r"failed 2 times.*a read was interrupted"):
+        run(word_count(lines.selectExpr(READ)), spark, place / "ck", config, **arguments)
+    txid = 2 if kind == "stream" else 1
+    assert kinds(place / "ck")[-4:] == [
+        ("PREPARING", txid, 0),
+        ("ROLLED_BACK", txid, 0),
+        ("PREPARING", txid, 1),
+        ("ROLLED_BACK", txid, 1),
+    ]
+
+
+def test_a_session_that_is_stopped_ends_a_stream_and_fails_a_batch(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.stopping_sessions", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    told = {name: found for line in lines for name, found in line.items()}
+    assert told["stream"]["error"] is None
+    assert told["batch"]["error"] == "TransactionError: the SparkContext was stopped while the query was running"
+    assert "COMMITTING" not in str(told)
