@@ -73,7 +73,7 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize(("config", "kind", "words"), CONFIGS, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("config", "kind", "words"), CONFIGS, ids=lambda value: str(value).partition(" object at ")[0][:60])
 def test_settings(spark, batch, place, config, kind, words):
     before = listing(place)
     with pytest.raises(kind, match=words):
