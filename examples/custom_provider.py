@@ -24,7 +24,7 @@ from statefx.state import Capabilities, StateProvider, StateStore
 TABLES = """
 CREATE TABLE IF NOT EXISTS heads (space PRIMARY KEY, txid, token);
 CREATE TABLE IF NOT EXISTS entries (space, key, value, PRIMARY KEY (space, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS tokens (token PRIMARY KEY, space, txid);
+CREATE TABLE IF NOT EXISTS tokens (token PRIMARY KEY, space, txid, base);
 CREATE TABLE IF NOT EXISTS prepared (token, key, value, PRIMARY KEY (token, key)) WITHOUT ROWID;
 """
 READ = """
@@ -60,24 +60,30 @@ class SqliteStateStore(StateStore):
 
     def __init__(self, path, namespace, context):
         self.space = f"{namespace.lineage}/{namespace.component}/{namespace.task}"
+        self.path = path
         self.version = (context.version.txid, context.version.token)
         self.read_only = context.read_only
         self.token = context.token  # the name of what is prepared first
         self.prepared = None
         self.connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         self.connection.executescript(TABLES)
-        head, (txid, token) = self.head(), self.version
-        if head not in (self.version, (txid + 1, head[1])) and not self.is_prepared(txid, token):
+        try:
+            if self.read_only or self.head()[0] != self.version[0] + 1:  # a commit may be repeated by a store before it
+                self.check_head(opening=True)
+        except StateCorruptedError:
             self.close()
-            raise StateCorruptedError(f"{path}: {self.space} is at transaction {head[0]}, not at {txid}", path=path)
+            raise
 
     def get(self, keys):
-        rows = [self.run(READ.format("key = :key"), key=key).fetchone() for key in keys]
+        with self.transaction("BEGIN"):
+            self.check_head()
+            rows = [self.run(READ.format("key = :key"), key=key).fetchone() for key in keys]
         return [None if row is None else row[1] for row in rows]
 
     def scan(self, start, stop):
         inside = "key >= :start AND (:stop IS NULL OR key < :stop)"
         rows = self.run(READ.format(inside), start=start or b"", stop=stop)
+        self.check_head()  # heads only go forward: the rows are not of a later one
         while self.db() and (row := rows.fetchone()):
             yield row
 
@@ -86,7 +92,8 @@ class SqliteStateStore(StateStore):
             self.check(self.prepared is None and txid > self.version[0], f"prepare({txid})")
             token, self.token = self.token or uuid.uuid4().hex, ""
             with self.transaction():
-                self.run("INSERT INTO tokens VALUES (:token, :space, :txid)", token=token, txid=txid)
+                self.check_head()
+                self.run("INSERT INTO tokens VALUES (:token, :space, :txid, :at)", token=token, txid=txid)
                 self.db().executemany("INSERT INTO prepared VALUES (?, ?, ?)", ((token, *write) for write in writes))
             self.prepared = txid, token
         return self.prepared[1]
@@ -95,7 +102,7 @@ class SqliteStateStore(StateStore):
         self.check(True, f"commit({txid})")
         with self.transaction():
             if self.head() != (txid, token):
-                self.check(txid > self.head()[0] and self.is_prepared(txid, token), f"commit({txid}, {token!r})")
+                self.check(self.can_become(txid, token), f"commit({txid}, {token!r})")
                 for statement in COMMIT.split(";"):
                     self.run(statement, txid=txid, token=token)
         self.version, self.prepared = (txid, token), None
@@ -126,9 +133,17 @@ class SqliteStateStore(StateStore):
     def head(self):
         return self.run("SELECT txid, token FROM heads WHERE space = :space").fetchone() or (0, "")
 
-    def is_prepared(self, txid, token):
-        found = self.run("SELECT txid, space FROM tokens WHERE token = :token", token=token).fetchone()
-        return found == (txid, self.space)
+    def can_become(self, txid, token):
+        found = self.run("SELECT txid, space, base FROM tokens WHERE token = :token", token=token).fetchone()
+        return found == (txid, self.space, self.head()[1])
+
+    def check_head(self, opening=False):
+        head = self.head()
+        if self.read_only and not opening and head[0] > self.version[0]:
+            self.version = head  # no older one is kept: a reader that stays open goes on
+        if head != self.version and not self.can_become(*self.version):
+            what = f"{self.space} is at transaction {head[0]}, not at {self.version[0]}"
+            raise StateCorruptedError(f"{self.path}: {what}", path=self.path, missing=head[0] > self.version[0])
 
     def check(self, may, call):
         self.db()
@@ -136,8 +151,8 @@ class SqliteStateStore(StateStore):
             raise StatePhaseError(f"{call} is not for {self.space} at {self.version}")
 
     @contextlib.contextmanager
-    def transaction(self):
-        self.run("BEGIN IMMEDIATE")
+    def transaction(self, begin="BEGIN IMMEDIATE"):
+        self.run(begin)
         try:
             yield
         except BaseException:

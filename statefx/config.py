@@ -106,7 +106,8 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.transaction.timeout.secs",
         "seconds",
         600,
-        "How long one attempt of a transaction may take, restoring state not counted, before it is rolled back.",
+        "How long one attempt of a transaction may take, restoring state not counted (for up to an hour), before it is "
+        "rolled back.",
     ),
     Setting(
         "topology.transaction.attempts.max",

@@ -102,8 +102,9 @@ if progress < entry.chunks then
   redis.call('HSET', KEYS[1], 'generation', generation, 'committing_txid', txid, 'committing_token', token,
              'progress', progress)
   if #put > 0 then
-    redis.call('HSET', data, unpack(put))
-    redis.call('ZADD', order, unpack(ranks))
+    if redis.call('HSET', data, unpack(put)) > 0 then  -- keys that were there are in order already
+      redis.call('ZADD', order, unpack(ranks))
+    end
   end
   if #gone > 0 then
     redis.call('HDEL', data, unpack(gone))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from statefx.state.changelog import Changelog, Route
@@ -104,6 +104,7 @@ class Place:
                 with folders.locked(os.path.join(self.folder, "lock"), self._settings.lock_timeout_secs) as held:
                     if held:
                         _close(look.handle)
+                        look = replace(look, handle=None)
                         return self._advanced()
             if look.route.cached and look.route.size_bytes <= _OVERLAY_BYTES:
                 return Opened(look.handle, look.route)
@@ -179,9 +180,17 @@ class Place:
         if look.route.cached:
             with contextlib.suppress(UnusableError):
                 self._write(self._path, look.route)
-                return Opened(self._opened(fresh=True))
+                return self._written()
         self._replace()
-        return Opened(self._opened(fresh=True))
+        return self._written()
+
+    def _written(self) -> Opened:
+        """Open the shared copy that has just been written; a private one if somebody got past the lock."""
+        handle = self._opened(fresh=True)
+        if handle.head is not None and handle.head.complete and handle.head.version == self._context.version:
+            return Opened(handle)
+        handle.close()
+        return self.private()
 
     def _replace(self) -> None:
         """Put a new copy in the place of the shared one; its readers keep their files."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,7 @@ from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMis
 from statefx.operators import overrides
 from statefx.state.codec import StandardCodec
 from statefx.state.encodings import Encoding
-from statefx.topology.checks import routing
+from statefx.topology.checks import keyed, routing
 from statefx.topology.graph import Component, Topology
 
 FORMAT = 1
@@ -30,9 +30,17 @@ CODECS = {"msgpack": StandardCodec.name}
 
 @dataclass(frozen=True)
 class Folders:
-    """The parts of a checkpoint location."""
+    """The parts of a checkpoint location.
+
+    Parameters
+    ----------
+    location : str
+    part : str
+        The name of Spark's part: each driver that takes over gives it a new one.
+    """
 
     location: str
+    part: str = "spark"
 
     @property
     def log(self) -> str:
@@ -42,7 +50,7 @@ class Folders:
     @property
     def spark(self) -> str:
         """Spark's own checkpoint."""
-        return os.path.join(self.location, "spark")
+        return os.path.join(self.location, self.part)
 
     @property
     def state(self) -> str:
@@ -101,7 +109,10 @@ def identity(
 
 
 def _of_component(topology: Topology, component: Component, provider: str, encoding: Encoding) -> dict[str, Any]:
-    """``encoding`` (for `openState`) and ``migrates`` tell of it, and may change; all else must stay."""
+    """``encoding`` (for `openState`) and ``migrates`` tell of it, and may change; all else must stay.
+
+    Fields that rows are grouped by may be renamed.
+    """
     version = getattr(component.bolt, "stateVersion", 1)
     found = {
         "parallelism": component.parallelism,
@@ -109,6 +120,7 @@ def _of_component(topology: Topology, component: Component, provider: str, encod
         "codec": encoding.name,
         "stateVersion": version,
         "keys": routing(topology, component.id),
+        "fields": keyed(topology, component.id),
     }
     if encoding.own:
         found["encoding"] = encoding.own
@@ -291,6 +303,15 @@ def _check_component(component: str, before: Mapping[str, Any], now: Mapping[str
             "to other tasks than those that hold their state"
         )
         raise refused(what, found, wanted, f"go back to {was}")
+    others = _other_fields(before.get("fields") or (), now.get("fields") or ()) if before["parallelism"] > 1 else None
+    if others is not None:
+        was, becomes = others
+        what = (
+            f"gets its rows by {becomes}, the checkpoint in {location} was written with {was}, so that keys would go "
+            "to other tasks than those that hold their state"
+        )
+        remedy = f"go back to {was} (a field that was only renamed needs a name that the stream did not have before)"
+        raise refused(what, was, becomes, remedy)
     found, wanted = before["stateVersion"], now["stateVersion"]
     if found > wanted:
         what = f"has stateVersion {wanted}, the checkpoint in {location} was written by a newer version, {found}"
@@ -305,3 +326,26 @@ def _ways(keys: Iterable[Iterable[str]]) -> str:
     """Show how rows are routed: ``fields(string, int)``."""
     shown = [f"{kind}({', '.join(types)})" if types else kind for kind, *types in keys]
     return " and ".join(shown) or "nothing"
+
+
+def _other_fields(before: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]]) -> tuple[str, str] | None:
+    """Return a grouping whose fields were replaced by others, as it was and as it is; None if there is none.
+
+    A field is only renamed if its stream no longer has the old name, and did not have the new one.
+    """
+    for *way, names, had in before:
+        known = [each[3] for each in before if each[:3] == way]
+        there = [each for each in now if each[:3] == way]
+        new = [each for each in there if each[3] not in known]
+        if not new or names in [each[3] for each in there]:
+            continue
+        if not any(_renamed(names, each[3], had, each[4]) for each in new):
+            source, stream, kind = way
+            was, becomes = (f"{kind}({', '.join(each)})" for each in (names, new[0][3]))
+            return f"{was} of stream {stream!r} of {source!r}", becomes
+    return None
+
+
+def _renamed(old: Sequence[str], new: Sequence[str], had: Sequence[str], has: Sequence[str]) -> bool:
+    pairs = zip(old, new, strict=True)  # as many: their types are the same
+    return all(was == now or (was not in has and now not in had) for was, now in pairs)

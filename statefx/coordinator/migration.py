@@ -338,7 +338,7 @@ def _provider_of(state: LogState, folders: Folders) -> str:
 def _identity(state: LogState) -> Mapping[str, Any]:
     """Return the identity that was found, as this release writes it; what an older one did not know stays unknown."""
     stateful = {
-        name: {"keys": None, **each, "codec": checkpoint.CODECS.get(each["codec"], each["codec"])}
+        name: {"keys": None, "fields": None, **each, "codec": checkpoint.CODECS.get(each["codec"], each["codec"])}
         for name, each in state.topology["stateful"].items()
     }
     return {**state.topology, "stateful": stateful}

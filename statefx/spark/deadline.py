@@ -13,14 +13,14 @@ from statefx.runtime import restoring
 logger = logging.getLogger("statefx")
 
 AGAIN_SECS = 1.0
-RESTORES_MAX = 20
-"""How many times the timeout begins anew for state that is being restored: a restore that hangs shows itself too."""
+RESTORE_MAX_SECS = 3600.0
+"""How long state may be restored before that counts: a restore that hangs shows itself as under way too."""
 
 
 class Deadline:
     """Calls `cancel` when the block it guards has run for too long.
 
-    While state is being restored the timeout begins anew, at most `RESTORES_MAX` times.
+    While state is being restored the timeout begins anew, for `RESTORE_MAX_SECS`.
 
     Parameters
     ----------
@@ -38,7 +38,8 @@ class Deadline:
         self._cancel = cancel
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
-        self._restores = 0
+        self._restoring_secs = 0.0
+        self._tasks: list[str] = []
         self.passed = False
 
     def __enter__(self) -> Self:
@@ -53,6 +54,16 @@ class Deadline:
                 self._timer.cancel()
             self._timer = None
 
+    def told(self) -> str:
+        """Say what took too long."""
+        told = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s)"
+        if self._tasks:
+            told += (
+                f"; state of {', '.join(self._tasks)} was still being restored after {self._restoring_secs:g} s: look "
+                "at the checkpoint's file system and the state provider's server, or raise the timeout"
+            )
+        return told
+
     def _arm(self, secs: float) -> None:
         self._timer = threading.Timer(secs, self._expire)
         self._timer.daemon = True
@@ -62,16 +73,14 @@ class Deadline:
         with self._lock:
             if self._timer is None:
                 return
-            tasks = [] if self.passed else restoring.under_way(self._folder)
-            if tasks and self._restores < RESTORES_MAX:
-                self._restores += 1
+            self._tasks = self._tasks if self.passed else restoring.under_way(self._folder)
+            if self._tasks and not self.passed and self._restoring_secs < RESTORE_MAX_SECS:
+                self._restoring_secs += self._timeout_secs
                 logger.warning(
-                    "state of %s is being restored: the transaction's timeout of %g s begins anew (%d of %d times); "
-                    "if it hangs, look at the checkpoint's file system and the state provider's server",
-                    ", ".join(tasks),
+                    "state of %s is being restored, for %g s or less: the transaction's timeout of %g s begins anew",
+                    ", ".join(self._tasks),
+                    self._restoring_secs,
                     self._timeout_secs,
-                    self._restores,
-                    RESTORES_MAX,
                 )
                 self._arm(self._timeout_secs)
                 return

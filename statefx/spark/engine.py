@@ -128,7 +128,7 @@ class SparkEngine:
             self._check_stopped(stoppable=stoppable)
             if not isinstance(error, (PySparkException, Py4JError)):
                 raise
-            raise self._translated(error, timed_out=deadline.passed) from error
+            raise self._translated(error, deadline) from error
         finally:
             if context._jsc is not None:
                 context.removeJobTag(tag)
@@ -179,13 +179,11 @@ class SparkEngine:
             self._stopping.wait(_STATUS_LOOK_SECS)
         raise JobFailedError(_UNTOLD)
 
-    def _translated(self, error: Exception, *, timed_out: bool) -> StatefxError:
+    def _translated(self, error: Exception, deadline: Deadline) -> StatefxError:
         """Say what a failed job means."""
         found = meaning(error, local=str(self._context().master).startswith("local"))
-        if timed_out and isinstance(found, JobFailedError):
-            return JobFailedError(
-                f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s)", timeout=True
-            )
+        if deadline.passed and isinstance(found, JobFailedError):
+            return JobFailedError(deadline.told(), timeout=True)
         return found
 
     def _context(self) -> Any:

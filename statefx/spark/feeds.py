@@ -15,10 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator, backoff_secs
 from statefx.coordinator.engine import RenewInputError, StoppedError
-from statefx.coordinator.log import read_state
 from statefx.coordinator.records import BatchInput, StreamInput
-from statefx.errors import AttemptsExhaustedError, CheckpointMismatchError, FencedError
-from statefx.spark import offsets
+from statefx.errors import AttemptsExhaustedError, CheckpointMismatchError, FencedError, StatefxError, TransactionError
+from statefx.spark import offsets, part
 from statefx.spark.durable import Durable
 from statefx.spark.engine import SparkEngine
 from statefx.spark.session import clone, rebase
@@ -27,7 +26,6 @@ logger = logging.getLogger("statefx")
 
 _ROLLBACK_SECS = 30.0
 _LOOK_SECS = 0.1
-_CONCURRENT = ("ConcurrentModificationException", "CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries")
 
 
 class _QuietError(Exception):
@@ -79,7 +77,19 @@ class StreamFeed:
         self._busy = False
 
     def run(self, started: Callable[[], None]) -> None:
-        """Run Spark's query until it ends (see `Feed.run`)."""
+        """Run Spark's query until it ends (see `Feed.run`).
+
+        A driver that was replaced has lost its folder: whatever Spark says of that, it is FencedError.
+        """
+        try:
+            self._run(started)
+        except (FencedError, StoppedError):
+            raise
+        except Exception as error:
+            self._check_newest(error)
+            raise
+
+    def _run(self, started: Callable[[], None]) -> None:
         restarts = 0
         while True:
             before = self._coordinator.log.state.committed
@@ -111,17 +121,15 @@ class StreamFeed:
             query.awaitTermination()
         except StreamingQueryException as error:
             failure = error
+        again = None
         if isinstance(self._error, RenewInputError):
             again, self._error = self._error, None
-            return None if self._draining else again
         if self._error is not None or self._draining:
             return None
-        self._check_fenced()  # another driver in this session ends Spark's query without an error
-        if failure is None:
-            return None
-        if any(text in str(failure) for text in _CONCURRENT):
-            return RenewInputError("another writer was met in its log")
-        raise failure
+        if failure is not None and again is None:
+            raise failure
+        self._check_newest()  # another driver in this session ends Spark's query without an error
+        return again
 
     def drain(self) -> None:
         """Begin no further transaction, and wait for the one under way (see `Feed.drain`)."""
@@ -176,31 +184,32 @@ class StreamFeed:
     def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery) -> None:
         state = self._coordinator.log.state
         source = StreamInput(query.id, batch_id, offsets.read(self._folders, batch_id))
-        offsets.check_planned(self._folders, source, query)
         txid = batch_id + 1
         if txid == state.committed + 1:
-            self._durable.sync()
+            self._durable.sync_input()
             self._coordinator.transact(source, frame)
-            return
-        if txid == state.committed and state.last_input == source:
+        elif txid == state.committed and state.last_input == source:
             logger.info("transaction %d is committed: Spark's batch %d is passed over", txid, batch_id)
             frame.write.format("noop").mode("overwrite").save()  # Spark's own state, if any, must still move on
-            return
-        raise CheckpointMismatchError(
-            f"Spark's batch {batch_id} of query {query.id} would be transaction {txid}, but transaction "
-            f"{state.committed} is the last one committed (by {state.last_input}). Spark's part of the checkpoint, "
-            f"{self._folders.spark}, was lost or replaced: restore it, or start with a new checkpointLocation.",
-            txid=txid,
-            committed=state.committed,
-        )
-
-    def _check_fenced(self) -> None:
-        newest, own = read_state(self._folders.log).generation, self._coordinator.log.state.generation
-        if newest != own:
-            raise FencedError(
-                f"generation {newest} has taken over the checkpoint in {self._folders.location}; this is {own}",
-                generation=newest,
+        else:
+            raise CheckpointMismatchError(
+                f"Spark's batch {batch_id} of query {query.id} would be transaction {txid}, but transaction "
+                f"{state.committed} is the last one committed (by {state.last_input}). Spark's part of the checkpoint, "
+                f"{self._folders.spark}, was lost or replaced: restore it, or start with a new checkpointLocation.",
+                txid=txid,
+                committed=state.committed,
             )
+        self._durable.sync_state()
+
+    def _check_newest(self, cause: Exception | None = None) -> None:
+        """Raise FencedError if a newer generation has taken over."""
+        try:
+            part.check_newest(self._folders, self._coordinator.log.state.generation)
+        except FencedError as fenced:
+            raise fenced from cause
+        except (StatefxError, OSError):
+            if cause is None:
+                raise
 
 
 class BatchFeed:
@@ -235,6 +244,13 @@ class BatchFeed:
                 return
             self._engine.bind(session)
             self._coordinator.transact(BatchInput(self._batch_id), rebase(self._frame, session))
+        except RenewInputError as error:
+            raise TransactionError(
+                f"the transaction was rolled back ({error.message}), and can't be tried again over this DataFrame: it "
+                "stands on an RDD or a cache with shuffles of its own, of which Spark may keep a part and compute the "
+                "rest anew. Make the DataFrame again and submit it, or write it to files first.",
+                **error.data,
+            ) from error
         finally:
             self._done.set()
 

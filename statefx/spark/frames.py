@@ -186,21 +186,28 @@ def _narrowed(frame: DataFrame, width: int) -> DataFrame:
     if frame.isStreaming:  # asked for its columns only: it has no partitions yet
         return frame
     found = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
-    if found == width:
-        return frame
-    return frame.coalesce(width) if found > width else frame.repartition(width)
+    # also where there are just as many: what runs is planned anew, and may come to more by then
+    return frame.coalesce(width) if found >= width else frame.repartition(width)
 
 
 def keeps_shuffles(frame: DataFrame) -> bool:
     """Tell whether every attempt over `frame` would read the same shuffle files.
 
-    What a streaming query hands to foreachBatch stands on one RDD; where that has shuffles of its own, attempts after a
-    lost executor would mix what is left of the first run with what is computed again.
+    What a streaming query hands to foreachBatch stands on one RDD, and so does a batch DataFrame made of an RDD or of
+    a cache; where that has shuffles of its own, attempts after a lost executor would mix what is left of the first run
+    with what is computed again.
     """
-    plan = frame._jdf.queryExecution()
-    if plan.logical().getClass().getSimpleName() != "LogicalRDD":
-        return False
-    return "ShuffledRowRDD" in str(plan.toRdd().toDebugString())
+    leaves = frame._jdf.queryExecution().withCachedData().collectLeaves()
+    return any(_stands_on_shuffles(leaves.apply(at)) for at in range(leaves.size()))
+
+
+def _stands_on_shuffles(leaf: Any) -> bool:
+    """Tell whether a leaf of a logical plan is an RDD or a cache that comes out of a shuffle."""
+    kind = leaf.getClass().getSimpleName()
+    if kind == "LogicalRDD":
+        lineage = str(leaf.rdd().toDebugString())
+        return any(rdd in lineage for rdd in ("Shuffled", "CoGroupedRDD", "SubtractedRDD"))
+    return kind == "InMemoryRelation" and "Exchange" in str(leaf.cacheBuilder().cachedPlan().toString())
 
 
 def mapping(function: Any, columns: Sequence[str]) -> Callable[[DataFrame], DataFrame]:

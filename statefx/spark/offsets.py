@@ -13,35 +13,27 @@ import logging
 import os
 import re
 import uuid
-from typing import Any
-
-from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator import checkpoint
 from statefx.coordinator.checkpoint import Folders
-from statefx.coordinator.engine import RenewInputError
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.records import StreamInput
 from statefx.errors import CheckpointMismatchError
+from statefx.spark import part
 
 logger = logging.getLogger("statefx")
+
+LOOK_TRIES = 10
 
 _LISTED = re.compile(r'\{"logOffset":(\d+)\}')
 """The offset of a file source: the number of a list of files in its own log, ``sources/<source>/<number>``."""
 
+_SNAPSHOTS = (".snapshot", ".zip")
+"""How the names of snapshots end, by Spark's two state stores."""
 
-def query_id(folders: Folders) -> str | None:
-    """Return the id of the Spark query that wrote this part, or None if there is none yet."""
-    try:
-        with open(os.path.join(folders.spark, "metadata"), encoding="utf-8") as file:
-            return str(json.load(file)["id"])
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        path = os.path.join(folders.spark, "metadata")
-        raise CheckpointMismatchError(
-            f"{path} can't be read ({error}): restore Spark's part of the checkpoint from a copy", path=path
-        ) from error
+
+_SCHEMA = re.compile(r'"(file:)?(?:[^"\\]|\\.)*/(state/\d+/_stateSchema/)')
+"""The path of a schema, up to where it lies in Spark's part; Spark notes it in full, as JSON."""
 
 
 def read(folders: Folders, batch_id: int) -> str:
@@ -50,27 +42,10 @@ def read(folders: Folders, batch_id: int) -> str:
         return file.read()
 
 
-def check_planned(folders: Folders, source: StreamInput, query: StreamingQuery) -> None:
-    """Refuse a batch that was planned by other offsets than those on disk.
-
-    A driver that is being replaced may plan the same batch at the same moment, and rename its offsets over ours.
-
-    Raises
-    ------
-    RenewInputError
-        Started again, Spark's query takes the batch as it is on disk.
-    """
-    execution: Any = query._jsq.streamingQuery()
-    planned = execution.getLatestExecutionContext()
-    known = [f'"batchTimestampMs":{planned.offsetSeqMetadata().batchTimestampMs()}']
-    ends = planned.endOffsets().valuesIterator()
-    while ends.hasNext():
-        known.append(str(ends.next().json()))
-    if query_id(folders) != source.query_id or any(one not in source.offsets for one in known):
-        raise RenewInputError(
-            f"batch {source.batch_id} was planned with other offsets than those in {_path(folders, source.batch_id)}: "
-            "another driver has written there"
-        )
+def wanted(state: LogState) -> str | None:
+    """Return the id of the Spark query that the log knows, or None if there has been no transaction."""
+    known = _known(state)
+    return known[-1].query_id if known else None
 
 
 def check(folders: Folders, state: LogState) -> None:
@@ -81,32 +56,47 @@ def check(folders: Folders, state: LogState) -> None:
     CheckpointMismatchError
         Names both sides and the remedy, or what is missing.
     """
+    seen = None
+    for _ in range(LOOK_TRIES):
+        live = part.live(folders, wanted(state), state.generation)
+        try:
+            _check(live, state)
+        except CheckpointMismatchError:
+            if seen == (live, state):
+                raise
+            seen = (live, state)
+            state = checkpoint.look(folders)  # others may have gone on, or taken over, since it was read
+        else:
+            return
+    _check(part.live(folders, wanted(state), state.generation), state)
+
+
+def _check(folders: Folders, state: LogState) -> None:
     ahead = max(_numbers(os.path.join(folders.spark, "commits")), default=-1) + 1
-    if ahead > state.committed:  # a driver that is still at work may have committed it since the log was read
-        state = checkpoint.look(folders)
-    if ahead > state.committed:
-        raise CheckpointMismatchError(
-            f"Spark's part of the checkpoint, {folders.spark}, has gone on to transaction {ahead}, but the transaction "
-            f"log in {folders.log} ends with transaction {state.committed}: it was lost, or replaced by an older copy. "
-            f"Restore {folders.log} and {folders.state}, or start with a new checkpointLocation (and an empty state).",
-            path=folders.log,
-            found=state.committed,
-            wanted=ahead,
-        )
+    generation = part.number(folders)
+    for what, gone, ends in (("transaction", ahead, state.committed), ("generation", generation, state.generation)):
+        if gone > ends:
+            raise CheckpointMismatchError(
+                f"Spark's part of the checkpoint, {folders.spark}, has gone on to {what} {gone}, but the transaction "
+                f"log in {folders.log} ends with {what} {ends}: it was lost, or replaced by an older copy. Restore "
+                f"{folders.log} and {folders.state}, or start with a new checkpointLocation (and an empty state).",
+                path=folders.log,
+                found=ends,
+                wanted=gone,
+            )
     known = _known(state)
     if not known:
         return
-    found = query_id(folders)
-    wanted = known[-1].query_id
-    if found != wanted:
+    found = part.query_id(folders)
+    if found != wanted(state):
         what = "is missing" if found is None else f"is of query {found}"
         raise CheckpointMismatchError(
             f"Spark's part of the checkpoint, {folders.spark}, {what}, but the transaction log has committed "
-            f"transaction {state.committed} of query {wanted}. Restore {folders.spark} from a copy made with the rest, "
-            "or start with a new checkpointLocation (and an empty state).",
+            f"transaction {state.committed} of query {wanted(state)}. Restore {folders.spark} from a copy made with "
+            "the rest, or start with a new checkpointLocation (and an empty state).",
             path=folders.spark,
             found=found,
-            wanted=wanted,
+            wanted=wanted(state),
         )
     for source in [source for source in known if source.batch_id < _undecided(state)][-1:]:
         lost = _lost_list(folders, source.offsets)
@@ -125,7 +115,9 @@ def restore(folders: Folders, state: LogState) -> list[int]:
 
     A batch that is not decided and has lost what a source kept for it could never be run again: its offsets are taken
     away instead, so that Spark plans it anew. Spark's notes of what it has committed are taken away where they were
-    damaged: it runs the last batch again, which is passed over.
+    damaged: it runs the last batch again, which is passed over. So are snapshots of Spark's own state that hold
+    nothing: it makes them in passing, after a batch has ended, and can do without. Paths that Spark notes in full
+    (``transformWithState``) are made to point to where this part is now.
     """
     mended = []
     undecided = _undecided(state)
@@ -145,6 +137,11 @@ def restore(folders: Folders, state: LogState) -> list[int]:
         if _size_bytes(os.path.join(commits, str(number))):
             break
         _drop(os.path.join(commits, str(number)))
+    for folder, _, names in os.walk(os.path.join(folders.spark, "state")):
+        for path in (os.path.join(folder, name) for name in names if name.endswith(_SNAPSHOTS)):
+            if not _size_bytes(path):
+                _drop(path)
+    _point_to_schemas(folders)
     return mended
 
 
@@ -202,6 +199,19 @@ def _drop(path: str) -> None:
         os.unlink(path)
 
 
+def _point_to_schemas(folders: Folders) -> None:
+    """Mend the paths that Spark has noted before its part was renamed, or the checkpoint moved."""
+    own = json.dumps(folders.spark)[1:-1]
+    for operator in _names(os.path.join(folders.spark, "state")):
+        notes = os.path.join(folders.spark, "state", operator, "_metadata", "v2")
+        for path in (os.path.join(notes, name) for name in _names(notes) if name.isdecimal()):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            pointed = _SCHEMA.sub(lambda found: f'"{found[1] or ""}{own}/{found[2]}', text)
+            if pointed != text:
+                _write(path, pointed)
+
+
 def _numbers(folder: str) -> list[int]:
     """Return the batches that one of Spark's logs holds."""
     return [int(name) for name in _names(folder) if name.isdecimal()]
@@ -210,7 +220,7 @@ def _numbers(folder: str) -> list[int]:
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

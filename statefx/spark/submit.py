@@ -17,7 +17,7 @@ from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import ConfigError, TopologyError
-from statefx.spark import offsets
+from statefx.spark import offsets, part
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import Router, unite
@@ -134,7 +134,9 @@ class _Run:
         check_executors(self._session, self.folders, [self._reference, *encodings])
         hint(self._session)
         log = checkpoint.take(self.folders, wanted, adopt, shared=shared)
-        offsets.restore(self.folders, log.state)
+        if self._streaming:
+            self.folders = part.take(self.folders, offsets.wanted(log.state), log.state.generation)
+            offsets.restore(self.folders, log.state)
         self._provider.fence(log.state.lineage, log.state.generation, self.folders.state)
         return log
 

@@ -25,7 +25,8 @@ class Codec(ABC):
     * What was encoded is decoded to something equal and of the same type.
     * ``decode_value`` makes new objects at each call.
     * What can't be encoded raises CodecError with ``path`` and ``type``; bytes that can't be decoded raise
-      StateCorruptedError. Other errors of a user's codec are turned into these.
+      StateCorruptedError. Other errors of a user's codec are turned into these, but for OSError (something could not
+      be reached: the transaction is tried again) and FailedException.
 
     Attributes
     ----------

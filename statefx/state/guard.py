@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
-from statefx.errors import CodecError, StateCorruptedError
+from statefx.errors import CodecError, FailedException, StateCorruptedError, StateError
 from statefx.state.codec import Codec
 
 _short = reprlib.Repr()
@@ -26,6 +26,9 @@ class GuardedCodec(Codec):
     * Whatever ``encode_key`` or ``encode_value`` raises, and a result that is not bytes, is a CodecError with
       ``path`` and ``type``.
     * Whatever ``decode_key`` or ``decode_value`` raises is a StateCorruptedError.
+    * But an OSError tells nothing of what was to be encoded or decoded (a server is down, a disk is full): it is a
+      StateError, as of a store that can't be reached, which fails the transaction and not the query. A
+      FailedException and a MemoryError stay what they are.
     """
 
     def __init__(self, inner: Codec) -> None:
@@ -60,6 +63,10 @@ class GuardedCodec(Codec):
         except CodecError as error:
             known = {"path": path, "type": type(thing).__name__}
             raise CodecError(error.message, **{**known, **error.data}) from error
+        except (FailedException, MemoryError):
+            raise
+        except OSError as error:
+            raise self._failure("encode", path, error) from error
         except Exception as error:
             raise self._refusal(path, thing, f"{type(error).__name__}: {error}") from error
         if type(data) is not bytes:
@@ -70,11 +77,16 @@ class GuardedCodec(Codec):
         kind = type(thing).__name__
         return CodecError(f"{path} of type {kind}: codec {self._name!r} can't encode it: {why}", path=path, type=kind)
 
+    def _failure(self, verb: str, what: str, error: OSError) -> StateError:
+        return StateError(f"codec {self._name!r} could not {verb} a {what}: {type(error).__name__}: {error}")
+
     def _decoded(self, decode: Callable[[bytes], Any], data: bytes, what: str) -> Any:
         try:
             return decode(data)
-        except StateCorruptedError:
+        except (StateCorruptedError, FailedException, MemoryError):
             raise
+        except OSError as error:
+            raise self._failure("decode", what, error) from error
         except Exception as error:
             raise StateCorruptedError(
                 f"{data[:80]!r} can't be decoded as a {what} by codec {self._name!r}: {type(error).__name__}: {error}; "

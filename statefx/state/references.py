@@ -9,8 +9,34 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from statefx.errors import ConfigError
+from statefx.errors import ConfigError, StatefxError
 from statefx.state.codec import Codec, StandardCodec
+
+
+def find(reference: str, kind: type[StatefxError] = ConfigError) -> Any:
+    """Import what a reference, ``module:Class``, names; what the import raises comes through.
+
+    Raises
+    ------
+    StatefxError
+        Of `kind`: it is no reference, names nothing, or something that workers could not import.
+    """
+    module_name, _, attributes = reference.partition(":")
+    if not module_name or not attributes:
+        raise kind(f"{reference!r} is not a reference: write 'module:Class'", reference=reference)
+    if module_name == "__main__":
+        raise kind(
+            f"{reference} is in the script that is run, which workers don't import: move the class to a module that is "
+            "installed on the driver and on every executor",
+            reference=reference,
+        )
+    found: Any = import_module(module_name)
+    for name in attributes.split("."):
+        if not hasattr(found, name):
+            near = nearest(name, [each for each in vars(found) if not each.startswith("_")])
+            raise kind(f"{reference}: module {module_name} has no {attributes}{near}", reference=reference)
+        found = getattr(found, name)
+    return found
 
 
 def load(reference: str) -> type[Any]:
@@ -21,22 +47,16 @@ def load(reference: str) -> type[Any]:
     ConfigError
         It can't be imported, or is no class.
     """
-    module_name, _, attributes = reference.partition(":")
-    if not module_name or not attributes:
-        raise ConfigError(f"{reference!r} is not a reference: write 'module:Class'", reference=reference)
     try:
-        found: Any = import_module(module_name)
+        found = find(reference)
+    except StatefxError:
+        raise
     except Exception as error:
         raise ConfigError(
             f"{reference} can't be imported: {type(error).__name__}: {error}; install it, on the driver and on every "
             "executor",
             reference=reference,
         ) from error
-    for name in attributes.split("."):
-        if not hasattr(found, name):
-            near = nearest(name, [each for each in vars(found) if not each.startswith("_")])
-            raise ConfigError(f"{reference}: {module_name} has no {attributes}{near}", reference=reference)
-        found = getattr(found, name)
     if not isinstance(found, type):
         raise ConfigError(f"{reference} is not a class", reference=reference)
     return found
@@ -53,11 +73,8 @@ def codec_class(reference: str) -> type[Codec]:
         missing.append("name (a text)")
     if missing:
         raise ConfigError(f"codec {reference} does not define {', '.join(missing)}", reference=reference)
-    if name == StandardCodec.name and found is not StandardCodec:
-        raise ConfigError(
-            f"codec {reference} has the name of the standard codec, {name!r}: give it one of its own",
-            reference=reference,
-        )
+    if found is not StandardCodec:
+        _check_name("codec", found, reference)
     return _constructible(found, reference)
 
 
@@ -68,7 +85,18 @@ def serializer_class(reference: str) -> type:
     missing += sorted(set(getattr(found, "__abstractmethods__", ())) - set(missing))
     if missing:
         raise ConfigError(f"serializer {reference} does not define {', '.join(missing)}", reference=reference)
+    _check_name("serializer", found, reference)
     return _constructible(found, reference)
+
+
+def _check_name(what: str, found: type, reference: str) -> None:
+    """Refuse a class that would be taken for the standard codec."""
+    name = StandardCodec.name
+    if getattr(found, "name", None) == name:
+        raise ConfigError(
+            f"{what} {reference} has the name of the standard codec, {name!r}: give it one of its own",
+            reference=reference,
+        )
 
 
 def value_class(reference: str) -> type:

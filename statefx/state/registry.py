@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from statefx.errors import ProviderError
+from statefx.state.references import find
 from statefx.state.store import StateProvider
 
 GROUP = "statefx.state_providers"
@@ -80,17 +80,10 @@ def resolve(name_or_reference: str) -> str:
 
 
 def _load_class(reference: str) -> type[StateProvider]:
-    module_name, _, attributes = reference.partition(":")
-    if not module_name or not attributes:
-        raise ProviderError(f"{reference!r} is not a reference: write 'module:Class'", reference=reference)
     try:
-        found: Any = import_module(module_name)
+        found = find(reference, ProviderError)
     except ImportError as error:
         raise _not_importable(reference, error) from error
-    for name in attributes.split("."):
-        if not hasattr(found, name):
-            raise ProviderError(f"{reference}: module {module_name} has no {attributes}", reference=reference)
-        found = getattr(found, name)
     if not (isinstance(found, type) and issubclass(found, StateProvider)):
         raise ProviderError(f"{reference} is not a subclass of statefx.state.StateProvider", reference=reference)
     missing = sorted(found.__abstractmethods__)

@@ -11,9 +11,9 @@ import pytest
 
 from statefx.errors import FencedError, StateCorruptedError
 from statefx.state.store import EMPTY, Retention, Snapshot, StateStore, Version
+from statefx.testing.commit_contract import CommitContract
 from statefx.testing.crashes import crashing, every_crash
 from statefx.testing.site import Site, after_parts, image, writes
-from statefx.testing.store_contract import StoreContract
 
 Damage = Callable[[Path, bytes], None]
 
@@ -50,7 +50,7 @@ def _delete(path: Path, content: bytes) -> None:
 DAMAGES: list[Damage] = [_truncate, _empty, _extend, _flip_first, _flip_middle, _flip_last, _delete]
 
 
-class DurabilityContract(StoreContract):
+class DurabilityContract(CommitContract):
     """Tests of several stores, machines and generations; see `StateProviderContract`."""
 
     # ---- other processes
@@ -142,13 +142,10 @@ class DurabilityContract(StoreContract):
             with crashing(at) as point:
                 site.open(task=task).commit(1, token)
             for machine in (site, site.elsewhere()):
-                if site.provider.capabilities.lazy_commit:
-                    store = machine.open(task=task)
+                for version in (EMPTY, Version(1, token)):
+                    store = machine.open(version, task=task)
                     store.commit(1, token)
                     assert image(store) == {b"a": b"1"}, point.hit
-                store = machine.open(Version(1, token), task=task)
-                store.commit(1, token)
-                assert image(store) == {b"a": b"1"}, point.hit
             if point.hit is None:
                 break
 
@@ -364,12 +361,6 @@ class DurabilityContract(StoreContract):
         assert site.provider.sweep(namespace, site.folder(namespace), retention) == 0
 
     # ---- what the tests above share
-
-    @staticmethod
-    def _require(site: Site, **wanted: bool) -> None:
-        for name, value in wanted.items():
-            if getattr(site.provider.capabilities, name) is not value:
-                pytest.skip(f"for providers that are {'' if value else 'not '}{name}")
 
     @staticmethod
     def _history(site: Site, length: int) -> tuple[Version, dict[bytes, bytes]]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from statefx.errors import FencedError, StatePhaseError
+from statefx.errors import FencedError, StateError, StatePhaseError
 from statefx.state.store import EMPTY, Retention, Snapshot, StateProvider, Version
 from statefx.testing.site import Site, changed, image, writes
 
@@ -46,6 +46,7 @@ class _ProviderMachine(RuleBasedStateMachine):
         self.snapshot: Snapshot | None = None
         self.pending: dict[bytes, bytes | None] = {}
         self.prepared: tuple[Version, dict[bytes, bytes]] | None = None
+        self.decided = False
         self._reopen()
 
     @property
@@ -57,6 +58,11 @@ class _ProviderMachine(RuleBasedStateMachine):
     def committed(self) -> dict[bytes, bytes]:
         """What it holds."""
         return self.versions[-1][1]
+
+    @property
+    def oldest(self) -> int:
+        """The oldest transaction whose version a provider that keeps versions still has."""
+        return self.snapshot.version.txid if self.snapshot is not None else 0
 
     def _reopen(self) -> None:
         self.store = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
@@ -85,6 +91,7 @@ class _ProviderMachine(RuleBasedStateMachine):
         token = self.store.prepare(txid, writes(self.pending))
         self.prepared = Version(txid, token), changed(self.committed, writes(self.pending))
         self.pending = {}
+        self.decided = False
 
     @precondition(lambda self: self.prepared is None)
     @rule(changes=CHANGES, fresh=st.booleans())
@@ -104,6 +111,27 @@ class _ProviderMachine(RuleBasedStateMachine):
         self.prepared = None
 
     @precondition(lambda self: self.prepared is not None)
+    @rule(read_only=st.booleans())
+    def open_at_what_is_decided(self, read_only: bool) -> None:
+        """The log has named it, and the store has not been told yet: it can't be rolled back any more."""
+        assert self.prepared is not None
+        self.decided = True
+        version, expected = self.prepared
+        store = self.site.open(version, generation=self.generation, snapshot=self.snapshot, read_only=read_only)
+        assert image(store) == expected
+        store.close()
+
+    @precondition(lambda self: self.head.txid > 0 and self.versions[-2][0].txid >= self.oldest)
+    @rule(times=st.integers(1, 2))
+    def commit_again_from_the_version_before(self, times: int) -> None:
+        """The report of the commit was lost."""
+        store = self.site.open(self.versions[-2][0], generation=self.generation, snapshot=self.snapshot)
+        for _ in range(times):
+            store.commit(self.head.txid, self.head.token)
+            assert image(store) == self.committed
+        store.close()
+
+    @precondition(lambda self: self.prepared is not None and not self.decided)
     @rule(fresh=st.booleans())
     def rollback(self, fresh: bool) -> None:
         assert self.prepared is not None
@@ -128,14 +156,19 @@ class _ProviderMachine(RuleBasedStateMachine):
         assert image(there.open(self.head, generation=self.generation, snapshot=self.snapshot)) == self.committed
         there.close()
 
-    @precondition(lambda self: not self.site.provider.capabilities.shared)
     @rule(data=st.data())
     def read_an_older_version(self, data: st.DataObject) -> None:
-        oldest = self.snapshot.version.txid if self.snapshot is not None else 0
-        kept = [each for each in self.versions if each[0].txid >= oldest]
+        """Where state lives in a server, which keeps none, it may be refused."""
+        kept = [each for each in self.versions if each[0].txid >= self.oldest]
         version, expected = data.draw(st.sampled_from(kept))
-        store = self.site.open(version, generation=self.generation, snapshot=self.snapshot)
-        assert image(store) == expected
+        try:
+            store = self.site.open(version, generation=self.generation, snapshot=self.snapshot)
+            found = image(store)
+        except StateError:
+            if self.site.provider.capabilities.shared:
+                return
+            raise
+        assert found == expected
         store.close()
 
     @rule(key=KEYS, value=VALUES)

@@ -247,6 +247,19 @@ def routing(topology: Topology, id: str) -> list[list[str]]:
     return [list(way) for way in sorted(ways)]
 
 
+def keyed(topology: Topology, id: str) -> list[list[Any]]:
+    """Return by which fields rows come to a bolt: what `routing` can't tell, because it knows types alone.
+
+    Of each keyed input, sorted: source, stream, kind of the grouping, its fields in order, all fields of the stream.
+    """
+    outputs = {component.id: component.outputs for component in topology.components}
+    return sorted(
+        [edge.source, edge.stream, edge.grouping.kind, [*edge.grouping.fields], outputs[edge.source][edge.stream].names]
+        for edge in topology.inputs(id)
+        if edge.grouping.kind in KEYED
+    )
+
+
 def _check_same_types(components: Mapping[str, Component], first: Edge, other: Edge) -> None:
     left, right = _key_types(components, first), _key_types(components, other)
     if left != right:

@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from statefx import migrate
 from statefx.errors import StateCorruptedError
-from statefx.state import EMPTY, StateProvider, Version
+from statefx.state import EMPTY, StateProvider
 from statefx.testing import Crash
 from statefx.testing.provider_contract import StateProviderContract, state_machine
 from statefx.testing.site import Site, image
@@ -54,14 +54,16 @@ def test_any_order_of_events(place: Path) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
 
 
-def test_what_is_decided_is_read_before_it_is_committed(place: Path) -> None:
-    """So `preCommit` sees what was prepared."""
+def test_a_reader_that_stays_open_goes_on_and_one_that_comes_too_late_is_sent_back_to_the_log(place: Path) -> None:
     site = Site(made(place), place)
-    version = site.commit(EMPTY, {b"a": b"1", b"b": b"1", b"c": b"1"})
-    token = site.open(version).prepare(2, [(b"a", b"2"), (b"b", None), (b"d", b"2")])
-    decided = site.open(Version(2, token), read_only=True)
-    assert image(decided) == {b"a": b"2", b"c": b"1", b"d": b"2"}
-    assert image(site.open(version)) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+    version = site.commit(EMPTY, {b"a": b"1"})
+    reader = site.open(version, read_only=True)
+    assert image(reader) == {b"a": b"1"}
+    site.commit(version, {b"a": b"2", b"b": b"2"})
+    assert image(reader) == {b"a": b"2", b"b": b"2"}
+    with pytest.raises(StateCorruptedError, match="is at transaction 2, not at 1") as caught:
+        site.open(version, read_only=True)
+    assert caught.value.missing, "what openState looks for before it tries again"
     site.close()
 
 

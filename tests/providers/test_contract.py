@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from statefx.errors import StatePhaseError
-from statefx.state.store import Namespace, StateContext, StateStore, Write
+from statefx.state.store import EMPTY, Namespace, StateContext, StateStore, Version, Write
 from statefx.testing.provider_contract import StateProviderContract, state_machine
 from statefx.testing.site import Site
 from statefx_memory import MemoryStateProvider
@@ -67,7 +68,60 @@ class CommitsAtPrepare(Wrapped):
         return token
 
 
-def broken(kind: type[Wrapped]) -> MemoryStateProvider:
+class Noted(Wrapped):
+    def __init__(self, store: StateStore, provider: Knowing) -> None:
+        super().__init__(store)
+        self.provider = provider
+
+    def commit(self, txid: int, token: str) -> None:
+        self.provider.check(Version(txid, token))
+        self.store.commit(txid, token)
+        self.provider.commits.append(Version(txid, token))
+
+
+class Knowing(MemoryStateProvider):
+    """Knows what was committed, as a server does; of one namespace."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self.commits = [EMPTY]
+
+    def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
+        return Noted(super().newState(namespace, replace(context, version=self.at(context.version))), self)
+
+    def at(self, version: Version) -> Version:
+        return version
+
+    def check(self, version: Version) -> None:
+        pass
+
+
+class HidesWhatIsDecided(Knowing):
+    def at(self, version: Version) -> Version:
+        return version if version in self.commits else self.commits[-1]
+
+
+class RefusesWhatIsCommitted(Knowing):
+    def check(self, version: Version) -> None:
+        if version in self.commits:
+            raise StatePhaseError("committed already")
+
+
+class ShowsTheNewest(Knowing):
+    capabilities = replace(MemoryStateProvider.capabilities, shared=True)
+
+    def at(self, version: Version) -> Version:
+        return self.commits[-1] if version in self.commits else version
+
+
+class TakesAnyBase(MemoryStateProvider):
+    capabilities = replace(MemoryStateProvider.capabilities, shared=True)
+
+
+def broken(kind: type[Wrapped] | type[MemoryStateProvider]) -> MemoryStateProvider:
+    if not issubclass(kind, Wrapped):
+        return kind({})
+
     class Broken(MemoryStateProvider):
         def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
             return kind(super().newState(namespace, context))
@@ -75,23 +129,37 @@ def broken(kind: type[Wrapped]) -> MemoryStateProvider:
     return Broken({})
 
 
+PASSED_OPEN = "test_a_store_that_others_pass_while_it_is_open_is_right_or_refuses"
+
+
 @pytest.mark.parametrize(
-    ("kind", "test"),
+    ("kind", "test", "arguments"),
     [
-        (RefusesSecondCommit, "test_commit_again_changes_nothing"),
-        (LosesDeletes, "test_any_bytes_can_be_deleted"),
-        (ScansOutOfOrder, "test_any_bytes_are_a_key"),
-        (CommitsAtPrepare, "test_what_is_prepared_is_invisible"),
+        (RefusesSecondCommit, "test_commit_again_changes_nothing", ()),
+        (LosesDeletes, "test_any_bytes_can_be_deleted", ()),
+        (ScansOutOfOrder, "test_any_bytes_are_a_key", ()),
+        (CommitsAtPrepare, "test_what_is_prepared_is_invisible", ()),
+        (HidesWhatIsDecided, "test_what_is_decided_shows_before_it_is_committed", (False,)),
+        (HidesWhatIsDecided, "test_what_is_decided_shows_before_it_is_committed", (True,)),
+        (RefusesWhatIsCommitted, "test_a_commit_whose_report_was_lost_is_told_again", ()),
+        (ShowsTheNewest, "test_a_version_that_others_have_passed_is_right_or_refused", (1,)),
+        (ShowsTheNewest, "test_a_version_that_others_have_passed_is_right_or_refused", (2,)),
+        (TakesAnyBase, "test_nothing_is_committed_on_a_version_that_others_have_passed", (1,)),
+        (TakesAnyBase, "test_nothing_is_committed_on_a_version_that_others_have_passed", (2,)),
+        (TakesAnyBase, PASSED_OPEN, ()),
     ],
 )
-def test_a_broken_provider_fails(kind: type[Wrapped], test: str, tmp_path: Path) -> None:
+def test_a_broken_provider_fails(kind: type[Any], test: str, arguments: tuple[Any, ...], tmp_path: Path) -> None:
     site = Site(broken(kind), tmp_path)
-    with pytest.raises((AssertionError, StatePhaseError)):
-        getattr(StateProviderContract(), test)(site)
+    with pytest.raises((AssertionError, StatePhaseError, pytest.fail.Exception)):
+        getattr(StateProviderContract(), test)(site, *arguments)
 
 
-@pytest.mark.parametrize("kind", [LosesDeletes, ScansOutOfOrder, CommitsAtPrepare])
-def test_a_broken_provider_fails_in_some_order_of_events(kind: type[Wrapped]) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [LosesDeletes, ScansOutOfOrder, CommitsAtPrepare, HidesWhatIsDecided, RefusesWhatIsCommitted, ShowsTheNewest],
+)
+def test_a_broken_provider_fails_in_some_order_of_events(kind: type[Any]) -> None:
     machine = state_machine(lambda: broken(kind))
     quick = settings(max_examples=200, deadline=None, database=None, phases=[Phase.generate], derandomize=True)
     with pytest.raises((AssertionError, StatePhaseError)):

@@ -1,6 +1,7 @@
 """What a bolt's state depends on beside its code: how its rows are routed, and what its bytes are."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
 from statefx.testing import TopologyTester, rows
 from statefx.topology.checks import routing
-from tests.testing.codecs import Json, JsonMoved, JsonTwo
+from tests.testing.codecs import Json, JsonMoved, JsonTwo, Registered
 from tests.testing.topologies import Driver, lines, word_count, words
 
 OPTIONS = "topology.state.provider.config"
@@ -75,7 +76,7 @@ def test_what_decides_where_rows_go(wires: list[Wire], ways: list[list[str]]) ->
     assert checkpoint.identity(topology, "m:C", "stream")["stateful"]["seen"]["keys"] == ways
 
 
-def test_not_null_and_names_of_fields_are_no_part_of_it() -> None:
+def test_not_null_and_names_of_fields_have_no_part_in_the_hash() -> None:
     assert routing(wired(by("fields", "k"), left="k string not null, n int"), "seen") == [["fields", "string"]]
     assert routing(wired(by("fields", "key"), left="key string, n int"), "seen") == [["fields", "string"]]
 
@@ -128,6 +129,116 @@ def test_rows_that_go_where_they_went_are_not(place: Path, before: Topology, now
         driver.start(now).send({"left": []})
 
 
+USERS = "user string, item string, n int"
+
+
+def on(*wires: Wire, left: str = USERS, parallelism: int = 2) -> Topology:
+    return wired(*wires, left=left, right=USERS, parallelism=parallelism)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "was", "becomes"),
+    [
+        (
+            on(by("fields", "user", "item")),
+            on(by("fields", "item", "user")),
+            "fields(user, item)",
+            "fields(item, user)",
+        ),
+        (on(by("fields", "user")), on(by("fields", "item")), "fields(user)", "fields(item)"),
+        (on(by("fields", "n", "user")), on(by("fields", "n", "item")), "fields(n, user)", "fields(n, item)"),
+        (on(by("partialKey", "user")), on(by("partialKey", "item")), "partialKey(user)", "partialKey(item)"),
+        (
+            on(by("fields", "user")),
+            on(by("fields", "thing"), left=USERS + ", thing string"),
+            "fields(user)",
+            "fields(thing)",
+        ),
+        (on(by("fields", "user")), on(by("fields", "item"), left="item string"), "fields(user)", "fields(item)"),
+        (
+            on(by("fields", "user", "item")),
+            on(by("fields", "item", "user"), left="item string, user string"),
+            "fields(user, item)",
+            "fields(item, user)",
+        ),
+        (
+            on(by("fields", "user"), by("fields", "user", source="right")),
+            on(by("fields", "item"), by("fields", "user", source="right")),
+            "fields(user)",
+            "fields(item)",
+        ),
+        (
+            on(by("fields", "user"), by("fields", "item"), left="user string, item string, thing string"),
+            on(by("fields", "user"), by("fields", "thing"), left="user string, item string, thing string"),
+            "fields(item)",
+            "fields(thing)",
+        ),
+    ],
+)
+def test_other_fields_of_the_same_types_are_refused(
+    place: Path, before: Topology, now: Topology, was: str, becomes: str
+) -> None:
+    with Driver(place) as driver:
+        driver.start(before).send({"left": []})
+        says = (
+            rf"bolt 'seen' gets its rows by {re.escape(becomes)}, the checkpoint in .* was written with "
+            rf"{re.escape(was)} of stream 'default' of 'left', .*: go back to {re.escape(was)}"
+        )
+        with pytest.raises(CheckpointMismatchError, match=says) as told:
+            driver.start(now)
+        assert (told.value.component, told.value.wanted) == ("seen", becomes)
+        driver.start(before).send({"left": []})
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (on(by("fields", "user")), on(by("fields", "customer"), left="customer string, item string, n int")),
+        (on(by("fields", "user", "item")), on(by("fields", "a", "b"), left="a string, b string")),
+        (on(by("fields", "user", "item")), on(by("fields", "user", "thing"), left="n int, thing string, user string")),
+        (on(by("fields", "user")), on(by("fields", "user"), left="item string, user string")),
+        (on(by("fields", "user")), on(by("fields", "item", source="right"))),
+        (on(by("fields", "user")), on(by("fields", "user"), by("fields", "item"))),
+        (on(by("fields", "user"), by("fields", "item")), on(by("fields", "item"))),
+        (on(by("fields", "user"), by("fields", "item")), on(by("fields", "item"), by("fields", "user"))),
+        (on(by("fields", "user"), by("shuffle")), on(by("shuffle"), by("fields", "user"))),
+        (
+            on(by("fields", "user", "item"), parallelism=1),
+            on(by("fields", "item", "user"), parallelism=1),
+        ),
+        (on(by("fields", "user", "item"), parallelism=1), on(by("fields", "item"), parallelism=1)),
+    ],
+)
+def test_renamed_fields_and_other_inputs_are_not(place: Path, before: Topology, now: Topology) -> None:
+    with Driver(place) as driver:
+        driver.start(before).send({"left": []})
+        driver.start(now).send({"left": []})
+
+
+def test_a_renamed_field_is_known_by_its_new_name_from_then_on(place: Path) -> None:
+    customers = "customer string, item string, n int"
+    with Driver(place) as driver:
+        for topology in (on(by("fields", "user")), on(by("fields", "customer"), left=customers)):
+            driver.start(topology).send({"left": []})
+        with pytest.raises(CheckpointMismatchError, match=r"by fields\(item\), .* with fields\(customer\)"):
+            driver.start(on(by("fields", "item"), left=customers))
+
+
+def test_a_checkpoint_that_does_not_tell_fields_takes_them_as_they_come(place: Path) -> None:
+    with Driver(place) as driver:
+        with pytest.MonkeyPatch.context() as old:
+            old.setattr(checkpoint, "_of_component", without_fields(checkpoint._of_component))
+            driver.start(on(by("fields", "user"))).send({"left": []})
+        assert "fields" not in read_state(Folders(str(driver.folder)).log).topology["stateful"]["seen"]
+        driver.start(on(by("fields", "user"))).send({"left": []})
+        with pytest.raises(CheckpointMismatchError, match=r"by fields\(item\)"):
+            driver.start(on(by("fields", "item")))
+
+
+def without_fields(of_component: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    return lambda *given: {key: value for key, value in of_component(*given).items() if key != "fields"}
+
+
 def test_a_checkpoint_that_tells_less_is_gone_on_with_and_tells_it_then(place: Path, provider: str) -> None:
     """As releases before wrote it: no keys, and the standard codec under its former name."""
     with Driver(place, provider) as driver:
@@ -145,6 +256,7 @@ def test_a_checkpoint_that_tells_less_is_gone_on_with_and_tells_it_then(place: P
         assert tester.state("count") == words(WORK)
         found = read_state(folders.log).topology["stateful"]["count"]
         assert (found["codec"], found["keys"]) == ("statefx-1", [["fields", "string"]])
+        assert found["fields"] == [["split", "default", "fields", ["word"], ["word"]]]
 
 
 def former(of_component: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -242,6 +354,20 @@ def test_a_codec_that_cannot_be_made_in_the_task_is_the_bolts_error(place: Path)
     says = r"bolt 'count', task \d, hook open.*Failing can't be made: OSError"
     with Driver(place) as driver, pytest.raises(BoltError, match=says):
         driver.start(**coded(codec=CODECS + "Failing")).send(WORK[0])
+
+
+def test_a_codec_that_cannot_reach_its_registry_fails_the_transaction_and_not_the_query(
+    place: Path, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outages = place / "outages"
+    outages.touch()
+    monkeypatch.setattr(Registered, "outages", str(outages))
+    with Driver(place, provider) as driver:
+        tester = driver.start(**coded(codec=CODECS + "Registered"))
+        tester.send(WORK[0])
+        outages.write_text("the registry is down\n" * 3)
+        assert tester.send(WORK[0]).progress.attempt in (2, 3), "two tasks may have met the same outage"
+        assert tester.state("count") == words([WORK[0], WORK[0]])
 
 
 # ---- openState

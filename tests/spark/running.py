@@ -33,6 +33,11 @@ def records(location):
     return [entry.record for entry in read_entries(str(Path(location, "transactions")))]
 
 
+def spark_part(location):
+    """The folder that Spark's query has, or had last."""
+    return max(Path(location).glob("spark*"), key=lambda path: int(path.name.partition("-")[2] or 0))
+
+
 def kinds(location):
     """The log as (kind, txid, attempt) of its transactions' records."""
     return [

@@ -19,7 +19,7 @@ from statefx.errors import (
     TopologyError,
 )
 from tests.spark.bolts import Count, Split, word_count
-from tests.spark.running import feed, lines_of, listing, run, state
+from tests.spark.running import feed, lines_of, listing, run, spark_part, state
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,9 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize(("config", "kind", "words"), CONFIGS, ids=lambda value: str(value).partition(" object at ")[0][:60])
+@pytest.mark.parametrize(
+    ("config", "kind", "words"), CONFIGS, ids=lambda value: str(value).partition(" object at ")[0][:60]
+)
 def test_settings(spark, batch, place, config, kind, words):
     before = listing(place)
     with pytest.raises(kind, match=words):
@@ -207,15 +209,16 @@ def test_a_stream_that_spark_refuses_does_not_fence_the_driver_at_work(spark, st
 
 
 def test_spark_s_part_lost(spark, stream, checkpoint):
-    shutil.rmtree(checkpoint / "spark")
+    part = spark_part(checkpoint)
+    shutil.rmtree(part)
     error = refused(
-        spark, word_count(stream), checkpoint, CheckpointMismatchError, r"spark, is missing.*transaction 2.*Restore"
+        spark, word_count(stream), checkpoint, CheckpointMismatchError, r"spark-1, is missing.*transaction 2.*Restore"
     )
-    assert error.path == str(checkpoint / "spark")
-    (checkpoint / "spark").mkdir()
-    (checkpoint / "spark" / "metadata").write_text('{"id":"another"}', encoding="ascii")
+    assert error.path == str(part) == str(checkpoint / "spark-1")
+    part.mkdir()
+    (part / "metadata").write_text('{"id":"another"}', encoding="ascii")
     refused(spark, word_count(stream), checkpoint, CheckpointMismatchError, "is of query another, .*Restore")
-    (checkpoint / "spark" / "metadata").write_text("{", encoding="ascii")
+    (part / "metadata").write_text("{", encoding="ascii")
     refused(spark, word_count(stream), checkpoint, CheckpointMismatchError, "metadata can't be read")
 
 

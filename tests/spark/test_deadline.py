@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from statefx.spark import deadline
-from statefx.spark.deadline import RESTORES_MAX, Deadline
+from statefx.spark.deadline import Deadline
 
 SECS = 0.02
 BOUND_SECS = 30.0
@@ -38,12 +38,21 @@ def test_what_was_not_cancelled_the_first_time_is_cancelled_again(tmp_path: Path
         assert enough.wait(BOUND_SECS)
 
 
-def test_a_restore_that_hangs_puts_the_timeout_off_only_so_often(tmp_path: Path, caplog) -> None:
+def test_a_restore_that_hangs_puts_the_timeout_off_only_for_so_long(tmp_path: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(deadline, "RESTORE_MAX_SECS", 9.5 * SECS)
     (tmp_path / "count-0-a1b2").touch()  # younger than restoring.FRESH_SECS for as long as the test runs
     cancelled = threading.Event()
     with Deadline(SECS, str(tmp_path), cancelled.set) as guarded:
         assert cancelled.wait(BOUND_SECS)
     assert guarded.passed
     put_off = [record.getMessage() for record in caplog.records if "begins anew" in record.getMessage()]
-    assert len(put_off) == RESTORES_MAX
+    assert len(put_off) == 10
     assert "state of count-0 is being restored" in put_off[0]
+    assert "state of count-0 was still being restored after 0.2 s" in guarded.told()
+
+
+def test_what_takes_too_long_without_a_restore_says_so(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    with Deadline(SECS, str(tmp_path), cancelled.set) as guarded:
+        assert cancelled.wait(BOUND_SECS)
+    assert guarded.told() == "it took longer than topology.transaction.timeout.secs (0.02 s)"

@@ -10,7 +10,7 @@ import pytest
 from statefx import BasicBolt, StatefulBolt, submit
 from statefx.errors import AttemptsExhaustedError
 from tests.spark.bolts import Once, recount, word_count
-from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, reasons, run, state, wait_for
+from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, reasons, run, spark_part, state, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -189,17 +189,18 @@ def test_spark_s_offsets_are_written_back(spark, place):
     feed(place / "in", c=FILES["c"])
     for folder in ("offsets", "commits"):  # what a crash of the machine may take
         for name in ("1", ".1.crc"):
-            (place / "ck" / "spark" / folder / name).unlink(missing_ok=True)
+            (spark_part(place / "ck") / folder / name).unlink(missing_ok=True)
     run(topology, spark, place / "ck", trigger={"availableNow": True})
     assert state(place / "ck", "count") == recount(ALL)
-    offsets = place / "ck" / "spark" / "offsets" / "2"
-    (place / "ck" / "spark" / "commits" / "2").unlink()
-    (place / "ck" / "spark" / "commits" / ".2.crc").unlink(missing_ok=True)
+    part = spark_part(place / "ck")
+    offsets = part / "offsets" / "2"
+    (part / "commits" / "2").unlink()
+    (part / "commits" / ".2.crc").unlink(missing_ok=True)
     text = offsets.read_text(encoding="utf-8")
     offsets.write_text(text.replace('"logOffset":2', '"logOffset":1'), encoding="utf-8")
     assert offsets.read_text(encoding="utf-8") != text
     run(topology, spark, place / "ck", trigger={"availableNow": True})
-    assert offsets.read_text(encoding="utf-8") == text
+    assert (spark_part(place / "ck") / "offsets" / "2").read_text(encoding="utf-8") == text
     assert state(place / "ck", "count") == recount(ALL)
 
 

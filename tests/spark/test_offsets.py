@@ -1,72 +1,18 @@
 """Spark's part of the checkpoint against our log, as files: what was lost in a crash, and who is still at work."""
 
 import errno
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.checkpoint import Folders, look, prepare
-from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.records import (
-    Committed,
-    Committing,
-    Generation,
-    Lineage,
-    Preparing,
-    RolledBack,
-    StreamInput,
-)
+from statefx.coordinator.checkpoint import look
+from statefx.coordinator.records import Preparing, RolledBack, StreamInput
 from statefx.errors import CheckpointError, CheckpointMismatchError
-from statefx.spark import offsets
+from statefx.spark import offsets, part
 from statefx.spark.durable import Durable
-
-QUERY = "5109ea48-2da3-4a0d-b15d-9298cac39672"
-
-
-class Checkpoint:
-    """A checkpoint of a stream over one file source, as Spark and a driver leave it."""
-
-    def __init__(self, place: Path) -> None:
-        self.folders = Folders(str(place / "ck"))
-        self.spark = place / "ck" / "spark"
-        for name in ("offsets", "commits", "sources/0"):
-            (self.spark / name).mkdir(parents=True)
-        (self.spark / "metadata").write_text(f'{{"id":"{QUERY}"}}')
-        prepare(self.folders)
-        self.log = TransactionLog(self.folders.log)
-        self.log.append(Lineage("a"))
-        self.log.append(Generation(1, self.folders.location, {"name": "t", "source": "stream", "stateful": {}}, ""))
-
-    def plan(self, batch: int) -> StreamInput:
-        """What Spark writes before it calls back."""
-        text = f'v1\n{{"batchTimestampMs":17952158578{batch:02},"conf":{{}}}}\n{{"logOffset":{batch}}}'
-        (self.spark / "sources" / "0" / str(batch)).write_text(f'v1\n{{"path":"in/{batch}","batchId":{batch}}}')
-        (self.spark / "offsets" / str(batch)).write_text(text)
-        return StreamInput(QUERY, batch, text)
-
-    def prepare(self, batch: int, attempt: int = 0) -> None:
-        self.log.append(Preparing(batch + 1, attempt, 1, self.plan(batch)))
-
-    def decide(self, batch: int, attempt: int = 0) -> None:
-        self.log.append(Committing(batch + 1, attempt, 1, {}))
-
-    def commit(self, batch: int) -> None:
-        """All of a transaction, and what Spark notes after it."""
-        self.prepare(batch)
-        self.decide(batch)
-        self.log.append(Committed(batch + 1))
-        (self.spark / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
-
-    def lose(self, *names: str) -> None:
-        for name in names:
-            (self.spark / name).unlink()
-
-    def check(self) -> None:
-        offsets.check(self.folders, look(self.folders))
-
-    def restore(self) -> list[int]:
-        return offsets.restore(self.folders, look(self.folders))
+from tests.spark.checkpoints import QUERY, Checkpoint
 
 
 @pytest.fixture
@@ -79,14 +25,44 @@ def ck(place: Path) -> Checkpoint:
 def test_a_driver_that_commits_while_another_looks_has_lost_no_log(ck: Checkpoint) -> None:
     before = look(ck.folders)
     ck.commit(1)
-    offsets.check(ck.folders, before)
+    offsets.check(ck.found, before)
+
+
+def test_a_driver_that_takes_over_while_another_looks_has_lost_no_part(
+    ck: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that was found is renamed before it is read."""
+    live, renamed = part.live, []
+
+    def found(*arguments: object) -> object:
+        there = live(*arguments)
+        if not renamed:
+            renamed.append(ck.take_over())
+        return there
+
+    monkeypatch.setattr(part, "live", found)
+    ck.check()
+    assert ck.parts == ["spark-2"]
 
 
 def test_a_log_that_was_lost_is_missed(ck: Checkpoint) -> None:
     ck.prepare(1)
     (ck.spark / "commits" / "1").write_text("v1\n{}")
-    with pytest.raises(CheckpointMismatchError, match=r"gone on to transaction 2.*ends with transaction 1"):
+    with pytest.raises(CheckpointMismatchError, match=r"-1, has gone on to transaction 2.*ends with transaction 1"):
         ck.check()
+
+
+def test_a_log_that_was_replaced_by_an_older_one_is_told_by_the_number_of_the_part(ck: Checkpoint) -> None:
+    ck.spark.rename(ck.spark.with_name("spark-9"))
+    with pytest.raises(CheckpointMismatchError, match=r"spark-9, has gone on to generation 9.*ends with generation 1"):
+        ck.check()
+
+
+def test_a_part_that_was_lost_is_missed_by_its_name(ck: Checkpoint) -> None:
+    ck.spark.rename(ck.location / "elsewhere")
+    with pytest.raises(CheckpointMismatchError, match=r"ck/spark-1, is missing.*Restore .*ck/spark-1 from") as caught:
+        ck.check()
+    assert caught.value.path == str(ck.location / "spark-1")
 
 
 @pytest.mark.parametrize("end", ["prepared", "rolled back", "only planned"])
@@ -128,7 +104,7 @@ def test_a_batch_that_is_decided_and_lost_its_files_is_refused(ck: Checkpoint, e
     if how == "empty":
         (ck.spark / "sources" / "0" / "1").touch()
     with pytest.raises(
-        CheckpointMismatchError, match=r"sources/0/1 is missing.*transaction 2.*Restore .*/spark"
+        CheckpointMismatchError, match=r"sources/0/1 is missing.*transaction 2.*Restore .*/spark-1"
     ) as caught:
         ck.check()
     assert caught.value.path == str(ck.spark / "sources" / "0" / "1")
@@ -161,22 +137,84 @@ def test_what_a_crash_left_empty_is_taken_away(ck: Checkpoint) -> None:
     assert [path.name for path in (ck.spark / "commits").iterdir()] == ["0"]
 
 
-def test_each_list_of_files_is_made_durable_once(ck: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
+def test_empty_snapshots_of_spark_s_own_state_are_taken_away(ck: Checkpoint) -> None:
+    """They are made in passing, so that nothing waits for them to be durable; deltas are."""
+    stores = [ck.spark / "state" / "0" / str(task) for task in range(2)]
+    for store in stores:
+        store.mkdir(parents=True)
+    for name in ("1.delta", "1.snapshot", "2.delta", "2.zip"):
+        (stores[0] / name).write_text("")
+        (stores[1] / name).write_text("x")
+    ck.restore()
+    assert sorted(path.name for path in stores[0].iterdir()) == ["1.delta", "2.delta"]
+    assert len(list(stores[1].iterdir())) == 4
+
+
+@pytest.mark.parametrize("was", ["file:/a/ck/spark", "/ck/spark-1", r"file:/a \"b\"/ck/spark-3"])
+def test_paths_that_spark_has_noted_point_to_where_its_part_is_now(ck: Checkpoint, was: str) -> None:
+    """Spark would fail at every start: the file of the schema does not exist."""
+    notes = ck.spark / "state" / "3" / "_metadata" / "v2"
+    notes.mkdir(parents=True)
+    text = f'v2\n{{"operatorId":3,"paths":["{was}/state/3/_stateSchema/default/0_a","{was}/state/3/_stateSchema/x"]}}'
+    (notes / "0").write_text(text)
+    (notes / ".0.crc").touch()
+    ck.take_over()
+    ck.restore()
+    (note,) = (ck.spark / "state" / "3" / "_metadata" / "v2").iterdir()
+    paths = json.loads(note.read_text().partition("\n")[2])["paths"]
+    scheme = "file:" if was.startswith("file:") else ""
+    assert paths == [f"{scheme}{ck.spark}/state/3/_stateSchema/{name}" for name in ("default/0_a", "x")]
+    assert ck.spark.name == "spark-2"
+
+
+@pytest.fixture
+def synced(ck: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is made durable, below the checkpoint."""
+    found: list[str] = []
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
+
+    def noted(file: int) -> None:
+        found.append(os.path.relpath(os.readlink(f"/proc/self/fd/{file}"), ck.location))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return found
+
+
+def test_each_list_of_files_is_made_durable_once(ck: Checkpoint, synced: list[str]) -> None:
     durable = Durable(ck.folders)
     (ck.spark / "sources" / "0" / ".0.crc").touch()
-    durable.sync()
-    told = [os.path.relpath(path, ck.folders.location) for path in synced]
-    assert told == [".", "spark", "spark/metadata", "spark/sources", "spark/sources/0", "spark/sources/0/0"]
+    durable.sync_input()
+    below = ["spark-1", "spark-1/metadata", "spark-1/sources", "spark-1/sources/0", "spark-1/sources/0/0"]
+    assert sorted(synced) == [".", *below]
     synced.clear()
     ck.plan(1)
-    durable.sync()
-    assert [Path(path).name for path in synced] == ["0", "1"], "the folder, and the list"
+    durable.sync_input()
+    assert sorted(synced) == ["spark-1/sources/0", "spark-1/sources/0/1"], "the folder, and the list"
     synced.clear()
-    durable.sync()
+    durable.sync_input()
     assert synced == []
+
+
+def test_spark_s_own_state_is_made_durable_and_again_where_it_was_replaced(ck: Checkpoint, synced: list[str]) -> None:
+    durable = Durable(ck.folders)
+    durable.sync_state()
+    store = ck.spark / "state" / "0" / "1"
+    store.mkdir(parents=True)
+    (store / "1.delta").write_text("x")
+    (store / ".2.delta.tmp").write_text("x")
+    synced.clear()
+    durable.sync_state()
+    assert sorted(synced) == [
+        "spark-1",
+        *("spark-1/state", "spark-1/state/0", "spark-1/state/0/1", "spark-1/state/0/1/1.delta"),
+    ]
+    synced.clear()
+    (store / ".1.delta.tmp").write_text("y")
+    (store / ".1.delta.tmp").rename(store / "1.delta")
+    (store / "2.delta").write_text("x")
+    durable.sync_state()
+    assert sorted(synced) == [f"spark-1/state/0/1{name}" for name in ("", "/1.delta", "/2.delta")]
 
 
 def test_what_can_not_be_made_durable_is_no_input(ck: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,5 +222,6 @@ def test_what_can_not_be_made_durable_is_no_input(ck: Checkpoint, monkeypatch: p
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(CheckpointError, match=r"can't be made durable.*Input/output error"):
-        Durable(ck.folders).sync()
+    for sync in (Durable.sync_input, Durable.sync_state):
+        with pytest.raises(CheckpointError, match=r"can't be made durable.*Input/output error"):
+            sync(Durable(ck.folders))

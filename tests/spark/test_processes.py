@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.bolts import recount
 from tests.spark.drivers import EXPECTED, FILES, ON, hold, log_of, under_way
-from tests.spark.running import feed, kinds, state
+from tests.spark.running import feed, kinds, spark_part, state
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def test_killed_with_state_in_memory(drivers, place):
 
 def lose_offsets(work):
     """What a crash of the whole machine may take from Spark, which does not fsync, while there is more to read."""
-    shutil.rmtree(work / "ck" / "spark" / "offsets")
+    shutil.rmtree(spark_part(work / "ck") / "offsets")
     feed(work / "in", later=["late"])
 
 

@@ -9,9 +9,8 @@ from pyspark.sql.functions import udf
 
 from statefx import StatefulBolt, TopologyBuilder
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, TransactionTimeoutError
-from statefx.spark.feeds import StreamFeed
 from tests.spark.bolts import Keep, Once
-from tests.spark.running import feed, kept, kinds, lines_of, records, run, state
+from tests.spark.running import feed, kept, kinds, lines_of, records, run, spark_part, state
 from tests.spark.test_faults import held
 
 pytestmark = pytest.mark.slow
@@ -67,6 +66,7 @@ def test_after_a_verdict_too_nothing_is_left_of_a_shuffled_input(spark, place, c
     with caplog.at_level(logging.WARNING, "statefx"):
         run(counting(frame, odd), spark, place / "ck", **NOW)
     assert state(place / "ck", "count") == dict.fromkeys(FILES["a"] + FILES["b"], 1)
+    assert spark_part(place / "ck").name == "spark-1"
     assert computed.read_text(encoding="ascii").split("\n").count("b 0") == 2
     assert ("Spark's query is started again" in caplog.text) is shuffled
     assert kinds(place / "ck")[-5:] == [
@@ -94,38 +94,6 @@ def test_tries_over_renewed_inputs_are_bounded_as_all_others(spark, place):
     ]
 
 
-def test_offsets_that_a_driver_on_its_way_out_has_renamed_over_ours(spark, place, caplog, monkeypatch):
-    """It has planned the batch at the same moment, with five rows; ours has ten, and the log must not say five."""
-    once = Once(place)
-    path = place / "ck" / "spark" / "offsets" / "0"
-    take = StreamFeed._take
-
-    def renamed(self, *arguments):
-        if once:
-            text = path.read_text(encoding="utf-8")
-            other = place / "other"
-            other.write_text(text.replace('"offset":10', '"offset":5'), encoding="utf-8")
-            assert other.read_text(encoding="utf-8") != text
-            (path.parent / ".0.crc").unlink(missing_ok=True)
-            other.rename(path)
-        take(self, *arguments)
-
-    monkeypatch.setattr(StreamFeed, "_take", renamed)
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load().select("value")
-    builder = TopologyBuilder("numbers")
-    builder.setStream("rows", rows)
-    builder.setBolt("keep", Keep()).globalGrouping("rows")
-    with caplog.at_level(logging.WARNING, "statefx"):
-        run(builder.createTopology(), spark, place / "ck", **NOW)
-    for commit in (place / "ck" / "spark" / "commits").iterdir():  # the driver dies before Spark has noted it
-        commit.unlink()
-    run(builder.createTopology(), spark, place / "ck", **NOW)
-    (values,) = kept(place / "ck", "keep", 1)
-    assert len(values) >= 10
-    assert sorted(value for (value,) in values) == list(range(len(values)))
-    assert "another driver has written there" in caplog.text
-
-
 def test_a_machine_that_lost_the_list_of_a_batch_s_files(spark, place, monkeypatch):
     """Before the decision Spark plans the batch anew; after it, nothing but a copy can tell what was read."""
     synced = []
@@ -147,15 +115,16 @@ def test_a_machine_that_lost_the_list_of_a_batch_s_files(spark, place, monkeypat
     with pytest.raises(BoltError, match="the crash"):
         run(topology, spark, place / "ck", **NOW)
     (preparing,) = [n for n, path in enumerate(synced) if ".append-00000000000000000003-" in path]
-    assert str(place / "ck/spark/sources/0/0") in synced[:preparing], "durable before PREPARING"
+    assert str(place / "ck/spark-1/sources/0/0") in synced[:preparing], "durable before PREPARING"
     feed(place / "in", c=["c"])
-    lists = place / "ck" / "spark" / "sources" / "0"
+    lists = spark_part(place / "ck") / "sources" / "0"
     for name in ("1", ".1.crc"):
         (lists / name).unlink()
     run(topology, spark, place / "ck", **NOW)
     (lines,) = kept(place / "ck", "keep", 1)
     assert sorted(line for (line,) in lines) == sorted([*FILES["a"], *FILES["b"], "c"])
     before = len(records(place / "ck"))
+    lists = spark_part(place / "ck") / "sources" / "0"
     newest = max((path for path in lists.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
     newest.unlink()
     with pytest.raises(CheckpointMismatchError, match=rf"sources/0/{newest.name} is missing"):

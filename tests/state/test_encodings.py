@@ -1,11 +1,13 @@
 """Encodings of users' own: what options may say, and what state does with codecs that it did not write."""
 
+import errno
 import pickle
+from functools import partial
 
 import pytest
 
 from statefx.config import Config
-from statefx.errors import CodecError, ConfigError, StateCorruptedError
+from statefx.errors import CodecError, ConfigError, FailedException, StateCorruptedError, StateError
 from statefx.state import EMPTY, KeyValueState, StandardCodec
 from statefx.state.encodings import Encoding, parse
 from tests.testing.codecs import Broken, Extended, Json, Point
@@ -68,6 +70,14 @@ def test_the_identity_is_that_of_the_bytes(options, name):
         ({"codec": CODECS + "Nameless"}, r"does not define name \(a text\)"),
         ({"codec": CODECS + "Abstract"}, "does not define decode_key, decode_value, encode_value"),
         ({"codec": CODECS + "Impostor"}, "has the name of the standard codec.*one of its own"),
+        (
+            {"valueSerializerClass": CODECS + "Namesake"},
+            "serializer .* has the name of the standard codec, 'statefx-1'",
+        ),
+        ({"keySerializerClass": CODECS + "Namesake"}, "serializer .* has the name of the standard codec, 'statefx-1'"),
+        ({"codec": "__main__:Json"}, "is in the script that is run, which workers don't import: move the class"),
+        ({"keySerializerClass": "__main__:Points"}, "is in the script that is run, which workers don't import"),
+        ({"valueClass": "__main__:Point"}, "is in the script that is run, which workers don't import"),
         ({"codec": CODECS + "Choosy"}, "is made without arguments, but missing a required argument: 'schema'"),
         ({"keySerializerClass": CODECS + "Half"}, "serializer tests.testing.codecs:Half does not define deserialize"),
         ({"valueClass": "string"}, "'string' is no builtin type; .*'module:Class'"),
@@ -228,6 +238,63 @@ def test_what_decoding_raises_is_damage_that_names_the_key(checkpoint_at, tmp_pa
         with pytest.raises(StateCorruptedError, match=r"the value of key 'a': .*by codec 'broken': KeyError") as told:
             read(broken)
         assert told.value.key == "'a'"
+
+
+class Weak(Json):
+    """Raises what it is told to."""
+
+    name = "weak"
+
+    def __init__(self, raised, *calls):
+        for call in calls:
+            setattr(self, call, partial(self._raise, raised))
+
+    def _raise(self, raised, thing):
+        raise raised
+
+
+REACHED = [
+    ConnectionError("the schema registry is down"),
+    TimeoutError("too slow"),
+    OSError(errno.ENOSPC, "no space left"),
+]
+
+
+@pytest.mark.parametrize("raised", REACHED, ids=lambda raised: type(raised).__name__)
+def test_what_a_codec_cannot_reach_is_no_damage(checkpoint_at, tmp_path, raised):
+    checkpoint = checkpoint_at(tmp_path)
+    state = checkpoint.open(codec=Json())
+    state.put("a", 1)
+    version = committed(state)
+
+    def attempted(call, do, verb, what):
+        weak = checkpoint.open(version, codec=Weak(raised, call))
+        says = f"codec 'weak' could not {verb} a {what}: {type(raised).__name__}: .*{raised.args[-1]}"
+        with pytest.raises(StateError, match=says) as told:
+            do(weak)
+        assert type(told.value) is StateError
+        assert told.value.__cause__ is raised
+
+    attempted("encode_key", lambda s: s.get("a"), "encode", "key")
+    attempted("encode_key", lambda s: s.prefetch(["a"]), "encode", "key")
+    attempted("encode_value", lambda s: s.put("b", 1), "encode", "value")
+    attempted("decode_value", lambda s: s.get("a"), "decode", "value")
+    attempted("decode_value", lambda s: s.prefetch(["a"]), "decode", "value")
+    attempted("decode_key", lambda s: list(s.items()), "decode", "key")
+
+
+@pytest.mark.parametrize(
+    "raised", [FailedException("not now"), MemoryError()], ids=lambda raised: type(raised).__name__
+)
+def test_what_says_nothing_of_the_codec_stays_what_it_is(checkpoint_at, tmp_path, raised):
+    checkpoint = checkpoint_at(tmp_path)
+    state = checkpoint.open(codec=Json())
+    state.put("a", 1)
+    version = committed(state)
+    for call, do in (("encode_value", lambda s: s.put("b", [1])), ("decode_value", lambda s: s.get("a"))):
+        with pytest.raises(type(raised)) as told:
+            do(checkpoint.open(version, codec=Weak(raised, call)))
+        assert told.value is raised
 
 
 def test_a_codec_derived_from_the_standard_one_is_not_bypassed(checkpoint_at, tmp_path):

@@ -135,6 +135,7 @@ def test_rocksdb_without_its_bindings_names_our_extra(monkeypatch):
         ("tea:Milk", "module tea has no Milk"),
         ("tea:", "write 'module:Class'"),
         (":Tea", "write 'module:Class'"),
+        ("__main__:Tea", "in the script that is run, which workers don't import: move the class to a module"),
         ("tea:VALUE", "not a subclass of statefx.state.StateProvider"),
         ("tea:Other", "not a subclass of statefx.state.StateProvider"),
         ("tea:Half", "does not define newState, capabilities"),
