@@ -165,6 +165,11 @@ class Config:
             A ``topology.*`` key is unknown (``nearest`` has the likely one), or a value is of the wrong type or out of
             range; the message names key, value and what is allowed.
         """
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ConfigError(
+                f"config must be a mapping of settings, got {mapping!r}; for example "
+                '{"topology.state.provider": "rocksdb"}'
+            )
         given = dict(mapping or {})
         known = {setting.key: setting for setting in SETTINGS}
         for key in given:

@@ -136,6 +136,11 @@ def test_options_are_copied():
     assert parse().state_provider_config == {}
 
 
+def test_settings_that_are_no_mapping():
+    with pytest.raises(ConfigError, match="config must be a mapping of settings, got 'rocksdb'"):
+        Config.parse("rocksdb", "words")
+
+
 def test_a_name_that_is_no_text():
     with pytest.raises(ConfigError, match="the name of a setting is a text, not 5"):
         Config.parse({5: 1}, "words")
@@ -148,6 +153,7 @@ def test_the_reference_table_shows_every_setting():
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
     assert rows[7] == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
-        "How long one attempt of a transaction may take, restoring state not counted, before it is rolled back. |"
+        "How long one attempt of a transaction may take, restoring state not counted (for up to an hour), before it is "
+        "rolled back. |"
     )
     assert "| as many as are needed |" in rows[5]

@@ -17,6 +17,7 @@ from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMis
 from statefx.operators import overrides
 from statefx.state.codec import StandardCodec
 from statefx.state.encodings import Encoding
+from statefx.state.registry import name_of
 from statefx.topology.checks import keyed, routing
 from statefx.topology.graph import Component, Topology
 
@@ -239,6 +240,7 @@ def _check_format(folders: Folders) -> None:
                 f'({{"format": {FORMAT}}} if this release wrote the checkpoint)',
                 path=folders.format,
             ) from None
+        _check_empty(folders)
         return
     except NotADirectoryError as error:
         raise CheckpointError(
@@ -252,6 +254,24 @@ def _check_format(folders: Folders) -> None:
             "open it with the release that wrote it",
             path=folders.format,
             format=found,
+        )
+
+
+def _check_empty(folders: Folders) -> None:
+    """Refuse a folder of other things: a mistyped path would otherwise be a new checkpoint, with empty state."""
+    try:
+        found = sorted(name for name in os.listdir(folders.location) if not name.startswith((".", "format.")))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpointLocation {folders.location} can't be read: {error.strerror}", path=folders.location
+        ) from error
+    if found:
+        raise CheckpointFormatError(
+            f"checkpointLocation {folders.location} is no checkpoint, and not empty (it holds {found[0]!r}): give a "
+            "folder of this topology's own",
+            path=folders.location,
         )
 
 
@@ -292,9 +312,12 @@ def _check_component(component: str, before: Mapping[str, Any], now: Mapping[str
         if key == "codec":
             found, wanted = CODECS.get(found, found), CODECS.get(wanted, wanted)
         if found != wanted:
-            what = f"has {key} {wanted!r}, the checkpoint in {location} was written with {found!r}"
-            move = ", move the state with statefx.migrate" if key == "provider" else ""
-            raise refused(what, found, wanted, f"go back to {found!r}{move}")
+            was, move = found, ""
+            if key == "provider":
+                was, wanted = name_of(found), name_of(wanted)
+                move = f" (topology.state.provider), move the state with statefx.migrate(..., to={wanted!r})"
+            what = f"has {key} {wanted!r}, the checkpoint in {location} was written with {was!r}"
+            raise refused(what, was, wanted, f"go back to {was!r}{move}")
     found, wanted = before.get("keys"), now.get("keys")  # checkpoints of earlier releases don't tell
     if found is not None and wanted is not None and found != wanted and before["parallelism"] > 1:
         was, becomes = _ways(found), _ways(wanted)

@@ -42,6 +42,12 @@ BACKOFF_FIRST_SECS = 0.1
 BACKOFF_MAX_SECS = 10.0
 CORRUPTED = "corrupted"
 
+_AGAIN = {
+    "commit": "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what fails; "
+    "if that is the bolt's code, end this process and submit the mended one",
+    "rollback": "rollback of transaction %d is tried again: %s",
+}
+
 
 def backoff_secs(tries: int) -> float:
     """Return how long to wait after so many tries in vain."""
@@ -255,7 +261,7 @@ class Coordinator:
             if not left:
                 break
             reason = "; ".join(f"{name}[{task}]: {failed[name, task]}" for name, task in left[:3])
-            logger.warning("%s of transaction %d is tried again: %s", order.phase, order.attempt.txid, reason)
+            logger.warning(_AGAIN[order.phase], order.attempt.txid, reason)
             self.progress.stuck(order.phase, order.attempt.txid, reason)
             if order.phase == "rollback" and tries >= self.attempts_max:
                 raise AttemptsExhaustedError(

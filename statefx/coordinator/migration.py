@@ -38,7 +38,7 @@ from statefx.errors import (
 )
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.protocol.transaction import Phase
-from statefx.state.registry import load_provider, resolve
+from statefx.state.registry import load_provider, name_of, resolve
 from statefx.state.store import Snapshot, StateContext, StateProvider, StateStore
 from statefx.topology.deployment import cache_folder
 
@@ -134,8 +134,8 @@ def migrate(
     wanted = resolve(_options("to", to, None).state_provider)
     if wanted == kept:
         raise ConfigError(
-            f"the state of the checkpoint in {folders.location} is kept by {wanted} already; if an earlier migration "
-            "ended without a word, it had switched",
+            f"the state of the checkpoint in {folders.location} is kept by {name_of(wanted)!r} already; if an earlier "
+            "migration ended without a word, it had switched",
             provider=wanted,
         )
     target = load_provider(wanted, _options("config", to, config).state_provider_config)

@@ -179,15 +179,25 @@ class TaskCollector(Collector):
             width, adders = self._ways[stream]
         except KeyError:
             raise self._unknown(stream) from None
+        if type(values) is not tuple:
+            values = self._row(values, stream)
         if len(values) != width:
             raise self._wrong_width(values, stream)
         if task is not None:
-            self._emit_direct(tuple(values), stream, task)
+            self._emit_direct(values, stream, task)
             return
-        if adders:
-            row = values if type(values) is tuple else tuple(values)
-            for add in adders:
-                add(row)
+        for add in adders:
+            add(values)
+
+    def _row(self, values: Sequence[Any], stream: str) -> tuple[Any, ...]:
+        if isinstance(values, str | bytes):
+            raise SchemaError(
+                f"bolt {self._component!r} emitted {values!r} on stream {stream!r}; emit takes a tuple of values: "
+                f"write emit(({values!r},))",
+                component=self._component,
+                stream=stream,
+            )
+        return tuple(values)
 
     def _emit_direct(self, row: Sequence[Any], stream: str, task: int) -> None:
         for buffer in self._by_stream[stream]:
@@ -265,7 +275,7 @@ class TaskCollector(Collector):
         names = self._outputs[stream].names
         return SchemaError(
             f"bolt {self._component!r} emitted {len(values)} values on stream {stream!r}, which has "
-            f"{len(names)} fields: {', '.join(names)}",
+            f"{len(names)} field{'s' * (len(names) != 1)}: {', '.join(names)}",
             component=self._component,
             stream=stream,
         )

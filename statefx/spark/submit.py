@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ from statefx.topology.checks import check_config, encodings_of
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
+
+logger = logging.getLogger("statefx")
 
 
 def submit(
@@ -134,6 +137,10 @@ class _Run:
         check_executors(self._session, self.folders, [self._reference, *encodings])
         hint(self._session)
         log = checkpoint.take(self.folders, wanted, adopt, shared=shared)
+        if log.state.committed:
+            logger.info("checkpoint %s: going on after transaction %d", self.folders.location, log.state.committed)
+        else:
+            logger.info("checkpoint %s: state is empty, no transaction has been committed", self.folders.location)
         if self._streaming:
             self.folders = part.take(self.folders, offsets.wanted(log.state), log.state.generation)
             offsets.restore(self.folders, log.state)

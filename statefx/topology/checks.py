@@ -291,6 +291,8 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _remedy(source: Component, stream: str) -> str:
     if source.is_stream:
         return f"A DataFrame has the stream {DEFAULT_STREAM!r} only."
+    if not source.outputs and stream == DEFAULT_STREAM:
+        return f'Declare what {type(source.bolt).__name__} emits: outputFields = "word string, count long".'
     return f"Add it to outputFields of {type(source.bolt).__name__}: {{{stream!r}: ...}}."
 
 

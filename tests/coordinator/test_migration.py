@@ -149,7 +149,8 @@ def test_after_the_switch_only_the_new_provider_is_accepted(place: Path) -> None
         moved(mover, "memory", "rocksdb")
         with pytest.raises(CheckpointMismatchError) as caught:
             mover.on("memory")
-        assert all(REFERENCES[name] in str(caught.value) for name in ("memory", "rocksdb"))
+        assert "has provider 'memory', " in str(caught.value)
+        assert "written with 'rocksdb'" in str(caught.value)
         mover.finish("rocksdb")
 
 
@@ -323,7 +324,7 @@ def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"to": "memory"}, ConfigError, "is kept by statefx_memory:MemoryStateProvider already"),
+        ({"to": "memory"}, ConfigError, "is kept by 'memory' already"),
         ({"to": "rockdb"}, ProviderError, "did you mean 'rocksdb'"),
         ({"to": "nowhere.at.all:Provider"}, ProviderError, "can't be imported"),
         ({"to": "not a name"}, ConfigError, "migrate: to"),

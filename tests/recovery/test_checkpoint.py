@@ -57,7 +57,7 @@ class Stateless(BasicBolt):
         (
             built(count()),
             {"topology.state.provider": "rocksdb"},
-            r"provider 'statefx_rocksdb:.*written with 'statefx_memory:",
+            r"provider 'rocksdb', .*written with 'memory': go back to 'memory' .*migrate",
         ),
         (built(count(bolt=CountTwo())), {}, r"'count' has stateVersion 2.*written with 1"),
         (built(), {}, r"holds state of bolt 'count', which the topology no longer has.*bring it back"),
@@ -388,3 +388,18 @@ def test_a_view_that_was_opened_stays_at_its_transaction(place: Path, provider: 
             assert view.txid == 1
             assert dict(view.items()) == words(WORK[:1])
             assert "question" not in view
+
+
+@pytest.mark.parametrize("name", ["words.txt", "word-count"])
+def test_a_folder_of_other_things_is_no_checkpoint(place: Path, name: str) -> None:
+    """An input folder, or the one above the checkpoints: as new checkpoints they would begin with empty state."""
+    (place / "other" / name).mkdir(parents=True)
+    before = content(place)
+    with Driver(place, name="other") as driver:
+        with pytest.raises(CheckpointFormatError, match=rf"is no checkpoint, and not empty \(it holds '{name}'\)"):
+            driver.start(word_count())
+        assert content(place) == before
+        (place / "other" / name).rmdir()
+        (place / "other" / ".hidden").touch()
+        (place / "other" / "format.left-by-a-crash").touch()
+        driver.start(word_count()).send(WORK[0])

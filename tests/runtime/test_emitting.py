@@ -187,3 +187,34 @@ def test_nothing_can_be_emitted_once_the_barriers_have_left(place: Path) -> None
         driver.start(builder.createTopology()).send({"lines": []})
     assert refused
     assert "transaction 1" in refused[0]
+
+
+class Raises(BasicBolt):
+    outputFields = None
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def execute(self, tup, collector):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("no good"), r"ValueError: no good \(.*test_emitting\.py:\d+, in execute\)$"),
+        (ValueError("2 errors:\n  amount\n  name"), r"ValueError: 2 errors: \|   amount \|   name \(.*in execute\)$"),
+    ],
+)
+def test_an_error_names_the_line_of_the_bolt_and_is_told_whole(place: Path, error: Exception, says: str) -> None:
+    builder = TopologyBuilder("raises")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("raises", Raises(error)).shuffleGrouping("lines")
+    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+        driver.start(builder.createTopology()).send({"lines": [("a",)]})
+
+
+@pytest.mark.parametrize("values", ["a", "abc", b"ab"])
+def test_a_text_is_not_taken_for_a_tuple_of_its_letters(place: Path, values: Any) -> None:
+    with pytest.raises(BoltError, match=rf"emit takes a tuple of values: write emit\(\({values!r},\)\)"):
+        run(place, lambda c: c.emit(values))

@@ -182,7 +182,7 @@ def test_a_checkpoint_of_something_else(spark, stream, batch, checkpoint):
     refused(spark, word_count(stream, parallelism=3), checkpoint, mismatch, "'count' has parallelism 3, .* with 2")
     refused(spark, word_count(batch), checkpoint, mismatch, "of kind of input 'stream', this one has 'batch'")
     config = {"topology.state.provider": "rocksdb"}
-    refused(spark, word_count(stream), checkpoint, mismatch, "provider '.*RocksDb.* '.*Memory", config=config)
+    refused(spark, word_count(stream), checkpoint, mismatch, "provider 'rocksdb', .* with 'memory'", config=config)
     builder = TopologyBuilder("word-count")
     builder.setStream("lines", stream)
     builder.setBolt("split", Split()).shuffleGrouping("lines")
