@@ -44,7 +44,7 @@ CORRUPTED = "corrupted"
 
 _AGAIN = {
     "commit": "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what fails; "
-    "if that is the bolt's code, end this process and submit the mended one",
+    "if that is the bolt's code, call query.stop(), mend it and submit again",
     "rollback": "rollback of transaction %d is tried again: %s",
 }
 
