@@ -242,7 +242,9 @@ def test_what_migrate_state_raises_names_it(place: Path, provider: str, keyed: b
         driver.start(topology(One(), keyed=keyed)).send(FIRST)
         with pytest.raises(BoltError, match="hook migrateState, transaction 2: ValueError: no such form") as told:
             driver.start(topology(TwoRaising(), keyed=keyed)).send(FIRST)
-        assert (told.value.hook, told.value.component, told.value.cause) == (
+        cause, _, line = told.value.cause.partition(f" ({__file__}:")
+        assert line.endswith(", in migrateState)")
+        assert (told.value.hook, told.value.component, cause) == (
             "migrateState",
             "count",
             "ValueError: no such form",
