@@ -25,6 +25,9 @@ FORMAT = 1
 ADOPTIONS = ("move", "fork")
 TAKE_TRIES = 10
 
+_NO_MATTER = (".", "format", "lost+found")
+"""How names begin that a folder may hold before it is a checkpoint: left by a crash, or there from the start."""
+
 CODECS = {"msgpack": StandardCodec.name}
 """Former names of codecs in checkpoints."""
 
@@ -234,6 +237,9 @@ def _check_format(folders: Folders) -> None:
         with open(folders.format, encoding="ascii") as file:
             found = json.load(file)["format"]
     except FileNotFoundError:
+        if os.path.exists(folders.format):  # another driver is just making the checkpoint
+            _check_format(folders)
+            return
         if os.path.isdir(folders.log) and os.listdir(folders.log):
             raise CheckpointFormatError(
                 f"{folders.format} is missing, but there is a transaction log beside it: restore the file "
@@ -260,7 +266,7 @@ def _check_format(folders: Folders) -> None:
 def _check_empty(folders: Folders) -> None:
     """Refuse a folder of other things: a mistyped path would otherwise be a new checkpoint, with empty state."""
     try:
-        found = sorted(name for name in os.listdir(folders.location) if not name.startswith((".", "format.")))
+        found = sorted(name for name in os.listdir(folders.location) if not name.startswith(_NO_MATTER))
     except FileNotFoundError:
         return
     except OSError as error:

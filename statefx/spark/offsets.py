@@ -31,6 +31,9 @@ _LISTED = re.compile(r'\{"logOffset":(\d+)\}')
 _SNAPSHOTS = (".snapshot", ".zip")
 """How the names of snapshots end, by Spark's two state stores."""
 
+_SCHEMAS = {"_metadata", "_stateSchema"}
+"""Folders of what Spark writes about its own state before the first batch, and not again if it is there."""
+
 
 _SCHEMA = re.compile(r'"(file:)?(?:[^"\\]|\\.)*/(state/\d+/_stateSchema/)')
 """The path of a schema, up to where it lies in Spark's part; Spark notes it in full, as JSON."""
@@ -114,10 +117,11 @@ def restore(folders: Folders, state: LogState) -> list[int]:
     """Write back the offsets of batches that Spark lost or holds differently; return their ids.
 
     A batch that is not decided and has lost what a source kept for it could never be run again: its offsets are taken
-    away instead, so that Spark plans it anew. Spark's notes of what it has committed are taken away where they were
-    damaged: it runs the last batch again, which is passed over. So are snapshots of Spark's own state that hold
-    nothing: it makes them in passing, after a batch has ended, and can do without. Paths that Spark notes in full
-    (``transformWithState``) are made to point to where this part is now.
+    away instead, so that Spark plans it anew. Other files that hold nothing are taken away where Spark makes them
+    again, and would otherwise not start: its notes of what it has committed (it runs the last batch again, which is
+    passed over), lists of files of batches that are not decided, schemas and snapshots of its own state, and its
+    metadata before the first transaction. Paths that Spark notes in full (``transformWithState``) are made to point to
+    where this part is now.
     """
     mended = []
     undecided = _undecided(state)
@@ -132,15 +136,18 @@ def restore(folders: Folders, state: LogState) -> list[int]:
         _write(_path(folders, source.batch_id), source.offsets)
         mended.append(source.batch_id)
     _drop_if_lost(folders, undecided)
-    commits = os.path.join(folders.spark, "commits")
-    for number in sorted(_numbers(commits), reverse=True):
-        if _size_bytes(os.path.join(commits, str(number))):
-            break
-        _drop(os.path.join(commits, str(number)))
+    _drop_last_if_empty(os.path.join(folders.spark, "commits"))
+    for name in _names(os.path.join(folders.spark, "sources")):
+        _drop_last_if_empty(os.path.join(folders.spark, "sources", name))
     for folder, _, names in os.walk(os.path.join(folders.spark, "state")):
-        for path in (os.path.join(folder, name) for name in names if name.endswith(_SNAPSHOTS)):
-            if not _size_bytes(path):
+        schemas = not _SCHEMAS.isdisjoint(folder.split(os.sep))
+        for name in names:
+            path = os.path.join(folder, name)
+            if not name.startswith(".") and (schemas or name.endswith(_SNAPSHOTS)) and not _size_bytes(path):
                 _drop(path)
+    metadata = os.path.join(folders.spark, "metadata")
+    if wanted(state) is None and os.path.exists(metadata) and not _size_bytes(metadata):
+        _drop(metadata)
     _point_to_schemas(folders)
     return mended
 
@@ -190,6 +197,15 @@ def _drop_if_lost(folders: Folders, batch_id: int) -> None:
     if text.startswith("v") and _lost_list(folders, text) is None:
         return
     _drop(path)
+
+
+def _drop_last_if_empty(folder: str) -> None:
+    """Take away the newest files of one of Spark's logs as long as they hold nothing; older ones were made durable."""
+    numbered = {name: int(name.partition(".")[0]) for name in _names(folder) if name.partition(".")[0].isdecimal()}
+    for name in sorted(numbered, key=numbered.__getitem__, reverse=True):
+        if _size_bytes(os.path.join(folder, name)):
+            break
+        _drop(os.path.join(folder, name))
 
 
 def _drop(path: str) -> None:

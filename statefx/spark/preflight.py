@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.checkpoint import Folders
-from statefx.errors import CheckpointError, ConfigError, TopologyError
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
 from statefx.topology.graph import Topology
 
 _PROBES_PER_EXECUTOR = 2
@@ -63,6 +63,26 @@ def check_stream(frame: DataFrame) -> None:
             f"Spark can't run the streaming input of this topology: {str(error).splitlines()[0]} Do that step in a "
             "bolt instead (a topology's query runs in Spark's output mode `update`)"
         ) from error
+
+
+def check_alone(session: SparkSession, query_id: str | None, location: str) -> None:
+    """Refuse a moved or copied checkpoint whose original runs in this application: Spark would stop it, without a word.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        Nothing was changed.
+    """
+    jvm = session._jvm
+    if query_id is None or jvm is None:
+        return
+    running = session._jsparkSession.sharedState().activeStreamingQueries()
+    if running.containsKey(jvm.java.util.UUID.fromString(query_id)):
+        raise CheckpointMismatchError(
+            f"the checkpoint that {location} was copied from is at work in this Spark application, and Spark runs a "
+            "query once: run the copy in another application, or stop the original first",
+            location=location,
+        )
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from statefx.spark import offsets, part
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import Router, unite
-from statefx.spark.preflight import check_bolts, check_executors, check_settings, check_stream
+from statefx.spark.preflight import check_alone, check_bolts, check_executors, check_settings, check_stream
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import stop_on_sigterm
@@ -132,6 +132,8 @@ class _Run:
         checkpoint.check(found, wanted, self.folders, adopt, shared=shared)
         if self._streaming:
             offsets.check(self.folders, found)
+            if adopt is not None and found.location != self.folders.location:
+                check_alone(self._session, offsets.wanted(found), self.folders.location)
         checkpoint.prepare(self.folders)
         encodings = [reference for each in self._encodings.values() for reference in each.classes.values()]
         check_executors(self._session, self.folders, [self._reference, *encodings])

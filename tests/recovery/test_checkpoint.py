@@ -402,4 +402,5 @@ def test_a_folder_of_other_things_is_no_checkpoint(place: Path, name: str) -> No
         (place / "other" / name).rmdir()
         (place / "other" / ".hidden").touch()
         (place / "other" / "format.left-by-a-crash").touch()
+        (place / "other" / "lost+found").mkdir()
         driver.start(word_count()).send(WORK[0])

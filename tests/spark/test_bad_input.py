@@ -265,6 +265,22 @@ def test_a_copy_beside_the_original(spark, stream, checkpoint):
     shutil.rmtree(copy)
 
 
+def test_a_copy_is_not_run_where_the_original_is_at_work(spark, stream, checkpoint):
+    """Spark would stop the original, and nobody would be told."""
+    copy = checkpoint.with_name("copy")
+    shutil.copytree(checkpoint, copy)
+    original = submit(word_count(stream), spark, checkpoint)
+    try:
+        original.processAllAvailable()
+        for adopt in ("fork", "move"):
+            refused(spark, word_count(stream), copy, CheckpointMismatchError, "is at work .* another app", adopt=adopt)
+        assert original.isActive
+    finally:
+        original.stop()
+    run(word_count(stream), spark, copy, trigger={"availableNow": True}, adopt="fork")
+    shutil.rmtree(copy)
+
+
 def test_the_checkpoint_deleted_and_the_job_run_again(spark, stream, checkpoint):
     shutil.rmtree(checkpoint)
     run(word_count(stream), spark, checkpoint, trigger={"availableNow": True})

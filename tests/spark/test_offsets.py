@@ -67,8 +67,9 @@ def test_a_part_that_was_lost_is_missed_by_its_name(ck: Checkpoint) -> None:
 
 @pytest.mark.parametrize("end", ["prepared", "rolled back", "only planned"])
 @pytest.mark.parametrize("offsets_lost", [True, False])
+@pytest.mark.parametrize("how", ["missing", "empty"])
 def test_a_batch_that_is_not_decided_and_lost_its_files_is_planned_anew(
-    ck: Checkpoint, end: str, offsets_lost: bool
+    ck: Checkpoint, end: str, offsets_lost: bool, how: str
 ) -> None:
     """Spark would fail at every start: "batch 1 doesn't exist"."""
     if end == "only planned":
@@ -78,9 +79,12 @@ def test_a_batch_that_is_not_decided_and_lost_its_files_is_planned_anew(
     if end == "rolled back":
         ck.log.append(RolledBack(2, 0, "the executor was lost"))
     ck.lose("sources/0/1", *(["offsets/1"] if offsets_lost else []))
+    if how == "empty":
+        (ck.spark / "sources" / "0" / "1").touch()
     ck.check()
     assert ck.restore() == []
     assert sorted(path.name for path in (ck.spark / "offsets").iterdir()) == ["0"]
+    assert sorted(path.name for path in (ck.spark / "sources" / "0").iterdir()) == ["0"]
 
 
 def test_a_batch_that_is_not_decided_and_lost_only_its_offsets_is_the_same_again(ck: Checkpoint) -> None:
@@ -135,6 +139,41 @@ def test_what_a_crash_left_empty_is_taken_away(ck: Checkpoint) -> None:
     assert (ck.spark / "offsets" / "1").read_text().startswith("v1")
     assert not (ck.spark / "offsets" / "2").exists()
     assert [path.name for path in (ck.spark / "commits").iterdir()] == ["0"]
+
+
+def test_only_the_newest_lists_are_taken_away_if_they_are_empty(ck: Checkpoint) -> None:
+    """An older one was made durable: that it is empty is no crash's doing, and Spark is to say so."""
+    ck.commit(1)
+    ck.plan(2)
+    folder = ck.spark / "sources" / "0"
+    for name in ("0", "2", "2.compact"):
+        (folder / name).write_text("")
+    ck.check()
+    ck.restore()
+    assert sorted(path.name for path in folder.iterdir()) == ["0", "1"]
+
+
+def test_empty_metadata_is_taken_away_before_the_first_transaction(place: Path) -> None:
+    """Spark would fail at every start; afterwards it is the name of what has been committed, and durable."""
+    fresh = Checkpoint(place)
+    fresh.plan(0)
+    (fresh.spark / "metadata").write_text("")
+    fresh.check()
+    fresh.restore()
+    assert not (fresh.spark / "metadata").exists()
+    assert (fresh.spark / "offsets" / "0").exists()
+
+
+@pytest.mark.parametrize("name", ["state/0/0/_metadata/schema", "state/0/_metadata/v2/0", "state/0/_stateSchema/a/0_x"])
+def test_empty_schemas_of_spark_s_own_state_are_taken_away(ck: Checkpoint, name: str) -> None:
+    """They are written before the first batch, and never again if they are there."""
+    for path, text in ((ck.spark / name, ""), (ck.spark / f"{name}-whole", "v1"), (ck.spark / "state/0/0/1.delta", "")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    ck.restore()
+    assert not (ck.spark / name).exists()
+    assert (ck.spark / f"{name}-whole").exists()
+    assert (ck.spark / "state/0/0/1.delta").exists()
 
 
 def test_empty_snapshots_of_spark_s_own_state_are_taken_away(ck: Checkpoint) -> None:
