@@ -232,6 +232,23 @@ def prepare(folders: Folders) -> None:
         ) from error
 
 
+def check_newest(folders: Folders, generation: int) -> LogState:
+    """Return the log as it is now, unless a newer generation has taken over.
+
+    Raises
+    ------
+    FencedError
+        Names it.
+    """
+    state = read_state(folders.log)
+    if state.generation != generation:
+        raise FencedError(
+            f"generation {state.generation} has taken over the checkpoint in {folders.location}; this is {generation}",
+            generation=state.generation,
+        )
+    return state
+
+
 def _check_format(folders: Folders) -> None:
     try:
         with open(folders.format, encoding="ascii") as file:
@@ -324,23 +341,16 @@ def _check_component(component: str, before: Mapping[str, Any], now: Mapping[str
                 move = f" (topology.state.provider), move the state with statefx.migrate(..., to={wanted!r})"
             what = f"has {key} {wanted!r}, the checkpoint in {location} was written with {was!r}"
             raise refused(what, was, wanted, f"go back to {was!r}{move}")
-    found, wanted = before.get("keys"), now.get("keys")  # checkpoints of earlier releases don't tell
-    if found is not None and wanted is not None and found != wanted and before["parallelism"] > 1:
-        was, becomes = _ways(found), _ways(wanted)
-        what = (
-            f"gets its rows by {becomes}, the checkpoint in {location} was written with {was}, so that keys would go "
-            "to other tasks than those that hold their state"
-        )
-        raise refused(what, found, wanted, f"go back to {was}")
-    others = _other_fields(before.get("fields") or (), now.get("fields") or ()) if before["parallelism"] > 1 else None
-    if others is not None:
-        was, becomes = others
-        what = (
-            f"gets its rows by {becomes}, the checkpoint in {location} was written with {was}, so that keys would go "
-            "to other tasks than those that hold their state"
-        )
-        remedy = f"go back to {was} (a field that was only renamed needs a name that the stream did not have before)"
-        raise refused(what, was, becomes, remedy)
+    if before["parallelism"] > 1:
+        found, wanted = before.get("keys"), now.get("keys")  # checkpoints of earlier releases don't tell
+        if found is not None and wanted is not None and found != wanted:
+            was, becomes = _ways(found), _ways(wanted)
+            raise refused(_rerouted(becomes, location, was), found, wanted, f"go back to {was}")
+        others = _other_fields(before.get("fields") or (), now.get("fields") or ())
+        if others is not None:
+            was, becomes = others
+            renamed = "a field that was only renamed needs a name that the stream did not have before"
+            raise refused(_rerouted(becomes, location, was), was, becomes, f"go back to {was} ({renamed})")
     found, wanted = before["stateVersion"], now["stateVersion"]
     if found > wanted:
         what = f"has stateVersion {wanted}, the checkpoint in {location} was written by a newer version, {found}"
@@ -349,6 +359,13 @@ def _check_component(component: str, before: Mapping[str, Any], now: Mapping[str
         what = f"has stateVersion {wanted}, the checkpoint in {location} was written with {found}"
         remedy = f"declare migrateState(self, version, key, value), which is given values of version {found} and before"
         raise refused(what, found, wanted, remedy)
+
+
+def _rerouted(becomes: str, location: str, was: str) -> str:
+    return (
+        f"gets its rows by {becomes}, the checkpoint in {location} was written with {was}, so that keys would go "
+        "to other tasks than those that hold their state"
+    )
 
 
 def _ways(keys: Iterable[Iterable[str]]) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from statefx.coordinator.checkpoint import Folders
-from statefx.coordinator.log import read_state
-from statefx.errors import FencedError, StateError
+from statefx.coordinator.checkpoint import Folders, check_newest
+from statefx.errors import StateError
 from statefx.protocol.order import Task, task_key
 from statefx.state.store import Namespace, Retention, Snapshot, StateProvider
 
@@ -67,11 +66,6 @@ class Janitor:
         return gone
 
     def _retention(self, name: str) -> Retention:
-        state = read_state(self.folders.log)
-        if state.generation != self.generation:
-            raise FencedError(
-                f"generation {state.generation} has taken over the checkpoint in {self.folders.location}",
-                generation=state.generation,
-            )
+        state = check_newest(self.folders, self.generation)
         kept = tuple(Snapshot(s.version, s.checksum, s.size_bytes) for s in state.snapshots.get(name, ()))
         return Retention(self.generation, state.head(name), kept, self.min_age_secs)

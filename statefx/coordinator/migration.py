@@ -27,6 +27,7 @@ from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.contents import Entries, Sum, sum_of
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.reading import open_task
 from statefx.coordinator.records import Migrated
 from statefx.errors import (
     CheckpointError,
@@ -39,8 +40,7 @@ from statefx.errors import (
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.protocol.transaction import Phase
 from statefx.state.registry import load_provider, name_of, resolve
-from statefx.state.store import Snapshot, StateContext, StateProvider, StateStore
-from statefx.topology.deployment import cache_folder
+from statefx.state.store import StateContext, StateProvider, StateStore
 
 logger = logging.getLogger("statefx")
 
@@ -268,32 +268,15 @@ class Migrator:
         return token, size
 
     def _open_source(self, state: LogState, name: str) -> StateStore:
-        kept = state.snapshots.get(name, ())
         namespace = _namespace(state.lineage, name)
-        context = StateContext(
-            generation=state.generation,
-            version=state.heads[name],
-            folder=self._folder(namespace),
-            cache=cache_folder(),
-            snapshot=Snapshot(kept[-1].version, kept[-1].checksum, kept[-1].size_bytes) if kept else None,
-            read_only=True,
-        )
-        return self.source.newState(namespace, context)
+        return open_task(self.source, self.folders, state, namespace.component, namespace.task)[0]
 
     def _open_target(
         self, state: LogState, namespace: Namespace, version: Version, cache: str, read_only: bool = False
     ) -> StateStore:
-        context = StateContext(
-            generation=state.generation,
-            version=version,
-            folder=self._folder(namespace),
-            cache=cache,
-            read_only=read_only,
-        )
+        folder = os.path.join(self.folders.state, namespace.component, str(namespace.task))
+        context = StateContext(state.generation, version, folder, cache, read_only=read_only)
         return self.target.newState(namespace, context)
-
-    def _folder(self, namespace: Namespace) -> str:
-        return os.path.join(self.folders.state, namespace.component, str(namespace.task))
 
     def _check_newest(self, state: LogState) -> None:
         """End if someone has taken over: what was read may then be of two transactions, or gone."""

@@ -89,7 +89,7 @@ def openState(
         opened: dict[int, KeyValueState] = {}
         try:
             for n in _tasks(known["parallelism"], component, task):
-                store, version = _open(provider, folders, state, component, n)
+                store, version = open_task(provider, folders, state, component, n)
                 opened[n] = KeyValueState(store, reader, version=version, read_only=True, **form)
         except BaseException as error:
             for each in opened.values():
@@ -221,9 +221,10 @@ def _tasks(parallelism: int, component: str, task: int | None) -> range:
     return range(task, task + 1)
 
 
-def _open(
+def open_task(
     provider: StateProvider, folders: Folders, state: LogState, component: str, task: int
 ) -> tuple[StateStore, Version]:
+    """Open the state of one task for reading, at the newest decided version of `state`, and return both."""
     name = task_key(component, task)
     kept = state.snapshots.get(name, ())
     context = StateContext(

@@ -12,12 +12,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.checkpoint import Folders, check_newest
 from statefx.coordinator.coordinator import Coordinator, backoff_secs
 from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.records import BatchInput, StreamInput
 from statefx.errors import AttemptsExhaustedError, CheckpointMismatchError, FencedError, StatefxError, TransactionError
-from statefx.spark import offsets, part
+from statefx.spark import offsets
 from statefx.spark.durable import Durable
 from statefx.spark.engine import SparkEngine
 from statefx.spark.session import clone, rebase
@@ -204,7 +204,7 @@ class StreamFeed:
     def _check_newest(self, cause: Exception | None = None) -> None:
         """Raise FencedError if a newer generation has taken over."""
         try:
-            part.check_newest(self._folders, self._coordinator.log.state.generation)
+            check_newest(self._folders, self._coordinator.log.state.generation)
         except FencedError as fenced:
             raise fenced from cause
         except (StatefxError, OSError):

@@ -14,9 +14,8 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
-from statefx.coordinator.checkpoint import Folders
-from statefx.coordinator.log import read_state
-from statefx.errors import CheckpointError, CheckpointMismatchError, FencedError
+from statefx.coordinator.checkpoint import Folders, check_newest
+from statefx.errors import CheckpointError, CheckpointMismatchError
 
 TAKE_TRIES = 10
 
@@ -94,22 +93,6 @@ def take(folders: Folders, wanted: str | None, generation: int) -> Folders:
     for dead in _parts(own, generation):
         shutil.rmtree(dead.spark, ignore_errors=True)
     return own
-
-
-def check_newest(folders: Folders, generation: int) -> None:
-    """Refuse to go on if a newer generation has taken over.
-
-    Raises
-    ------
-    FencedError
-        Names it.
-    """
-    newest = read_state(folders.log).generation
-    if newest != generation:
-        raise FencedError(
-            f"generation {newest} has taken over the checkpoint in {folders.location}; this is {generation}",
-            generation=newest,
-        )
 
 
 def _move(found: Folders | None, own: Folders, wanted: str | None) -> bool:

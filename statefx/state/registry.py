@@ -7,12 +7,11 @@ resolves names, executors load references.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from statefx.errors import ProviderError
-from statefx.state.references import find
+from statefx.state.references import find, nearest
 from statefx.state.store import StateProvider
 
 GROUP = "statefx.state_providers"
@@ -60,11 +59,9 @@ def resolve(name_or_reference: str) -> str:
     found = claims.get(name_or_reference)
     if found is None:
         known = sorted(claims)
-        near = get_close_matches(name_or_reference, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ProviderError(
-            f"no state provider is called {name_or_reference!r}{hint} (registered: {', '.join(known) or 'none'}; "
-            "or give a reference, 'module:Class')",
+            f"no state provider is called {name_or_reference!r}{nearest(name_or_reference, known)} "
+            f"(registered: {', '.join(known) or 'none'}; or give a reference, 'module:Class')",
             name=name_or_reference,
             known=known,
         )
