@@ -67,8 +67,11 @@ rm -f "$stamp"
 pip_install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }
-# The build backend is kept in .venv: when all packages are there already, pip then needs no network at all.
-if ! { { "$venv/bin/python" -c 'import hatchling, editables' 2>/dev/null || pip_install hatchling editables; } &&
+# What builds packages is kept in .venv: when all packages are there already, pip then needs no network at all.
+# setuptools is for pyspark, which comes as source: before 70.1 (Python 3.11 brings 65) it can make no wheel by itself,
+# and from Python 3.12 on a new environment has none.
+builders='import hatchling, editables, setuptools.command.bdist_wheel'
+if ! { { "$venv/bin/python" -c "$builders" 2>/dev/null || pip_install hatchling editables 'setuptools>=70.1'; } &&
     pip_install --no-build-isolation --editable "$root[$extras]"; }; then
     echo "pip could not install statefx[$extras] into .venv; its message is above." >&2
     exit 1
