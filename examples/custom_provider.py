@@ -12,14 +12,13 @@ Here it is named by where it is, ``custom_provider:SqliteStateProvider``. A dist
 import contextlib
 import sqlite3
 import tempfile
-import uuid
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from statefx import StatefulBolt, TopologyBuilder, openState, submit
 from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, StatePhaseError
-from statefx.state import Capabilities, StateProvider, StateStore
+from statefx.state import Capabilities, Prepared, StateProvider, StateStore
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS heads (space PRIMARY KEY, txid, token);
@@ -63,7 +62,6 @@ class SqliteStateStore(StateStore):
         self.path = path
         self.version = (context.version.txid, context.version.token)
         self.read_only = context.read_only
-        self.token = context.token  # the name of what is prepared first
         self.prepared = None
         self.connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         self.connection.executescript(TABLES)
@@ -87,16 +85,15 @@ class SqliteStateStore(StateStore):
         while self.db() and (row := rows.fetchone()):
             yield row
 
-    def prepare(self, txid, writes):
-        if self.prepared is None or self.prepared[0] != txid:
+    def prepare(self, txid, token, writes):
+        if self.prepared != (txid, token):  # again is as once
             self.check(self.prepared is None and txid > self.version[0], f"prepare({txid})")
-            token, self.token = self.token or uuid.uuid4().hex, ""
             with self.transaction():
                 self.check_head()
                 self.run("INSERT INTO tokens VALUES (:token, :space, :txid, :at)", token=token, txid=txid)
                 self.db().executemany("INSERT INTO prepared VALUES (?, ?, ?)", ((token, *write) for write in writes))
             self.prepared = txid, token
-        return self.prepared[1]
+        return Prepared(token)
 
     def commit(self, txid, token):
         self.check(True, f"commit({txid})")

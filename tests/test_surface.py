@@ -22,7 +22,7 @@ EXPORTS = {
         "submit",
     },
     statefx.state: {
-        "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Retention", "Snapshot",
+        "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "Snapshot",
         "StandardCodec", "StateContext", "StateProvider", "StateStore", "Version", "Write", "load_provider",
         "register_namedtuples", "resolve",
     },

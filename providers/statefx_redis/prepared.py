@@ -103,7 +103,7 @@ class GoneError(Exception):
     """What is prepared is no longer there: it has just been committed, or was deleted."""
 
 
-class Prepared:
+class PreparedChanges:
     """Reads the changes that a token names; what was read is kept, for it never changes.
 
     Parameters

@@ -6,7 +6,6 @@ who sees the mark lays what is prepared over what is committed, and who sees it 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,10 +20,10 @@ from statefx.errors import (
     StatePhaseError,
 )
 from statefx.state.overlay import merge
-from statefx.state.store import Namespace, StateContext, StateStore, Version, Write
+from statefx.state.store import Namespace, Prepared, StateContext, StateStore, Version, Write
 from statefx_redis import scripts
 from statefx_redis.names import Names, lineage_keys
-from statefx_redis.prepared import Entry, GoneError, Prepared, batches
+from statefx_redis.prepared import Entry, GoneError, PreparedChanges, batches
 from statefx_redis.server import Server, UnreachableError
 from statefx_redis.stored import Stored, corrupted, mismatch, parse
 
@@ -59,8 +58,8 @@ class RedisStateStore(StateStore):
         self._version = context.version
         self._deciding: Version | None = None
         self._prepared: Version | None = None
-        self._token = context.token
-        self._overlay: Prepared | None = None
+        self._size_bytes = 0
+        self._overlay: PreparedChanges | None = None
         self._closed = False
         self._check_version(self._look())
 
@@ -145,24 +144,22 @@ class RedisStateStore(StateStore):
 
     # ---- the transaction
 
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        """Send `writes` to a hash of their own; return its token."""
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        """Send `writes` to a hash of their own, named by `token`."""
         self._check_writable("prepare")
-        if self._prepared is not None and self._prepared.txid == txid:
-            return self._prepared.token
-        if self._prepared is not None:
-            raise self._phase(f"prepare({txid}) while {self._prepared.txid} is prepared: commit or roll it back first")
+        version = Version(txid, token)
+        if self._prepared is not None and self._prepared != version:
+            raise self._phase(f"prepare of {version} while {self._prepared} is prepared: commit or roll it back first")
         if txid <= self._version.txid:
             raise self._phase(f"prepare({txid}) at or below the committed txid {self._version.txid}")
-        token, self._token = self._token or uuid.uuid4().hex, ""
-        base = self._version
-        self.prepared_bytes = 0
-        for fields, chunks in batches(writes):
-            entry = Entry(txid, self._context.generation, base.txid, base.token, chunks)
-            self._send(token, entry, fields)
-            self.prepared_bytes += sum(map(len, fields[1::2]))
-        self._prepared = Version(txid, token)
-        return token
+        if self._prepared is None:
+            base, size = self._version, 0
+            for fields, chunks in batches(writes):
+                entry = Entry(txid, self._context.generation, base.txid, base.token, chunks)
+                self._send(token, entry, fields)
+                size += sum(map(len, fields[1::2]))
+            self._prepared, self._size_bytes = version, size
+        return Prepared(token, self._size_bytes)
 
     def _send(self, token: str, entry: Entry, fields: list[str | bytes]) -> None:
         """Send one batch, once more when the namespace is new or the version below has been committed by that."""
@@ -274,7 +271,7 @@ class RedisStateStore(StateStore):
             return self._version  # in the log, though the server has not been told yet, or has forgotten
         return stored.committing or stored.version
 
-    def _overlay_for(self, stored: Stored) -> Prepared | None:
+    def _overlay_for(self, stored: Stored) -> PreparedChanges | None:
         """Return what has to be laid over the data; a read-only store goes on with the server."""
         decided = self._decided(stored)
         if decided not in (self._version, self._deciding):
@@ -284,7 +281,7 @@ class RedisStateStore(StateStore):
         if decided == stored.version:
             self._overlay = None
         elif self._overlay is None or self._overlay.token != decided.token:
-            self._overlay = Prepared(self._server, self._names, decided.token)
+            self._overlay = PreparedChanges(self._server, self._names, decided.token)
         return self._overlay
 
     # ---- errors

@@ -40,7 +40,7 @@ from statefx.errors import (
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.protocol.transaction import Phase
 from statefx.state.registry import load_provider, name_of, resolve
-from statefx.state.store import StateContext, StateProvider, StateStore
+from statefx.state.store import StateContext, StateProvider, StateStore, prepare_as
 
 logger = logging.getLogger("statefx")
 
@@ -261,11 +261,10 @@ class Migrator:
                 "lineages apart",
                 namespace=namespace,
             )
-        token = store.prepare(txid, entries)
-        size = store.prepared_bytes
+        prepared = prepare_as(store, txid, uuid.uuid4().hex, entries)
         if not self.target.capabilities.lazy_commit:
-            store.commit(txid, token)
-        return token, size
+            store.commit(txid, prepared.token)
+        return prepared.token, prepared.size_bytes
 
     def _open_source(self, state: LogState, name: str) -> StateStore:
         namespace = _namespace(state.lineage, name)

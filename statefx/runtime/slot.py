@@ -23,7 +23,7 @@ from statefx.protocol.barrier import FAILED, FENCED, Ack, Barrier, Failure
 from statefx.protocol.order import Order
 from statefx.runtime import wire
 from statefx.runtime.collector import Deliver, TaskCollector, edge_buffer
-from statefx.runtime.task import Prepared, TaskRun
+from statefx.runtime.task import Finished, TaskRun
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Edge
 from statefx.topology.plan import INGEST
@@ -211,11 +211,11 @@ class Slot:
             logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self._order.attempt)
         if member.failure is None:
             member.failure = aligned.failure
-        prepared = member.attempt("finish")
+        finished = member.attempt("finish")
         member.attempt("flush")
         member.collector.close()
         self._send_barriers(member)
-        self._send_ack(member, aligned, prepared if isinstance(prepared, Prepared) else Prepared())
+        self._send_ack(member, aligned, finished if isinstance(finished, Finished) else Finished())
 
     def _send_barriers(self, member: _Member) -> None:
         failed = None if member.failure is None else member.failure.reason
@@ -233,7 +233,7 @@ class Slot:
             address = wire.Address(level, partition, -1, self._plan.index[member.component], member.task)
             self._outbox.send(address, wire.BARRIER, sum(sent.values()), barrier.pack())
 
-    def _send_ack(self, member: _Member, aligned: AlignmentResult, prepared: Prepared) -> None:
+    def _send_ack(self, member: _Member, aligned: AlignmentResult, finished: Finished) -> None:
         ack = Ack(
             self._order.attempt,
             member.component,
@@ -243,9 +243,9 @@ class Slot:
             received=aligned.received,
             emitted={buffer.edge.id: buffer.emitted for buffer in member.collector.buffers},
             failed=member.failure,
-            prepared_bytes=prepared.size_bytes,
-            snapshot=prepared.snapshot,
-            keys=prepared.keys,
+            prepared_bytes=finished.size_bytes,
+            snapshot=finished.snapshot,
+            keys=finished.keys,
         )
         driver = wire.Address(len(self._plan.levels), 0, -1, self._plan.index[member.component], member.task)
         self._outbox.send(driver, wire.ACK, 0, ack.pack())

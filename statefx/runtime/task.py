@@ -52,8 +52,8 @@ _providers: dict[tuple[str, int], StateProvider] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a task's prepare left behind."""
+class Finished:
+    """What a task's finish left behind."""
 
     size_bytes: int = 0
     keys: int = 0
@@ -229,7 +229,7 @@ class TaskRun:
         """Take a bolt and give it its state."""
         self._bolt = take_bolt(self._deployment, self.component, self.task, self._order)
         if isinstance(self._bolt, Stateful):
-            context = self._deployment.state_context(self._order, self.component, self.task, self._token)
+            context = self._deployment.state_context(self._order, self.component, self.task)
             namespace = self._deployment.namespace(self.component, self.task)
             name = f"{self.component}-{self.task}-{self._token}"
 
@@ -266,7 +266,7 @@ class TaskRun:
             for tup in map(new, zip(*columns, strict=True)):
                 execute(tup, collector)
 
-    def finish(self) -> Prepared:
+    def finish(self) -> Finished:
         """End the input: finishBatch, prePrepare, prepareCommit."""
         bolt, state = self._bolt, self._state
         assert bolt is not None
@@ -274,16 +274,16 @@ class TaskRun:
             with self._hook("finishBatch"):
                 bolt.finishBatch(self._collector)
         if not isinstance(bolt, Stateful):
-            return Prepared()
+            return Finished()
         assert state is not None
         assert self._store is not None
         with self._hook("prePrepare"):
             bolt.prePrepare(self.txid)
         try:
-            state.prepareCommit(self.txid)
+            state.prepareCommit(self.txid, token=self._token)
         except CodecError as error:
             raise bolt_error(error, self.component, self.task, "prepareCommit", self.txid) from error
-        return Prepared(self._store.prepared_bytes, state.prepared_keys, self._snapshot())
+        return Finished(state.prepared_bytes, state.prepared_keys, self._snapshot())
 
     def _snapshot(self) -> SnapshotTuple | None:
         if task_key(self.component, self.task) not in self._order.snapshot_due:

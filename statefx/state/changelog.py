@@ -59,11 +59,8 @@ class Changelog:
         """``<checkpointLocation>/state``, two above the namespace's own."""
         return os.path.dirname(os.path.dirname(os.path.abspath(self.folder)))
 
-    def prepare(
-        self, txid: int, generation: int, predecessor: Version, writes: Sequence[Write], token: str = ""
-    ) -> Artefact:
-        """Write what `txid` changes on top of `predecessor`, under `token` or a new one."""
-        version = Version(txid, token or artefacts.new_token())
+    def prepare(self, version: Version, generation: int, predecessor: Version, writes: Sequence[Write]) -> Artefact:
+        """Write what `version` changes on top of `predecessor`."""
         identity = Identity(CHANGELOG, self.namespace, version, generation, predecessor)
         return artefacts.write(self.folder, identity, writes)
 

@@ -14,6 +14,7 @@ from statefx.state import fencing
 from statefx.state.changelog import Changelog
 from statefx.state.store import (
     Capabilities,
+    Prepared,
     Retention,
     Snapshot,
     StateContext,
@@ -61,7 +62,7 @@ class ChangelogStore(StateStore):
         self._version = context.version
         self._committed: dict[bytes, bytes | None] = {}
         self._prepared: Version | None = None
-        self._token = context.token
+        self._size_bytes = 0
         self._closed = False
 
     @property
@@ -95,20 +96,18 @@ class ChangelogStore(StateStore):
             self._check_open("scan")
             yield row
 
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        """Write `writes` to a changelog file of their own; return its token."""
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        """Write `writes` to a changelog file of their own, named by `token`."""
         self._check_writable("prepare")
-        if self._prepared is not None and self._prepared.txid == txid:
-            return self._prepared.token
-        if self._prepared is not None:
-            raise self._phase(f"prepare({txid}) while {self._prepared.txid} is prepared: commit or roll it back first")
+        version = Version(txid, token)
+        if self._prepared is not None and self._prepared != version:
+            raise self._phase(f"prepare of {version} while {self._prepared} is prepared: commit or roll it back first")
         if txid <= self._version.txid:
             raise self._phase(f"prepare({txid}) at or below the committed txid {self._version.txid}")
-        token, self._token = self._token, ""
-        artefact = self._changelog.prepare(txid, self._context.generation, self._version, writes, token)
-        self._prepared = artefact.identity.version
-        self.prepared_bytes = artefact.size_bytes
-        return self._prepared.token
+        if self._prepared is None:
+            artefact = self._changelog.prepare(version, self._context.generation, self._version, writes)
+            self._prepared, self._size_bytes = version, artefact.size_bytes
+        return Prepared(token, self._size_bytes)
 
     def commit(self, txid: int, token: str) -> None:
         """Verify what `token` names and let reads see it; the transaction log is what commits it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from operator import itemgetter
@@ -11,7 +12,7 @@ from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
 from statefx.state.codec import Codec, StandardCodec
 from statefx.state.found import Found
 from statefx.state.overlay import ABSENT, UNKNOWN, Kind, Packed, merge
-from statefx.state.store import EMPTY, StateStore, Version, Write
+from statefx.state.store import EMPTY, StateStore, Version, Write, prepare_as
 from statefx.state.values import SCALARS
 from statefx.state.versions import Migrate, overlay_for
 
@@ -85,6 +86,7 @@ class KeyValueState:
         "_open",
         "_overlay",
         "_phase",
+        "_prepared_bytes",
         "_preparing",
         "_seen",
         "_store",
@@ -114,6 +116,7 @@ class KeyValueState:
         self._writable: dict[Kind, dict[Any, Any]] = {} if read_only else self._overlay.opened
         self._phase = Phase.READ_ONLY if read_only else Phase.OPEN
         self._preparing = EMPTY
+        self._prepared_bytes = 0
         self._unsettled: list[Write] | None = None
         self._doubtful = False
         self._epoch = 0
@@ -140,6 +143,11 @@ class KeyValueState:
     def prepared_keys(self) -> int:
         """How many keys what is prepared changes."""
         return len(self._overlay.prepared if self._unsettled is None else self._unsettled)
+
+    @property
+    def prepared_bytes(self) -> int:
+        """What the store said that the last prepare takes."""
+        return self._prepared_bytes
 
     # ---- reading
 
@@ -273,15 +281,19 @@ class KeyValueState:
 
     # ---- the transaction
 
-    def prepareCommit(self, txid: int) -> str:
+    def prepareCommit(self, txid: int, *, token: str | None = None) -> str:
         """Make this transaction's changes durable and invisible, and return their token.
 
         Called when all tuples of `txid` have been executed. Again with the same `txid`: the same token.
+
+        The runtime gives the `token` that the task attempt's rows carry; otherwise a new one is made.
 
         Raises
         ------
         StatePhaseError
             Another transaction is prepared, or `txid` is not later than the committed one.
+        StateError
+            The store kept them under another token.
         """
         self._require_writable("prepareCommit")
         if self._phase is Phase.PREPARED:
@@ -292,7 +304,8 @@ class KeyValueState:
             raise self._misplaced(f"prepareCommit({txid}) when {self._version.txid} is committed", txid)
         writes = self._overlay.changes()
         writes.sort(key=itemgetter(0))
-        self._preparing = Version(txid, self._store.prepare(txid, writes))
+        prepared = prepare_as(self._store, txid, token or uuid.uuid4().hex, writes)
+        self._preparing, self._prepared_bytes = Version(txid, prepared.token), prepared.size_bytes
         self._phase = Phase.PREPARED
         self._unsettled = writes
         self._open, self._seen, self._writable = {}, {}, {}  # whoever goes on comes by _require_open first

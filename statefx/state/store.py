@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from statefx.errors import StateError
 from statefx.protocol.identity import EMPTY, Namespace, Version
 
 Write = tuple[bytes, bytes | None]
@@ -44,6 +45,22 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a store has prepared.
+
+    Attributes
+    ----------
+    token : str
+        The name under which the store keeps it; the one that it was given.
+    size_bytes : int
+        What it takes, where the store knows; a new snapshot is due by that.
+    """
+
+    token: str
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StateContext:
     """Where and at which version a store is opened.
 
@@ -61,9 +78,6 @@ class StateContext:
         Folder on this machine that caches of this checkpoint may use; may be lost at any time.
     read_only : bool
         The store will be read only; nothing may be written outside private temporary folders.
-    token : str
-        Name for what this store prepares first, chosen by the caller so that rows can carry it before; made up
-        by the store when empty. What is prepared later in the same store gets a name of its own.
     """
 
     generation: int
@@ -72,7 +86,6 @@ class StateContext:
     cache: str
     snapshot: Snapshot | None = None
     read_only: bool = False
-    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +123,25 @@ class StateStore(ABC):
         """Yield committed (key, value) with start <= key < stop, in key order; None is unbounded."""
 
     @abstractmethod
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        """Make `writes` (sorted by key, None deletes) durable and invisible; return their token."""
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        """Make `writes` durable and invisible, under `token`.
+
+        Called when all tuples of `txid` have been executed. Rows that are on their way carry `token` already, and the
+        transaction log will name it: nothing else ever finds what is prepared here.
+
+        Parameters
+        ----------
+        txid : int
+        token : str
+            Given to no other call, except to the same one again: that is as once.
+        writes : sequence of (key, value)
+            Sorted by key; None deletes.
+
+        Raises
+        ------
+        StatePhaseError
+            Something else is prepared in this store, or `txid` is not later than the committed one.
+        """
 
     @abstractmethod
     def commit(self, txid: int, token: str) -> None:
@@ -125,11 +155,31 @@ class StateStore(ABC):
     def close(self) -> None:
         """Release what the store holds; closing again is a no-op."""
 
-    prepared_bytes: int = 0
-
     def snapshot(self) -> Snapshot | None:
         """Write a full image of the committed version; None if this provider needs none."""
         return None
+
+
+def prepare_as(store: StateStore, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+    """Prepare, and refuse a store that keeps what is prepared under another name than it was given.
+
+    Barriers, acks and the transaction log carry the name that was given. A store that made one up would be noticed only
+    after the transaction is in the log, when no store can be opened at it any more.
+
+    Raises
+    ------
+    StateError
+        What comes back is not `token`; nothing may be committed.
+    """
+    prepared = store.prepare(txid, token, writes)
+    if not isinstance(prepared, Prepared) or prepared.token != token:
+        raise StateError(
+            f"{type(store).__name__}.prepare({txid}, {token!r}, ...) returned {prepared!r}: a state provider must "
+            "keep what is prepared under the token that it is given, and return Prepared(token)",
+            txid=txid,
+            token=token,
+        )
+    return prepared
 
 
 class StateProvider(ABC):
@@ -175,6 +225,7 @@ __all__ = [
     "EMPTY",
     "Capabilities",
     "Namespace",
+    "Prepared",
     "Retention",
     "Snapshot",
     "StateContext",
@@ -182,4 +233,5 @@ __all__ = [
     "StateStore",
     "Version",
     "Write",
+    "prepare_as",
 ]

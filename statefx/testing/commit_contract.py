@@ -10,7 +10,7 @@ import pytest
 
 from statefx.errors import StateError
 from statefx.state.store import EMPTY, StateStore, Version
-from statefx.testing.site import Site, after_parts, image, writes
+from statefx.testing.site import Site, after_parts, image, prepare, writes
 from statefx.testing.store_contract import StoreContract
 
 
@@ -23,7 +23,7 @@ class CommitContract(StoreContract):
     def test_what_is_decided_shows_before_it_is_committed(self, site: Site, read_only: bool) -> None:
         """So ``preCommit`` sees what was prepared."""
         version = site.commit(EMPTY, {b"a": b"1", b"b": b"1"})
-        token = site.open(version).prepare(2, writes({b"a": b"2", b"b": None, b"c": b"2"}))
+        token = prepare(site.open(version), 2, writes({b"a": b"2", b"b": None, b"c": b"2"}))
         store = site.open(Version(2, token), read_only=read_only)
         assert image(store) == {b"a": b"2", b"c": b"2"}
         assert store.get([b"c", b"b", b"a"]) == [b"2", None, b"2"]
@@ -32,7 +32,7 @@ class CommitContract(StoreContract):
 
     def test_what_is_decided_is_committed_by_a_store_that_shows_it(self, site: Site) -> None:
         version = site.commit(EMPTY, {b"a": b"1"})
-        decided = Version(2, site.open(version).prepare(2, writes({b"a": b"2"})))
+        decided = Version(2, prepare(site.open(version), 2, writes({b"a": b"2"})))
         reader, store = site.open(decided, read_only=True), site.open(decided)
         for _ in range(2):
             store.commit(*after_parts(decided))
@@ -43,7 +43,7 @@ class CommitContract(StoreContract):
     def test_a_commit_whose_report_was_lost_is_told_again(self, site: Site) -> None:
         """By a store at the version before, which knows nothing of it."""
         version = site.commit(EMPTY, {b"a": b"1", b"b": b"1"})
-        token = site.open(version).prepare(2, writes({b"a": b"2", b"b": None}))
+        token = prepare(site.open(version), 2, writes({b"a": b"2", b"b": None}))
         for _ in range(3):
             store = site.open(version)
             store.commit(2, token)
@@ -77,7 +77,7 @@ class CommitContract(StoreContract):
 
         def committed(txid: int) -> None:
             store = site.open(version)
-            store.commit(txid, store.prepare(txid, writes({b"a": b"lost", b"mine": b"lost"})))
+            store.commit(txid, prepare(store, txid, writes({b"a": b"lost", b"mine": b"lost"})))
 
         for txid in (2, head.txid, head.txid + 1):
             with pytest.raises(StateError):
@@ -97,7 +97,7 @@ class CommitContract(StoreContract):
                 continue
             assert found == [b"1"]
         with pytest.raises(StateError):
-            store.commit(2, store.prepare(2, writes({b"a": b"lost"})))
+            store.commit(2, prepare(store, 2, writes({b"a": b"lost"})))
         assert image(site.open(after)) == {b"a": b"2"}
 
     # ---- what the tests above share, and those of other modules

@@ -13,7 +13,7 @@ from statefx.errors import FencedError, StateCorruptedError
 from statefx.state.store import EMPTY, Retention, Snapshot, StateStore, Version
 from statefx.testing.commit_contract import CommitContract
 from statefx.testing.crashes import crashing, every_crash
-from statefx.testing.site import Site, after_parts, image, writes
+from statefx.testing.site import Site, after_parts, image, prepare, writes
 
 Damage = Callable[[Path, bytes], None]
 
@@ -58,7 +58,7 @@ class DurabilityContract(CommitContract):
     def test_what_was_prepared_survives_its_process(self, site: Site) -> None:
         self._require(site, durable=True)
         version = site.commit(EMPTY, {b"a": b"1"})
-        token = site.open(version).prepare(2, writes({b"a": b"2"}))
+        token = prepare(site.open(version), 2, writes({b"a": b"2"}))
         there = site.elsewhere()
         store = there.open(version)
         assert image(store) == {b"a": b"1"}
@@ -110,7 +110,7 @@ class DurabilityContract(CommitContract):
     def test_a_rolled_back_attempt_never_shows(self, site: Site) -> None:
         first = site.commit(EMPTY, {b"a": b"1"})
         store = site.open(first)
-        dropped = store.prepare(2, writes({b"a": b"dropped", b"b": b"dropped"}))
+        dropped = prepare(store, 2, writes({b"a": b"dropped", b"b": b"dropped"}))
         store.rollback(2, dropped)
         second = site.commit(first, {b"c": b"2"})
         assert image(site.open(second)) == {b"a": b"1", b"c": b"2"}
@@ -123,14 +123,14 @@ class DurabilityContract(CommitContract):
         for at in every_crash():
             store = site.open(version)
             with crashing(at) as point:
-                store.prepare(2, writes({b"a": b"2"}))
+                prepare(store, 2, writes({b"a": b"2"}))
             if point.hit is None:
                 assert at > 4 or site.provider.capabilities.shared, "a durable prepare has durable steps"
                 break
             for machine in (site, site.elsewhere()):
                 again = machine.open(version)
                 assert image(again) == {b"a": b"1"}, point.hit
-                token = again.prepare(2, writes({b"a": b"3"}))
+                token = prepare(again, 2, writes({b"a": b"3"}))
                 again.rollback(2, token)
                 machine.close()
 
@@ -138,7 +138,7 @@ class DurabilityContract(CommitContract):
         self._require(site, durable=True)
         for at in every_crash():
             task = at
-            token = site.open(task=task).prepare(1, writes({b"a": b"1"}))
+            token = prepare(site.open(task=task), 1, writes({b"a": b"1"}))
             with crashing(at) as point:
                 site.open(task=task).commit(1, token)
             for machine in (site, site.elsewhere()):
@@ -222,7 +222,7 @@ class DurabilityContract(CommitContract):
     def test_damage_in_what_is_committed_is_found_before_it_counts(self, site: Site) -> None:
         self._require(site, shared=False, durable=True)
         version = site.commit(EMPTY, {b"a": b"1"})
-        token = site.open(version).prepare(2, writes({b"a": b"2"}))
+        token = prepare(site.open(version), 2, writes({b"a": b"2"}))
         [path] = [each for each in site.checkpoint.rglob("*") if token in each.name]
         _flip_last(path, path.read_bytes())
         store = site.open(version)
@@ -237,7 +237,7 @@ class DurabilityContract(CommitContract):
             pytest.skip("this provider does not fence")
         version = site.commit(EMPTY, {b"a": b"1"})
         zombie = site.open(version, generation=1)
-        token = zombie.prepare(2, writes({b"a": b"zombie"}))
+        token = prepare(zombie, 2, writes({b"a": b"zombie"}))
         site.start(2)
         late = site.open(version, generation=1)
         for store in (zombie, late):
@@ -245,11 +245,11 @@ class DurabilityContract(CommitContract):
                 store.commit(2, token)
         heir = site.open(version, generation=2)
         assert image(heir) == {b"a": b"1"}
-        heir.commit(2, heir.prepare(2, writes({b"a": b"2"})))
+        heir.commit(2, prepare(heir, 2, writes({b"a": b"2"})))
         assert image(heir) == {b"a": b"2"}
 
     def test_a_newer_generation_commits_what_an_older_one_prepared(self, site: Site) -> None:
-        token = site.open(generation=1).prepare(1, writes({b"a": b"1"}))
+        token = prepare(site.open(generation=1), 1, writes({b"a": b"1"}))
         site.start(2)
         site.open(generation=2).commit(1, token)
         assert image(site.open(Version(1, token), generation=2)) == {b"a": b"1"}
@@ -261,7 +261,7 @@ class DurabilityContract(CommitContract):
         site.start(3)
         with pytest.raises(FencedError):
             site.start(2)
-        token = site.open(generation=3).prepare(1, [])
+        token = prepare(site.open(generation=3), 1, [])
         site.open(generation=3).commit(1, token)
 
     def test_a_crash_while_fencing_is_mended_by_fencing_again(self, site: Site) -> None:
@@ -284,7 +284,7 @@ class DurabilityContract(CommitContract):
     def test_a_second_store_of_a_generation_harms_nothing(self, site: Site) -> None:
         version = site.commit(EMPTY, {b"a": b"1"})
         first, second = site.open(version), site.open(version)
-        tokens = [store.prepare(2, writes({b"a": name})) for store, name in ((first, b"2"), (second, b"3"))]
+        tokens = [prepare(store, 2, writes({b"a": name})) for store, name in ((first, b"2"), (second, b"3"))]
         second.rollback(2, tokens[1])
         second.close()
         first.commit(2, tokens[0])
@@ -312,7 +312,7 @@ class DurabilityContract(CommitContract):
     def test_sweep_keeps_every_version_and_what_is_prepared_next(self, site: Site) -> None:
         self._require(site, shared=False)
         head, expected = self._history(site, 3)
-        token = site.open(head).prepare(4, writes({b"next": b"1"}))
+        token = prepare(site.open(head), 4, writes({b"next": b"1"}))
         assert self._sweep(site, head, None) == 0
         store = site.elsewhere().open(head)
         assert image(store) == expected
@@ -321,7 +321,7 @@ class DurabilityContract(CommitContract):
 
     def test_sweep_deletes_attempts_that_were_not_committed(self, site: Site) -> None:
         self._require(site, shared=False)
-        tokens = [site.open().prepare(1, writes({b"a": name})) for name in (b"1", b"2", b"3")]
+        tokens = [prepare(site.open(), 1, writes({b"a": name})) for name in (b"1", b"2", b"3")]
         head = Version(1, tokens[1])
         site.open().commit(*after_parts(head))
         assert self._sweep(site, head, None) == 2
@@ -331,16 +331,16 @@ class DurabilityContract(CommitContract):
     def test_sweep_keeps_what_is_young_or_of_a_newer_generation(self, site: Site) -> None:
         self._require(site, shared=False)
         head = site.commit(EMPTY, {b"a": b"1"})
-        site.open().prepare(1, [])
+        prepare(site.open(), 1, [])
         assert self._sweep(site, head, None, min_age_secs=3600) == 0
-        site.open(generation=2).prepare(1, [])
+        prepare(site.open(generation=2), 1, [])
         assert self._sweep(site, head, None) == 1
         assert len([name for name in site.files() if name.endswith("changelog")]) == 2
 
     def test_sweep_of_an_older_generation_is_refused(self, site: Site) -> None:
         self._require(site, shared=False)
         head = site.commit(EMPTY, {b"a": b"1"})
-        site.open().prepare(1, [])
+        prepare(site.open(), 1, [])
         before = site.files()
         site.start(2)
         with pytest.raises(FencedError):
@@ -354,7 +354,7 @@ class DurabilityContract(CommitContract):
         head = site.commit(EMPTY, {b"a": b"1"})
 
         def retention() -> Retention:
-            site.open().prepare(1, writes({b"a": b"late"}))
+            prepare(site.open(), 1, writes({b"a": b"late"}))
             return Retention(1, head, (), 0)
 
         namespace = site.namespace()

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from statefx.errors import FencedError, StateError, StatePhaseError
 from statefx.state.store import EMPTY, Retention, Snapshot, StateProvider, Version
-from statefx.testing.site import Site, changed, image, writes
+from statefx.testing.site import Site, changed, image, prepare, writes
 
 KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff"])
 VALUES = st.binary(max_size=3)
@@ -88,7 +88,7 @@ class _ProviderMachine(RuleBasedStateMachine):
     @rule()
     def prepare(self) -> None:
         txid = self.head.txid + 1
-        token = self.store.prepare(txid, writes(self.pending))
+        token = prepare(self.store, txid, writes(self.pending))
         self.prepared = Version(txid, token), changed(self.committed, writes(self.pending))
         self.pending = {}
         self.decided = False
@@ -175,7 +175,7 @@ class _ProviderMachine(RuleBasedStateMachine):
     def second_store(self, key: bytes, value: bytes) -> None:
         """Spark runs the task once more; what that one prepares is not what the driver names."""
         other = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
-        token = other.prepare(self.head.txid + 1, [(key, value)])
+        token = prepare(other, self.head.txid + 1, [(key, value)])
         assert self.prepared is None or token != self.prepared[0].token
         other.close()
 
@@ -184,7 +184,7 @@ class _ProviderMachine(RuleBasedStateMachine):
     def new_generation(self, key: bytes) -> None:
         """A driver takes over; the older one's stores can't commit any more."""
         zombie = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
-        token = zombie.prepare(self.head.txid + 1, [(key, b"zombie")])
+        token = prepare(zombie, self.head.txid + 1, [(key, b"zombie")])
         self.generation += 1
         self.site.start(self.generation)
         with pytest.raises(FencedError):

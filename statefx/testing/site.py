@@ -5,16 +5,31 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from statefx.state.keyvalue import KeyValueState
-from statefx.state.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider, StateStore, Version, Write
+from statefx.state.store import (
+    EMPTY,
+    Namespace,
+    Snapshot,
+    StateContext,
+    StateProvider,
+    StateStore,
+    Version,
+    Write,
+    prepare_as,
+)
 
 
 def writes(changes: Mapping[bytes, bytes | None]) -> list[Write]:
     """Return `changes` as `StateStore.prepare` wants them."""
     return sorted(changes.items())
+
+
+def prepare(store: StateStore, txid: int, changes: Sequence[Write]) -> str:
+    """Prepare `changes` under a new token, which is returned, as a task attempt does."""
+    return prepare_as(store, txid, uuid.uuid4().hex, changes).token
 
 
 class Site:
@@ -86,7 +101,7 @@ class Site:
     def commit(self, version: Version, changes: Mapping[bytes, bytes | None], *, component: str = "count") -> Version:
         """Commit `changes` as the transaction after `version`, each phase in a store of its own."""
         store = self.open(version, component=component)
-        after = Version(version.txid + 1, store.prepare(version.txid + 1, writes(changes)))
+        after = Version(version.txid + 1, prepare(store, version.txid + 1, writes(changes)))
         store.close()
         store = self.open(version, component=component)
         store.commit(*after_parts(after))

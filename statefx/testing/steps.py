@@ -13,6 +13,7 @@ from statefx.coordinator.records import Record
 from statefx.protocol.order import task_key
 from statefx.state.store import (
     Namespace,
+    Prepared,
     Retention,
     Snapshot,
     StateContext,
@@ -144,11 +145,9 @@ class _SteppedStore(StateStore):
     def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         return self._inner.scan(start, stop)
 
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         with self._steps.around(f"prepare {self._name} for {txid}"):
-            token = self._inner.prepare(txid, writes)
-        self.prepared_bytes = self._inner.prepared_bytes
-        return token
+            return self._inner.prepare(txid, token, writes)
 
     def commit(self, txid: int, token: str) -> None:
         with self._steps.around(f"commit {self._name} for {txid}"):

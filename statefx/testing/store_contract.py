@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import pytest
 
 from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, StateError, StatePhaseError
 from statefx.state.store import EMPTY, StateProvider, Version
-from statefx.testing.site import Site, image, writes
+from statefx.testing.site import Site, image, prepare, writes
+
+TOKEN = "f" * 32
+"""Chosen by the caller, as every token is."""
 
 HOSTILE = [
     b"",
@@ -101,19 +105,19 @@ class StoreContract:
     def test_what_is_prepared_is_invisible(self, site: Site) -> None:
         version = site.commit(EMPTY, {b"a": b"1"})
         store = site.open(version)
-        store.prepare(2, writes({b"a": b"2", b"b": b"2"}))
+        prepare(store, 2, writes({b"a": b"2", b"b": b"2"}))
         assert image(store) == {b"a": b"1"}
         assert image(site.open(version)) == {b"a": b"1"}
 
     def test_commit_is_visible_to_the_store_that_commits(self, site: Site) -> None:
         store = site.open()
         for txid in range(1, 4):
-            token = store.prepare(txid, writes({b"a": b"%d" % txid, b"b%d" % txid: b"1", b"b%d" % (txid - 1): None}))
+            token = prepare(store, txid, writes({b"a": b"%d" % txid, b"b%d" % txid: b"1", b"b%d" % (txid - 1): None}))
             store.commit(txid, token)
             assert image(store) == {b"a": b"%d" % txid, b"b%d" % txid: b"1"}
 
     def test_commit_from_a_fresh_store(self, site: Site) -> None:
-        token = site.open().prepare(1, writes({b"a": b"1"}))
+        token = prepare(site.open(), 1, writes({b"a": b"1"}))
         store = site.open()
         store.commit(1, token)
         assert image(store) == {b"a": b"1"}
@@ -132,31 +136,59 @@ class StoreContract:
 
     def test_prepare_twice_in_one_store_is_as_once(self, site: Site) -> None:
         store = site.open()
-        token = store.prepare(1, writes({b"a": b"1"}))
-        assert store.prepare(1, writes({b"a": b"1"})) == token
+        first = store.prepare(1, TOKEN, writes({b"a": b"1"}))
+        assert store.prepare(1, TOKEN, writes({b"a": b"1"})) == first
+        store.commit(1, TOKEN)
+        assert image(store) == {b"a": b"1"}
+
+    def test_prepare_under_another_token_while_one_is_prepared_is_refused(self, site: Site) -> None:
+        store = site.open()
+        token = prepare(store, 1, writes({b"a": b"1"}))
+        with pytest.raises(StatePhaseError):
+            prepare(store, 1, writes({b"a": b"2"}))
+        store.commit(1, token)
+        assert image(store) == {b"a": b"1"}
+
+    def test_what_is_prepared_is_named_by_the_token_that_was_given(self, site: Site) -> None:
+        """The rows of the transaction carry it already, and the log will name it."""
+        assert site.open().prepare(1, TOKEN, writes({b"a": b"1"})).token == TOKEN
+        assert image(site.open(Version(1, TOKEN))) == {b"a": b"1"}
+        site.open().commit(1, TOKEN)
+        assert image(site.open(Version(1, TOKEN))) == {b"a": b"1"}
+
+    def test_each_prepare_has_the_token_that_it_was_given(self, site: Site) -> None:
+        store = site.open()
+        dropped, first, second = (uuid.uuid4().hex for _ in range(3))
+        assert store.prepare(1, dropped, writes({b"a": b"dropped"})).token == dropped
+        store.rollback(1, dropped)
+        assert store.prepare(1, first, writes({b"a": b"1"})).token == first
+        store.commit(1, first)
+        assert store.prepare(2, second, writes({b"b": b"2"})).token == second
+        store.commit(2, second)
+        assert image(store) == image(site.open(Version(2, second))) == {b"a": b"1", b"b": b"2"}
 
     def test_prepare_of_the_next_while_one_is_prepared_is_refused(self, site: Site) -> None:
         store = site.open()
-        store.prepare(1, writes({b"a": b"1"}))
+        prepare(store, 1, writes({b"a": b"1"}))
         with pytest.raises(StatePhaseError):
-            store.prepare(2, writes({b"a": b"2"}))
+            prepare(store, 2, writes({b"a": b"2"}))
 
     def test_prepare_at_or_below_the_committed_txid_is_refused(self, site: Site) -> None:
         store = site.open(site.commit(site.commit(EMPTY, {}), {}))
         for txid in (0, 1, 2):
             with pytest.raises(StatePhaseError):
-                store.prepare(txid, [])
+                prepare(store, txid, [])
 
     def test_two_stores_prepare_side_by_side_and_the_one_named_counts(self, site: Site) -> None:
         first, second = site.open(), site.open()
-        tokens = [first.prepare(1, writes({b"a": b"1"})), second.prepare(1, writes({b"b": b"2"}))]
+        tokens = [prepare(first, 1, writes({b"a": b"1"})), prepare(second, 1, writes({b"b": b"2"}))]
         assert tokens[0] != tokens[1]
         first.commit(1, tokens[1])
         assert image(first) == {b"b": b"2"}
         assert image(site.open(Version(1, tokens[1]))) == {b"b": b"2"}
 
     def test_commit_of_another_token_for_a_committed_txid_is_refused(self, site: Site) -> None:
-        tokens = [site.open().prepare(1, writes({b"a": name})) for name in (b"1", b"2")]
+        tokens = [prepare(site.open(), 1, writes({b"a": name})) for name in (b"1", b"2")]
         store = site.open()
         store.commit(1, tokens[0])
         with pytest.raises(StateError):
@@ -178,17 +210,17 @@ class StoreContract:
 
     def test_rollback_twice_is_a_no_op_and_the_txid_can_be_prepared_again(self, site: Site) -> None:
         store = site.open()
-        first = store.prepare(1, writes({b"a": b"1"}))
+        first = prepare(store, 1, writes({b"a": b"1"}))
         store.rollback(1, first)
         store.rollback(1, first)
         assert image(store) == {}
-        second = store.prepare(1, writes({b"b": b"2"}))
+        second = prepare(store, 1, writes({b"b": b"2"}))
         assert second != first
         store.commit(1, second)
         assert image(store) == {b"b": b"2"}
 
     def test_rollback_in_a_fresh_store_names_only_its_token(self, site: Site) -> None:
-        kept, dropped = (site.open().prepare(1, writes({b"a": name})) for name in (b"kept", b"dropped"))
+        kept, dropped = (prepare(site.open(), 1, writes({b"a": name})) for name in (b"kept", b"dropped"))
         store = site.open()
         store.rollback(1, dropped)
         store.rollback(1, "0" * 32)
@@ -197,7 +229,7 @@ class StoreContract:
 
     def test_rollback_never_undoes_a_commit(self, site: Site) -> None:
         store = site.open()
-        token = store.prepare(1, writes({b"a": b"1"}))
+        token = prepare(store, 1, writes({b"a": b"1"}))
         store.commit(1, token)
         with pytest.raises(StatePhaseError):
             store.rollback(1, token)
@@ -207,7 +239,7 @@ class StoreContract:
     def test_what_is_changed_after_prepare_is_not_in_it(self, site: Site) -> None:
         changes = writes({b"a": b"1"})
         store = site.open()
-        token = store.prepare(1, changes)
+        token = prepare(store, 1, changes)
         changes.append((b"b", b"2"))
         store.commit(1, token)
         assert image(store) == {b"a": b"1"}
@@ -223,7 +255,7 @@ class StoreContract:
             lambda: store.get([b"a"]),
             lambda: list(store.scan(None, None)),
             lambda: list(rows),
-            lambda: store.prepare(2, []),
+            lambda: prepare(store, 2, []),
             lambda: store.commit(1, ""),
             lambda: store.rollback(1, ""),
             store.snapshot,
@@ -233,18 +265,18 @@ class StoreContract:
 
     def test_a_read_only_store_refuses_every_change(self, site: Site) -> None:
         version = site.commit(EMPTY, {b"a": b"1"})
-        token = site.open(version).prepare(2, [])
+        token = prepare(site.open(version), 2, [])
         before = site.files()
         store = site.open(version, read_only=True)
         assert image(store) == {b"a": b"1"}
-        for call in (lambda: store.prepare(2, []), lambda: store.commit(2, token), lambda: store.rollback(2, token)):
+        for call in (lambda: prepare(store, 2, []), lambda: store.commit(2, token), lambda: store.rollback(2, token)):
             with pytest.raises(StatePhaseError):
                 call()
         assert site.files() == before
 
     def test_opening_changes_and_deletes_nothing(self, site: Site) -> None:
         version = site.commit(EMPTY, {b"a": b"1"})
-        prepared = site.open(version).prepare(2, writes({b"a": b"2"}))
+        prepared = prepare(site.open(version), 2, writes({b"a": b"2"}))
         before = site.files()
         image(site.open(version))
         assert site.files() == before
@@ -272,7 +304,7 @@ class StoreContract:
             assert image(site.open(version, component=name)) == {b"k": name.encode()}
 
     def test_tasks_are_namespaces(self, site: Site) -> None:
-        tokens = [site.open(task=task).prepare(1, writes({b"k": b"%d" % task})) for task in (0, 1, 10)]
+        tokens = [prepare(site.open(task=task), 1, writes({b"k": b"%d" % task})) for task in (0, 1, 10)]
         for task, token in zip((0, 1, 10), tokens, strict=True):
             store = site.open(task=task)
             store.commit(1, token)

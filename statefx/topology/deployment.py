@@ -69,9 +69,7 @@ class Deployment:
         """Folder of a task's state files."""
         return os.path.join(self.location, "state", component, str(task))
 
-    def state_context(
-        self, order: Order, component: str, task: int, token: str = "", version: Version | None = None
-    ) -> StateContext:
+    def state_context(self, order: Order, component: str, task: int, version: Version | None = None) -> StateContext:
         """Say where the state of a task opens: at `version`, or at the one that `order` names."""
         named = order.snapshots.get(task_key(component, task))
         return StateContext(
@@ -80,7 +78,6 @@ class Deployment:
             folder=self.folder(component, task),
             cache=self.cache or cache_folder(),
             snapshot=None if named is None else Snapshot(named.version, named.checksum, named.size_bytes),
-            token=token,
         )
 
 

@@ -14,7 +14,7 @@ from statefx.coordinator.migration import Migration, Migrator
 from statefx.errors import StateError
 from statefx.protocol.identity import EMPTY
 from statefx.state import Capabilities, load_provider
-from statefx.state.store import Namespace, StateContext, StateStore, Write
+from statefx.state.store import Namespace, Prepared, StateContext, StateStore, Write
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
 from statefx_memory import MemoryStateProvider
@@ -96,8 +96,8 @@ class _Around(StateStore):
     def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         return self.inner.scan(start, stop)
 
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        return self.inner.prepare(txid, writes)
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        return self.inner.prepare(txid, token, writes)
 
     def commit(self, txid: int, token: str) -> None:
         self.inner.commit(txid, token)
@@ -110,19 +110,21 @@ class _Around(StateStore):
 
 
 class _Forgetful(_Around):
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        return super().prepare(txid, writes[:-1])
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        return super().prepare(txid, token, writes[:-1])
 
 
 class _Garbling(_Around):
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        return super().prepare(txid, [(key, value and bytes([value[0] ^ 1]) + value[1:]) for key, value in writes])
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        garbled = [(key, value and bytes([value[0] ^ 1]) + value[1:]) for key, value in writes]
+        return super().prepare(txid, token, garbled)
 
 
 class _Swapping(_Around):
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         values = [value for _, value in writes]
-        return super().prepare(txid, [(key, value) for (key, _), value in zip(writes, values[::-1], strict=True)])
+        swapped = [(key, value) for (key, _), value in zip(writes, values[::-1], strict=True)]
+        return super().prepare(txid, token, swapped)
 
 
 class _Occupied(_Around):
@@ -131,10 +133,10 @@ class _Occupied(_Around):
 
 
 class _Failing(_Around):
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         for _ in writes:
             raise StateError("the disk is full")
-        return super().prepare(txid, writes)
+        return super().prepare(txid, token, writes)
 
 
 class Forgetful(MemoryStateProvider):

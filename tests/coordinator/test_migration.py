@@ -38,7 +38,7 @@ from statefx.state import EMPTY, Namespace, StateContext, artefacts, load_provid
 from statefx.testing import Crash, Limits
 from statefx.testing.crashes import crashing, every_crash
 from statefx.testing.faults import JobFails
-from statefx.testing.site import Site
+from statefx.testing.site import Site, prepare
 from statefx.testing.steps import Steps
 from statefx_memory import MemoryStateProvider
 from statefx_redis import prepared
@@ -299,7 +299,7 @@ def test_a_big_task_is_never_in_memory_as_a_whole(
 
     watch(*((RedisStateStore, "_send") if target == "redis" else (artefacts, "xxh3_64_digest")))
     store = other.open()
-    token = store.prepare(1, Watched(source, count))
+    token = prepare(store, 1, Watched(source, count))
     assert 0 < most < count / 2
     store.commit(1, token)
     assert sum_of(store.scan(None, None)) == sum_of(source.scan(None, None))
@@ -687,7 +687,7 @@ def test_a_zombie_of_the_source_changes_nothing(place: Path, server: RedisServer
         provider = load_provider(REFERENCES["redis"], mover.options["redis"])
         context = StateContext(1, state.heads["count/0"], str(place), str(place))
         zombie = provider.newState(Namespace(state.lineage, "count", 0), context)
-        token = zombie.prepare(3, [(b"x", b"y")])
+        token = prepare(zombie, 3, [(b"x", b"y")])
         moved(mover, "redis", "memory")
         with pytest.raises(FencedError):
             zombie.commit(3, token)

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import struct
+import uuid
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def identity(kind: str = CHANGELOG) -> Identity:
 def chain(changelog: Changelog, length: int, value: bytes = b"v") -> list[Version]:
     versions = [EMPTY]
     for txid in range(1, length + 1):
-        artefact = changelog.prepare(txid, 1, versions[-1], [(b"%d" % txid, value)])
+        artefact = changelog.prepare(Version(txid, uuid.uuid4().hex), 1, versions[-1], [(b"%d" % txid, value)])
         versions.append(artefact.identity.version)
     return versions
 

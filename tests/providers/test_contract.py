@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from statefx.errors import StatePhaseError
-from statefx.state.store import EMPTY, Namespace, StateContext, StateStore, Version, Write
+from statefx.errors import StateError, StatePhaseError
+from statefx.state.store import EMPTY, Namespace, Prepared, StateContext, StateStore, Version, Write
 from statefx.testing.provider_contract import StateProviderContract, state_machine
 from statefx.testing.site import Site
 from statefx_memory import MemoryStateProvider
@@ -28,8 +29,8 @@ class Wrapped(StateStore):
     def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         return self.store.scan(start, stop)
 
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        return self.store.prepare(txid, writes)
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        return self.store.prepare(txid, token, writes)
 
     def commit(self, txid: int, token: str) -> None:
         self.store.commit(txid, token)
@@ -52,8 +53,8 @@ class RefusesSecondCommit(Wrapped):
 
 
 class LosesDeletes(Wrapped):
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        return self.store.prepare(txid, [each for each in writes if each[1] is not None])
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        return self.store.prepare(txid, token, [each for each in writes if each[1] is not None])
 
 
 class ScansOutOfOrder(Wrapped):
@@ -62,10 +63,35 @@ class ScansOutOfOrder(Wrapped):
 
 
 class CommitsAtPrepare(Wrapped):
-    def prepare(self, txid: int, writes: Sequence[Write]) -> str:
-        token = self.store.prepare(txid, writes)
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        prepared = self.store.prepare(txid, token, writes)
         self.store.commit(txid, token)
-        return token
+        return prepared
+
+
+class IgnoresItsToken(Wrapped):
+    """Names what it prepares itself, and says so."""
+
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        return self.store.prepare(txid, uuid.uuid4().hex, writes)
+
+
+class HidesItsToken(Wrapped):
+    """Names what it prepares itself, and does not say so."""
+
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        self.store.prepare(txid, uuid.uuid4().hex, writes)
+        return Prepared(token)
+
+
+class KeepsItsFirstToken(Wrapped):
+    """Answers a second prepare with what the first one was given."""
+
+    token = ""
+
+    def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
+        self.token = self.token or token
+        return self.store.prepare(txid, self.token, writes)
 
 
 class Noted(Wrapped):
@@ -139,6 +165,9 @@ PASSED_OPEN = "test_a_store_that_others_pass_while_it_is_open_is_right_or_refuse
         (LosesDeletes, "test_any_bytes_can_be_deleted", ()),
         (ScansOutOfOrder, "test_any_bytes_are_a_key", ()),
         (CommitsAtPrepare, "test_what_is_prepared_is_invisible", ()),
+        (IgnoresItsToken, "test_what_is_prepared_is_named_by_the_token_that_was_given", ()),
+        (HidesItsToken, "test_what_is_prepared_is_named_by_the_token_that_was_given", ()),
+        (KeepsItsFirstToken, "test_each_prepare_has_the_token_that_it_was_given", ()),
         (HidesWhatIsDecided, "test_what_is_decided_shows_before_it_is_committed", (False,)),
         (HidesWhatIsDecided, "test_what_is_decided_shows_before_it_is_committed", (True,)),
         (RefusesWhatIsCommitted, "test_a_commit_whose_report_was_lost_is_told_again", ()),
@@ -151,18 +180,28 @@ PASSED_OPEN = "test_a_store_that_others_pass_while_it_is_open_is_right_or_refuse
 )
 def test_a_broken_provider_fails(kind: type[Any], test: str, arguments: tuple[Any, ...], tmp_path: Path) -> None:
     site = Site(broken(kind), tmp_path)
-    with pytest.raises((AssertionError, StatePhaseError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, StateError, pytest.fail.Exception)):
         getattr(StateProviderContract(), test)(site, *arguments)
 
 
 @pytest.mark.parametrize(
     "kind",
-    [LosesDeletes, ScansOutOfOrder, CommitsAtPrepare, HidesWhatIsDecided, RefusesWhatIsCommitted, ShowsTheNewest],
+    [
+        LosesDeletes,
+        ScansOutOfOrder,
+        CommitsAtPrepare,
+        IgnoresItsToken,
+        HidesItsToken,
+        KeepsItsFirstToken,
+        HidesWhatIsDecided,
+        RefusesWhatIsCommitted,
+        ShowsTheNewest,
+    ],
 )
 def test_a_broken_provider_fails_in_some_order_of_events(kind: type[Any]) -> None:
     machine = state_machine(lambda: broken(kind))
     quick = settings(max_examples=200, deadline=None, database=None, phases=[Phase.generate], derandomize=True)
-    with pytest.raises((AssertionError, StatePhaseError)):
+    with pytest.raises((AssertionError, StateError)):
         run_state_machine_as_test(machine, settings=quick)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ def changelog(tmp_path: Path) -> Changelog:
 def versions(changelog: Changelog) -> list[Version]:
     versions = [EMPTY]
     for txid in range(1, 4):
-        artefact = changelog.prepare(txid, 1, versions[-1], [(b"a", b"%d" % txid), (b"k%d" % txid, b"")])
+        artefact = changelog.prepare(
+            Version(txid, uuid.uuid4().hex), 1, versions[-1], [(b"a", b"%d" % txid), (b"k%d" % txid, b"")]
+        )
         versions.append(artefact.identity.version)
     return versions
 
@@ -112,7 +115,9 @@ def test_partial_ones_of_all_folders_together_are_bounded(tmp_path: Path) -> Non
     cache = MaterialisationCache(300_000)
     for task in range(5):
         changelog = Changelog(Namespace("lineage", "count", task), str(tmp_path / "state" / "count" / str(task)))
-        artefact = changelog.prepare(1, 1, EMPTY, [(b"%06d" % number, b"v" * 100) for number in range(500)])
+        artefact = changelog.prepare(
+            Version(1, uuid.uuid4().hex), 1, EMPTY, [(b"%06d" % number, b"v" * 100) for number in range(500)]
+        )
         cache.release(cache.lease(changelog, context(changelog, EMPTY)))
         cache.release(cache.lease(changelog, context(changelog, artefact.identity.version)))
     kept = list(cache._newest.values())

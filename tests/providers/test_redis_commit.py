@@ -11,7 +11,7 @@ import pytest
 
 from statefx.errors import FencedError, StateCorruptedError, StateError, StatePhaseError
 from statefx.state.store import EMPTY, Retention, StateStore, Version
-from statefx.testing.site import Site, changed, image, writes
+from statefx.testing.site import Site, changed, image, prepare, writes
 from statefx_redis import RedisStateProvider, prepared, scripts
 from statefx_redis import store as store_module
 from statefx_redis.names import Names
@@ -50,9 +50,9 @@ def keys(site: Site, task: int = 0) -> Names:
 def begin(site: Site, task: int = 0) -> tuple[Version, Version]:
     """Commit `OLD` and prepare `CHANGES`; return both versions."""
     store = site.open(task=task)
-    old = Version(1, store.prepare(1, writes(OLD)))
+    old = Version(1, prepare(store, 1, writes(OLD)))
     store.commit(1, old.token)
-    return old, Version(2, store.prepare(2, writes(CHANGES)))
+    return old, Version(2, prepare(store, 2, writes(CHANGES)))
 
 
 def test_a_crash_at_any_round_trip_leaves_the_old_image_or_the_new(site: Site) -> None:
@@ -61,9 +61,9 @@ def test_a_crash_at_any_round_trip_leaves_the_old_image_or_the_new(site: Site) -
         old, new = None, None
         with Trips(at) as trips:
             store = site.open(task=at)
-            old = Version(1, store.prepare(1, writes(OLD)))
+            old = Version(1, prepare(store, 1, writes(OLD)))
             store.commit(1, old.token)
-            new = Version(2, store.prepare(2, writes(CHANGES)))
+            new = Version(2, prepare(store, 2, writes(CHANGES)))
             store.commit(2, new.token)
         logged = new or old or EMPTY  # a commit follows its record in the log at once
         for _ in range(2):
@@ -73,7 +73,7 @@ def test_a_crash_at_any_round_trip_leaves_the_old_image_or_the_new(site: Site) -
                 store.commit(logged.txid, logged.token)
         seen.add(logged.txid)
         store = site.open(logged, task=at)
-        token = store.prepare(logged.txid + 1, writes({b"next": b"1"}))
+        token = prepare(store, logged.txid + 1, writes({b"next": b"1"}))
         store.commit(logged.txid + 1, token)
         assert image(store)[b"next"] == b"1"
         if not trips.crashed:
@@ -237,7 +237,7 @@ def test_what_the_log_names_can_be_read_before_the_server_is_told(site: Site) ->
 def test_a_commit_that_the_server_lost_is_done_again_by_the_next_prepare(site: Site) -> None:
     _, new = begin(site)
     store = site.open(new)
-    token = store.prepare(3, writes({b"a": b"3"}))
+    token = prepare(store, 3, writes({b"a": b"3"}))
     assert image(site.open(new)) == NEW
     store.commit(3, token)
     assert image(store) == {**NEW, b"a": b"3"}
@@ -250,13 +250,13 @@ def test_a_commit_under_way_is_never_rolled_back(site: Site) -> None:
         site.open(old).rollback(2, new.token)
     other = site.open(old)
     with pytest.raises(StateError):
-        other.prepare(2, writes({b"a": b"late"}))
+        prepare(other, 2, writes({b"a": b"late"}))
     site.open(old).commit(2, new.token)
     assert image(site.open(new)) == NEW
 
 
 def test_a_commit_on_top_of_another_version_than_it_was_prepared_on_is_refused(site: Site) -> None:
-    token = site.open().prepare(2, writes({b"a": b"not of this chain"}))
+    token = prepare(site.open(), 2, writes({b"a": b"not of this chain"}))
     store = site.open(site.commit(EMPTY, OLD))
     with pytest.raises(StateCorruptedError):
         store.commit(2, token)
@@ -281,8 +281,8 @@ def test_who_has_been_replaced_is_told_so_when_the_server_has_gone_on(site: Site
     zombie = site.open()
     site.start(2)
     store = site.open(generation=2)
-    store.commit(1, store.prepare(1, []))
-    store.commit(2, store.prepare(2, []))
+    store.commit(1, prepare(store, 1, []))
+    store.commit(2, prepare(store, 2, []))
     with pytest.raises(FencedError):
         zombie.get([b"a"])
     with pytest.raises(FencedError):
@@ -300,7 +300,7 @@ def test_a_namespace_that_is_new_is_fenced_too(site: Site, moment: int) -> None:
         with Trips(between=lambda passed: passed == moment and site.start(2)):
             if moment == 0:
                 site.start(2)
-            token = zombie.prepare(1, writes({b"a": b"zombie"}))
+            token = prepare(zombie, 1, writes({b"a": b"zombie"}))
     except FencedError:
         pass
     else:
@@ -308,13 +308,13 @@ def test_a_namespace_that_is_new_is_fenced_too(site: Site, moment: int) -> None:
             zombie.commit(1, token)
     heir = site.open(generation=2)
     assert image(heir) == {}
-    heir.commit(1, heir.prepare(1, writes({b"a": b"heir"})))
+    heir.commit(1, prepare(heir, 1, writes({b"a": b"heir"})))
     assert image(heir) == {b"a": b"heir"}
 
 
 def test_a_crash_while_fencing_at_any_round_trip_is_mended_by_fencing_again(site: Site) -> None:
     for task in range(3):
-        site.open(task=task).prepare(1, [])
+        prepare(site.open(task=task), 1, [])
     for at in crashes():
         with Trips(at) as trips:
             site.start(at + 1)
@@ -322,7 +322,7 @@ def test_a_crash_while_fencing_at_any_round_trip_is_mended_by_fencing_again(site
         for task in range(3):
             store = site.open(task=task, generation=at)
             with pytest.raises(FencedError):
-                store.prepare(1, [])
+                prepare(store, 1, [])
         if not trips.crashed:
             break
     assert at > 6
@@ -342,16 +342,16 @@ def sweep(site: Site, head: Version, generation: int = 1, during: Callable[[], o
 def test_sweep_deletes_what_nobody_can_name_any_more(site: Site, server: RedisServer) -> None:
     client = server.client()
     with Trips(8):
-        site.open().prepare(1, writes(CHANGES))  # half of it
-    others = [site.open().prepare(1, writes({b"a": b"1"})) for _ in range(2)]
+        prepare(site.open(), 1, writes(CHANGES))  # half of it
+    others = [prepare(site.open(), 1, writes({b"a": b"1"})) for _ in range(2)]
     rolled_back = site.open()
-    rolled_back.rollback(1, rolled_back.prepare(1, []))
+    rolled_back.rollback(1, prepare(rolled_back, 1, []))
     assert client.hlen(keys(site).tokens) == 4
     assert sweep(site, EMPTY) == 0, "any of them may still be named"
     head = Version(1, others[0])
     site.open().commit(1, others[0])
-    later = site.open(head).prepare(2, writes({b"a": b"2"}))
-    site.open(head, generation=2).prepare(2, [])
+    later = prepare(site.open(head), 2, writes({b"a": b"2"}))
+    prepare(site.open(head, generation=2), 2, [])
     assert sweep(site, head) == 3
     assert sweep(site, head) == 0
     assert client.hlen(keys(site).tokens) == 2
@@ -364,15 +364,15 @@ def test_sweep_deletes_what_nobody_can_name_any_more(site: Site, server: RedisSe
 def test_sweep_lists_before_it_reads_the_log_and_keeps_a_commit_under_way(site: Site) -> None:
     old, new = begin(site)
     stepped(site, old, new)()
-    assert sweep(site, old, during=lambda: site.open(task=1).prepare(1, [])) == 0
+    assert sweep(site, old, during=lambda: prepare(site.open(task=1), 1, [])) == 0
     assert sweep(site, new) == 0
     site.open(old).commit(2, new.token)
     assert image(site.open(new)) == NEW
 
 
 def test_sweep_of_an_older_generation_is_refused(site: Site) -> None:
-    token = site.open().prepare(1, [])
-    site.open().prepare(1, [])
+    token = prepare(site.open(), 1, [])
+    prepare(site.open(), 1, [])
     site.open().commit(1, token)
     with pytest.raises(FencedError):
         sweep(site, Version(1, token), during=lambda: site.start(2))
@@ -380,8 +380,8 @@ def test_sweep_of_an_older_generation_is_refused(site: Site) -> None:
 
 
 def test_sweep_keeps_what_a_newer_generation_prepared(site: Site) -> None:
-    token = site.open().prepare(1, [])
-    site.open(generation=2).prepare(1, [])
+    token = prepare(site.open(), 1, [])
+    prepare(site.open(generation=2), 1, [])
     site.open().commit(1, token)
     assert sweep(site, Version(1, token)) == 0
     assert sweep(site, Version(1, token), generation=2) == 1
@@ -403,7 +403,7 @@ def test_a_commit_of_100_000_keys_never_stops_other_clients_for_long(server: Red
     site = Site(RedisStateProvider({"url": server.url}), tmp_path)
     site.start(1)
     store = site.open()
-    token = store.prepare(1, [(b"%08d" % n, b"value-%d" % n) for n in range(100_000)])
+    token = prepare(store, 1, [(b"%08d" % n, b"value-%d" % n) for n in range(100_000)])
     client: Any = server.client()
     client.config_set("slowlog-log-slower-than", 0)
     client.config_set("slowlog-max-len", 5000)

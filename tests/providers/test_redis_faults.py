@@ -19,7 +19,7 @@ from statefx.errors import (
     StateError,
 )
 from statefx.state.store import EMPTY, Retention, Version
-from statefx.testing.site import Site, image, writes
+from statefx.testing.site import Site, image, prepare, writes
 from statefx_redis import RedisStateProvider, prepared
 from statefx_redis.names import Names
 from statefx_redis.server import DeniedError, UnreachableError
@@ -72,7 +72,7 @@ def test_a_server_that_is_killed_and_restarted_between_any_two_round_trips_is_no
             store = site.open(head)
             if head != EMPTY:
                 assert store.get([b"0", b"x"]) == [b"%d" % head.txid, None]
-            head = Version(txid, store.prepare(txid, writes(changes(txid))))
+            head = Version(txid, prepare(store, txid, writes(changes(txid))))
             store.commit(*(head.txid, head.token))
         assert image(site.open(head)) == changes(txid)
         if trips.passed < at:
@@ -82,7 +82,7 @@ def test_a_server_that_is_killed_and_restarted_between_any_two_round_trips_is_no
 
 def test_a_server_that_stays_down_is_an_error_that_says_where(site: Site, server: RedisServer) -> None:
     store = site.open(site.commit(EMPTY, BEFORE))
-    token = store.prepare(2, writes(changes(2)))
+    token = prepare(store, 2, writes(changes(2)))
     server.kill()
     with pytest.raises(StateError, match=f"127.0.0.1:{server.port}.*can't be reached after 3 tries"):
         store.get([b"a"])
@@ -105,7 +105,7 @@ def test_a_commit_whose_reply_is_lost_has_an_unknown_outcome_and_can_be_repeated
     site = Site(provider(server.url, retries=0), tmp_path)
     site.start(1)
     store = site.open()
-    token = store.prepare(1, writes(changes(1)))
+    token = prepare(store, 1, writes(changes(1)))
 
     def lose(moment: int) -> None:
         if moment == 2 * lost:
@@ -164,7 +164,7 @@ def test_a_server_that_was_emptied_is_found_out(site: Site, server: RedisServer)
         site.open(version)
     for text in ("transaction 1 ", version.token, "transaction 0 ", "backup"):
         assert text in str(caught.value)
-    for call in (lambda: store.get([b"a"]), lambda: list(store.scan(None, None)), lambda: store.prepare(2, [])):
+    for call in (lambda: store.get([b"a"]), lambda: list(store.scan(None, None)), lambda: prepare(store, 2, [])):
         with pytest.raises(StateCorruptedError):
             call()
 
@@ -183,13 +183,13 @@ def test_a_server_that_was_restored_from_an_older_dump_is_found_out(site: Site, 
 
 def test_a_server_restored_from_a_dump_that_holds_what_was_prepared_goes_on(site: Site, server: RedisServer) -> None:
     first = site.commit(EMPTY, BEFORE)
-    token = site.open(first).prepare(2, writes({b"a": None, b"c": b"2"}))
+    token = prepare(site.open(first), 2, writes({b"a": None, b"c": b"2"}))
     dump = server.dump()
     site.open(first).commit(2, token)
     server.restore(dump)
     store = site.open(Version(2, token))
     assert image(store) == {b"b": b"1", b"c": b"2"}
-    store.commit(3, store.prepare(3, writes({b"d": b"3"})))
+    store.commit(3, prepare(store, 3, writes({b"d": b"3"})))
     assert image(store) == {b"b": b"1", b"c": b"2", b"d": b"3"}
 
 
@@ -200,7 +200,7 @@ def test_another_attempt_of_the_same_txid_is_not_the_logs(site: Site) -> None:
     with pytest.raises(StateCorruptedError):
         site.open(Version(2, "0" * 32))
     base = site.open(first)
-    token = base.prepare(2, [])
+    token = prepare(base, 2, [])
     site.commit(first, {b"c": b"other"})
     with pytest.raises(StateCorruptedError):
         site.open(Version(3, token))
@@ -248,7 +248,7 @@ def test_what_someone_did_to_our_keys_is_found_out(tampered: RedisServer, tmp_pa
     site.start(1)
     version = site.commit(EMPTY, BEFORE)
     store = site.open(version)
-    token = site.open(version).prepare(2, writes({b"c": b"2"}))
+    token = prepare(site.open(version), 2, writes({b"c": b"2"}))
     TAMPERS[tamper](tampered.client(), names(site))
     for call in (
         lambda: site.open(version),
@@ -269,7 +269,7 @@ def test_a_prepared_chunk_that_is_gone_is_found_out_before_anything_is_changed(
     site = Site(provider(tampered.url), tmp_path)
     site.start(1)
     version = site.commit(EMPTY, BEFORE)
-    token = site.open(version).prepare(2, writes(changes(2)))
+    token = prepare(site.open(version), 2, writes(changes(2)))
     key, client = names(site).prepared(token), tampered.client()
     if field is None:
         client.delete(key)
@@ -298,10 +298,10 @@ def test_a_key_of_another_type_where_a_new_namespace_begins(tampered: RedisServe
 def test_memory_that_runs_out_fails_the_call_and_changes_nothing(site: Site, server: RedisServer) -> None:
     version = site.commit(EMPTY, BEFORE)
     store = site.open(version)
-    token = store.prepare(2, writes(changes(2)))
+    token = prepare(store, 2, writes(changes(2)))
     server.client().config_set("maxmemory", 1000)
     with pytest.raises(StateError, match=r"out of memory.*raise maxmemory"):
-        site.open(version).prepare(2, writes(changes(2)))
+        prepare(site.open(version), 2, writes(changes(2)))
     with pytest.raises(CommitFailedError, match="out of memory"):
         store.commit(2, token)
     assert image(store) == BEFORE
@@ -313,7 +313,7 @@ def test_memory_that_runs_out_fails_the_call_and_changes_nothing(site: Site, ser
 def test_memory_that_runs_out_in_the_middle_of_a_commit(site: Site, server: RedisServer) -> None:
     version = site.commit(EMPTY, BEFORE)
     store = site.open(version)
-    token = store.prepare(2, writes(changes(2)))
+    token = prepare(store, 2, writes(changes(2)))
     full = lambda moment: moment == 2 and server.client().config_set("maxmemory", 1000)  # noqa: E731
     with pytest.raises(CommitOutcomeUnknownError, match="out of memory"), Trips(between=full):
         store.commit(2, token)
@@ -342,13 +342,13 @@ def test_a_server_that_keeps_nothing_on_disk_is_warned_of(
 def test_a_replica_is_refused_at_start_and_later(site: Site, server: RedisServer, tmp_path: Path) -> None:
     version = site.commit(EMPTY, BEFORE)
     store = site.open(version)
-    token = store.prepare(2, writes(changes(2)))
+    token = prepare(store, 2, writes(changes(2)))
     client = server.client()
     client.replicaof("127.0.0.1", free_port())
     with pytest.raises(ProviderError, match="read-only replica"):
         Site(provider(server.url), tmp_path).start(1)
     with pytest.raises(StateError, match="read-only replica"):
-        site.open(version).prepare(2, [])
+        prepare(site.open(version), 2, [])
     with pytest.raises(CommitFailedError, match="read-only replica"):
         store.commit(2, token)
     client.replicaof("NO", "ONE")
@@ -430,14 +430,14 @@ def test_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         heads = {}
         for task in range(3):
             store = site.open(task=task)
-            heads[task] = Version(1, store.prepare(1, writes(changes(1))))
+            heads[task] = Version(1, prepare(store, 1, writes(changes(1))))
             store.commit(1, heads[task].token)
         site.start(2)
         for task, head in heads.items():
             assert image(site.open(head, task=task, generation=2)) == changes(1)
-            site.open(head, task=task, generation=2).prepare(2, [])
+            prepare(site.open(head, task=task, generation=2), 2, [])
             with pytest.raises(FencedError):
-                site.open(head, task=task).prepare(2, [])
+                prepare(site.open(head, task=task), 2, [])
             after = Version(2, "0" * 32)
             retained = Retention(2, after, (), 0)
             assert site.provider.sweep(site.namespace(task=task), "", lambda retained=retained: retained) == 0

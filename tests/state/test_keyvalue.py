@@ -15,6 +15,7 @@ from statefx.errors import CodecError, StateClosedError, StateCorruptedError, St
 from statefx.state import KeyValueState, StateStore
 from statefx.state.keys import encode_key
 from statefx.state.overlay import ENTRY_BYTES, MAX_KINDS
+from statefx.testing.site import prepare
 
 
 class Observed(StateStore):
@@ -31,8 +32,8 @@ class Observed(StateStore):
     def scan(self, start, stop):
         return self.store.scan(start, stop)
 
-    def prepare(self, txid, writes):
-        return self.store.prepare(txid, writes)
+    def prepare(self, txid, token, writes):
+        return self.store.prepare(txid, token, writes)
 
     def commit(self, txid, token):
         self.store.commit(txid, token)
@@ -430,7 +431,7 @@ def test_changes_are_remembered_whatever_their_size(observed):
 
 def test_a_damaged_value_names_its_key(checkpoint):
     store = checkpoint.store()
-    store.commit(1, store.prepare(1, [(encode_key(("a", 1)), b"\xc1")]))
+    store.commit(1, prepare(store, 1, [(encode_key(("a", 1)), b"\xc1")]))
     state = KeyValueState(store)
     for read in (state.get, lambda key: state.prefetch([key]), lambda key: list(state.items())):
         with pytest.raises(StateCorruptedError, match=r"the value of key \('a', 1\)"):

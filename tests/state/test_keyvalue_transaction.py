@@ -203,7 +203,7 @@ def test_the_sorted_changes_and_nothing_else_are_prepared(checkpoint):
     prepared = []
     store = checkpoint.store(state.version)
     prepare = store.prepare
-    store.prepare = lambda txid, writes: (prepared.extend(writes), prepare(txid, writes))[1]
+    store.prepare = lambda txid, token, writes: (prepared.extend(writes), prepare(txid, token, writes))[1]
     state = KeyValueState(store, version=state.version, **checkpoint.format())
     state.get("a")
     for key in ("d", 1, "c", ("x",), b"x"):

@@ -55,7 +55,7 @@ def transact(provider: StateProvider, place: Place, before: Version, keys: list[
     writes = sorted((key, b"%d" % (int(value or b"0") + 1)) for key, value in zip(keys, values, strict=True))
     writing = time.perf_counter()
     txid = before.txid + 1
-    token = store.prepare(txid, writes)
+    token = store.prepare(txid, uuid.uuid4().hex, writes).token
     store.commit(txid, token)
     store.close()
     wrote = time.perf_counter() - writing + (reading - started)
