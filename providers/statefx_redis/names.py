@@ -28,6 +28,11 @@ class Names:
         """Return the keys of `namespace`."""
         return cls(prefix, f"{quote(namespace.lineage, '')}:{quote(namespace.component, '')}:{namespace.task}")
 
+    def are_of(self, lineage: str) -> bool:
+        """Tell whether they can be names of a task of `lineage`."""
+        of, *task = self.tag.split(":")
+        return of == quote(lineage, "") and len(task) == 2 and task[1].isdecimal()
+
     def _key(self, last: str) -> str:
         return f"{self.prefix}:{{{self.tag}}}:{last}"
 

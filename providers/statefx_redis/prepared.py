@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 
 from statefx.state.store import Version, Write
+from statefx_redis.answers import damaged
 from statefx_redis.names import Names
 from statefx_redis.server import Server
 
@@ -53,13 +54,8 @@ class Entry:
         return Version(self.base_txid, self.base_token)
 
     def to_json(self) -> str:
-        """Return it as the server keeps it."""
+        """Return it as the server keeps it, and its scripts read it."""
         return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Entry:
-        """Read `to_json`."""
-        return cls(**json.loads(text))
 
 
 def chunked(writes: Sequence[Write]) -> Iterator[tuple[bytes, bytes]]:
@@ -143,7 +139,10 @@ class PreparedChanges:
     def _index(self) -> list[bytes]:
         if self._firsts is None:
             [packed] = self._fields([INDEX])
-            self._firsts = list(_unpack(packed))
+            firsts = _unpack(packed)
+            if not _is_texts(firsts):
+                raise damaged(self._key, "its index is not what was written")
+            self._firsts = firsts
         return self._firsts
 
     def _load(self, wanted: set[int]) -> None:
@@ -151,8 +150,10 @@ class PreparedChanges:
         for begin in range(0, len(missing), 16):
             some = missing[begin : begin + 16]
             for at, packed in zip(some, self._fields([str(at) for at in some]), strict=True):
-                gone, put = _unpack(packed)
-                self._chunks[at] = {**dict.fromkeys(gone), **dict(zip(put[::2], put[1::2], strict=True))}
+                changes = _changes(_unpack(packed))
+                if changes is None:
+                    raise damaged(self._key, f"its chunk {at} is not what was written")
+                self._chunks[at] = changes
 
     def _fields(self, fields: list[str]) -> list[bytes]:
         found: list[bytes | None] = self._server.call(self._key, lambda client: client.hmget(self._key, fields))
@@ -167,4 +168,20 @@ def _pack(parts: list[list[bytes]] | list[bytes]) -> bytes:
 
 
 def _unpack(packed: bytes) -> Any:
-    return msgpack.unpackb(packed, raw=True)
+    """Return what `_pack` packed, or None for other bytes."""
+    try:
+        return msgpack.unpackb(packed, raw=True)
+    except (ValueError, msgpack.UnpackException):
+        return None
+
+
+def _changes(chunk: Any) -> dict[bytes, bytes | None] | None:
+    """Return what a chunk changes, or None if it is not one of ours."""
+    if not isinstance(chunk, list) or len(chunk) != 2 or not all(map(_is_texts, chunk)) or len(chunk[1]) % 2:
+        return None
+    gone, put = chunk
+    return {**dict.fromkeys(gone), **dict(zip(put[::2], put[1::2], strict=True))}
+
+
+def _is_texts(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(each, bytes) for each in found)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from statefx.errors import FencedError, ProviderError
 from statefx.state.store import Capabilities, Namespace, Retention, StateContext, StateProvider, StateStore
 from statefx_redis import scripts
+from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
 from statefx_redis.settings import Settings, masked
 
@@ -57,17 +58,19 @@ class RedisStateProvider(StateProvider):
         answer = server.eval(scripts.FENCE, keys, generation)
         _not_fenced(answer, keys[0], generation)
         for tag in answer[1]:
-            names = Names(self._settings.prefix, tag.decode())
+            names = Names(self._settings.prefix, text(tag))
+            if not names.are_of(lineage):
+                raise damaged(keys[1], f"{names.tag!r} is no task of this checkpoint")
             answer = server.eval(scripts.RAISE, [names.meta], generation, lineage)
             _not_fenced(answer, names.meta, generation)
 
     def sweep(self, namespace: Namespace, folder: str, retention: Callable[[], Retention]) -> int:
         """Delete prepared hashes that can't be named any more; their age does not matter, for nobody reads them."""
         server, names = self._server(), Names.of(self._settings.prefix, namespace)
-        listed = [token.decode() for token in server.call(names.tokens, lambda client: client.hkeys(names.tokens))]
+        listed = server.call(names.tokens, lambda client: client.hkeys(names.tokens))
         retained = retention()
         gone = 0
-        for token in listed:
+        for token in map(text, listed):
             if token == retained.head.token:
                 continue
             keys = [names.meta, names.tokens, names.prepared(token)]

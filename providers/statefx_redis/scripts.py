@@ -6,28 +6,88 @@ its first write: types are looked at before, and memory is refused at the first 
 
 from __future__ import annotations
 
-_META = """
-local function meta()
-  local m = redis.call('HMGET', KEYS[1], 'generation', 'txid', 'token', 'count', 'committing_txid',
-                       'committing_token', 'progress', 'lineage')
-  return {generation = tonumber(m[1] or '0'), known = m[1], txid = tonumber(m[2] or '0'), token = m[3] or '',
-          count = tonumber(m[4] or '0'), next_txid = m[5], next_token = m[6], progress = tonumber(m[7] or '0'),
-          raw = m}
+_SOUND = """
+local function damaged(key, what)
+  return {'DAMAGED', key, what}
+end
+local function whole(text)
+  return #text < 16 and string.find(text, '^%d+$') ~= nil
+end
+local function number(key, field)
+  local text = redis.call('HGET', key, field) or '0'
+  if whole(text) then return tonumber(text) end
+  return nil, damaged(key, 'its field ' .. field .. ' holds no number')
 end
 local function foreign(kinds)
   for i, kind in ipairs(kinds) do
     local found = redis.call('TYPE', KEYS[i])['ok']
     if found ~= 'none' and found ~= kind then
-      return {'FOREIGN', KEYS[i], found, kind}
+      return damaged(KEYS[i], 'it is a ' .. found .. ', where statefx keeps a ' .. kind)
     end
   end
 end
 """
+"""Whatever a script reads, it looks at before it reckons with it: a script's own error says nothing of the key."""
 
-_LOOK = """
+_META = f"""{_SOUND}
+local FIELDS = {{'generation', 'txid', 'token', 'count', 'committing_txid', 'committing_token', 'progress', 'lineage'}}
+local PAIRS = {{{{1, 8}}, {{2, 3}}, {{5, 6}}, {{5, 7}}}}
+local function meta()
+  local m = redis.call('HMGET', KEYS[1], unpack(FIELDS))
+  for _, i in ipairs({{1, 2, 4, 5, 7}}) do
+    if m[i] and not whole(m[i]) then
+      return nil, damaged(KEYS[1], 'its field ' .. FIELDS[i] .. ' holds no number')
+    end
+  end
+  local lost = (m[2] or m[4] or m[5]) and not m[1] and 1
+  for _, pair in ipairs(PAIRS) do
+    if m[pair[1]] and not m[pair[2]] then lost = pair[2] end
+    if m[pair[2]] and not m[pair[1]] then lost = pair[1] end
+  end
+  if lost then
+    return nil, damaged(KEYS[1], 'its field ' .. FIELDS[lost] .. ' is gone')
+  end
+  return {{generation = tonumber(m[1] or '0'), known = m[1], txid = tonumber(m[2] or '0'), token = m[3] or '',
+          count = tonumber(m[4] or '0'), next_txid = m[5], next_token = m[6], progress = tonumber(m[7] or '0'),
+          raw = m}}
+end
+"""
+"""What a namespace's meta hash says; fields that are written together, `PAIRS`, must be there together."""
+
+_ENTRY = """
+local function entry_of(key, token)
+  local text = redis.call('HGET', key, token)
+  if not text then return nil end
+  local sound, entry = pcall(cjson.decode, text)
+  sound = sound and type(entry) == 'table' and type(entry.base_token) == 'string'
+  for _, name in ipairs({'txid', 'generation', 'base_txid', 'chunks'}) do
+    sound = sound and type(entry[name]) == 'number' and entry[name] == math.floor(entry[name])
+  end
+  if sound then return entry end
+  return nil, damaged(key, 'its field ' .. token .. ' is not what was written')
+end
+"""
+"""How a token is registered; see `prepared.Entry`."""
+
+_ORDERED = """
+local function ordered(key)
+  local members = redis.call('ZCARD', key)
+  if redis.call('ZCOUNT', key, '0', '0') == members then return members end
+  return nil, damaged(key, 'some of its scores are not 0, so that its order is not that of the keys')
+end
+"""
+
+_LOOK = f"""{_ENTRY}{_ORDERED}
 local function look(token)
-  return {meta().raw, redis.call('HLEN', KEYS[2]), redis.call('ZCARD', KEYS[3]),
-          redis.call('HGET', KEYS[4], token), redis.call('HLEN', KEYS[5])}
+  local m, wrong = meta()
+  if wrong then return wrong end
+  local entry, unsound = entry_of(KEYS[4], token)
+  if unsound then return unsound end
+  local members, unordered = ordered(KEYS[3])
+  if unordered then return unordered end
+  return {{m.raw, redis.call('HLEN', KEYS[2]), members,
+          entry and {{entry.txid, entry.generation, entry.base_txid, entry.base_token, entry.chunks}} or false,
+          redis.call('HLEN', KEYS[5])}}
 end
 """
 
@@ -49,7 +109,7 @@ while #values < #keys and size < most do
   end
 end
 local found = look(ARGV[1])
-found[6], found[7] = keys, values
+if found[1] ~= 'DAMAGED' then found[6], found[7] = keys, values end
 return found
 """
 """As `LOOK`; token, least, most, keys at most, bytes about -> as `LOOK`, with keys and values of the first of them."""
@@ -57,7 +117,9 @@ return found
 PREPARE = f"""{_META}
 local wrong = foreign({{'hash', 'hash', 'hash'}})
 if wrong then return wrong end
-local m, entry = meta(), cjson.decode(ARGV[4])
+local m, unsound = meta()
+if unsound then return unsound end
+local entry = cjson.decode(ARGV[4])
 if entry.generation < m.generation then return {{'FENCED', m.generation}} end
 if m.txid ~= entry.base_txid or m.token ~= entry.base_token or m.next_token then
   return {{'MOVED', m.txid, m.token}}
@@ -72,28 +134,45 @@ return {{'OK'}}
 """
 """meta, tokens, prepared; 'registered' or '', lineage, token, entry, field, chunk, ... -> OK."""
 
-COMMIT = f"""{_META}
+_CHUNK = """
+local function chunk_of(key, field)
+  local sound, changes = pcall(cmsgpack.unpack, redis.call('HGET', key, field) or '')
+  sound = sound and type(changes) == 'table' and type(changes[1]) == 'table' and type(changes[2]) == 'table'
+  sound = sound and #changes[2] % 2 == 0
+  for part = 1, sound and 2 or 0 do
+    for _, text in ipairs(changes[part]) do
+      sound = sound and type(text) == 'string'
+    end
+  end
+  if sound then return changes end
+  return nil, damaged(key, 'its chunk ' .. field .. ' is not what was written')
+end
+"""
+
+COMMIT = f"""{_META}{_ENTRY}{_ORDERED}{_CHUNK}
 local wrong = foreign({{'hash', 'hash', 'zset', 'hash', 'hash'}})
 if wrong then return wrong end
 local data, order, tokens, prepared = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local generation, txid, token = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local m = meta()
+local m, unsound = meta()
+if unsound then return unsound end
 if generation < m.generation then return {{'FENCED', m.generation}} end
 if m.txid == txid and m.token == token then return {{'DONE'}} end
 if txid <= m.txid then return {{'PASSED', m.txid, m.token}} end
-local entry = redis.call('HGET', tokens, token)
+local entry, unregistered = entry_of(tokens, token)
+if unregistered then return unregistered end
 if not entry then return {{'MISSING'}} end
-entry = cjson.decode(entry)
 if entry.txid ~= txid or redis.call('HLEN', prepared) ~= entry.chunks + 1 then return {{'MISSING'}} end
 if m.txid ~= entry.base_txid or m.token ~= entry.base_token then return {{'MOVED', m.txid, m.token}} end
 if m.next_token and m.next_token ~= token then return {{'PASSED', m.next_txid, m.next_token}} end
-local fields, ordered = redis.call('HLEN', data), redis.call('ZCARD', order)
-if fields ~= m.count or ordered ~= m.count then return {{'COUNT', m.count, fields, ordered}} end
+local members, unordered = ordered(order)
+if unordered then return unordered end
+local fields = redis.call('HLEN', data)
+if fields ~= m.count or members ~= m.count then return {{'COUNT', m.count, fields, members}} end
 local progress = m.progress
 if progress < entry.chunks then
-  local chunk = redis.call('HGET', prepared, tostring(progress))
-  local sound, changes = pcall(cmsgpack.unpack, chunk)
-  if not sound then return {{'MISSING'}} end
+  local changes, unread = chunk_of(prepared, tostring(progress))
+  if unread then return unread end
   local gone, put, ranks = changes[1], changes[2], {{}}
   for i = 1, #put, 2 do
     ranks[i], ranks[i + 1] = '0', put[i]
@@ -121,40 +200,46 @@ return {{'DONE'}}
 """
 """keys of a namespace; generation, txid, token -> one more chunk is applied: MORE, or DONE."""
 
-REGISTER = """
-local newest = tonumber(redis.call('HGET', KEYS[1], 'generation') or '0')
-if tonumber(ARGV[1]) < newest then return {'FENCED', newest} end
+_NEWEST = f"""{_SOUND}
+local wrong = foreign({{'hash', 'set'}})
+if wrong then return wrong end
+local newest, unsound = number(KEYS[1], 'generation')
+if unsound then return unsound end
+if tonumber(ARGV[1]) < newest then return {{'FENCED', newest}} end
+"""
+
+REGISTER = f"""{_NEWEST}
 redis.call('SADD', KEYS[2], ARGV[2])
-return {'OK'}
+return {{'OK'}}
 """
 """keys of a lineage; generation, tag -> OK."""
 
-FENCE = """
-local newest = tonumber(redis.call('HGET', KEYS[1], 'generation') or '0')
-if tonumber(ARGV[1]) < newest then return {'FENCED', newest} end
+FENCE = f"""{_NEWEST}
 redis.call('HSET', KEYS[1], 'generation', ARGV[1])
-return {'OK', redis.call('SMEMBERS', KEYS[2])}
+return {{'OK', redis.call('SMEMBERS', KEYS[2])}}
 """
 """keys of a lineage; generation -> OK and the tags of its namespaces."""
 
 RAISE = f"""{_META}
 local wrong = foreign({{'hash'}})
 if wrong then return wrong end
-local m = meta()
+local m, unsound = meta()
+if unsound then return unsound end
 if tonumber(ARGV[1]) < m.generation then return {{'FENCED', m.generation}} end
 redis.call('HSET', KEYS[1], 'generation', ARGV[1], 'lineage', ARGV[2])
 return {{'OK'}}
 """
 """meta; generation, lineage -> OK: the namespace refuses older generations."""
 
-DROP = f"""{_META}
+DROP = f"""{_META}{_ENTRY}
 local wrong = foreign({{'hash', 'hash', 'hash'}})
 if wrong then return wrong end
-local m = meta()
+local m, unsound = meta()
+if unsound then return unsound end
 if tonumber(ARGV[1]) < m.generation then return {{'FENCED', m.generation}} end
-local entry = redis.call('HGET', KEYS[2], ARGV[2])
+local entry, unregistered = entry_of(KEYS[2], ARGV[2])
+if unregistered then return unregistered end
 if not entry then return {{'KEPT'}} end
-entry = cjson.decode(entry)
 if entry.txid > m.txid or entry.generation > tonumber(ARGV[1]) then return {{'KEPT'}} end
 redis.call('UNLINK', KEYS[3])
 redis.call('HDEL', KEYS[2], ARGV[2])

@@ -14,6 +14,7 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from statefx.errors import StateCorruptedError, StateError
+from statefx_redis.answers import sound
 from statefx_redis.settings import Settings
 
 BACKOFF_MAX_SECS = 2.0
@@ -54,8 +55,14 @@ class Server:
         self._cluster: Any = None
 
     def eval(self, script: str, keys: Sequence[str], *arguments: Any) -> Any:
-        """Run a script on the node that has `keys`; one round trip."""
-        return self.call(keys[0], lambda client: client.eval(script, len(keys), *keys, *arguments))
+        """Run a script on the node that has `keys`; one round trip.
+
+        Raises
+        ------
+        StateCorruptedError
+            The script has found what statefx never writes.
+        """
+        return sound(self.call(keys[0], lambda client: client.eval(script, len(keys), *keys, *arguments)))
 
     def call(self, key: str, do: Callable[[Any], _Answer]) -> _Answer:
         """Call `do` with a client of the node that has `key`, again and again while the connection is lost.
@@ -128,32 +135,32 @@ class Server:
 
     def _meaning(self, error: Exception, key: str) -> StateError:
         """Return the error to raise for one of redis-py's; none ever holds the password."""
-        text, server = self._text(error), self.settings.address
-        if isinstance(error, _NEVER) or "NOAUTH" in text or "NOPERM" in text:
+        said, server = self._text(error), self.settings.address
+        if isinstance(error, _NEVER) or "NOAUTH" in said or "NOPERM" in said:
             return DeniedError(
-                f"{server} refuses this user ({text}): check username and password in "
+                f"{server} refuses this user ({said}): check username and password in "
                 "topology.state.provider.config, and the user's permissions",
                 server=server,
             )
-        if "WRONGTYPE" in text:
+        if "WRONGTYPE" in said:
             return StateCorruptedError(
-                f"{server}: {key}, or a key beside it, was overwritten with another type ({text}); restore it from a "
+                f"{server}: {key}, or a key beside it, was overwritten with another type ({said}); restore it from a "
                 "backup, or give the topology a prefix of its own",
                 server=server,
                 missing=False,
             )
-        if isinstance(error, exceptions.ReadOnlyError) or "READONLY" in text:
-            return StateError(f"{server} is a read-only replica ({text}): give the url of the primary", server=server)
-        if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in text:
+        if isinstance(error, exceptions.ReadOnlyError) or "READONLY" in said:
+            return StateError(f"{server} is a read-only replica ({said}): give the url of the primary", server=server)
+        if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in said:
             return StateError(
-                f"{server} is out of memory ({text}): raise maxmemory, or delete what is not needed", server=server
+                f"{server} is out of memory ({said}): raise maxmemory, or delete what is not needed", server=server
             )
-        return StateError(f"{server} answered: {text}", server=server)
+        return StateError(f"{server} answered: {said}", server=server)
 
     def _text(self, error: Exception) -> str:
-        text = f"{type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {error}"
         secret = str.__str__(self.settings.password)
-        return text.replace(secret, "***") if secret else text
+        return said.replace(secret, "***") if secret else said
 
 
 @cache

@@ -22,6 +22,7 @@ from statefx.errors import (
 from statefx.state.overlay import merge
 from statefx.state.store import Namespace, Prepared, StateContext, StateStore, Version, Write
 from statefx_redis import scripts
+from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
 from statefx_redis.prepared import Entry, GoneError, PreparedChanges, batches
 from statefx_redis.server import Server, UnreachableError
@@ -81,6 +82,7 @@ class RedisStateStore(StateStore):
                     changes = overlay.of(keys)
                     return [changes.get(key, value) for key, value in zip(keys, values, strict=True)]
             except GoneError:
+                self._check_gone(stored)
                 continue
             return values
         raise self._restless()
@@ -112,6 +114,7 @@ class RedisStateStore(StateStore):
                 overlay = self._overlay_for(stored)
                 changes = [] if overlay is None else overlay.between(start, stop)
             except GoneError:
+                self._check_gone(stored)
                 continue
             break
         else:
@@ -119,6 +122,12 @@ class RedisStateStore(StateStore):
         for row in merge(changes, self._committed(rows, more, stop, self._decided(stored))):
             self._check_open("scan")
             yield row
+
+    def _check_gone(self, before: Stored) -> None:
+        """Refuse changes that are not there although nothing has been committed meanwhile."""
+        if self._look() == before:
+            decided = self._decided(before)
+            raise damaged(self._names.prepared(decided.token), f"parts of transaction {decided.txid} are gone")
 
     def _committed(
         self, rows: list[tuple[bytes, bytes]], more: bool, stop: bytes | None, version: Version
@@ -139,7 +148,7 @@ class RedisStateStore(StateStore):
         stored = self._parse(answer)
         keys, values = answer[5], answer[6]
         if None in values:
-            raise corrupted(self._namespace, self._names, f"key {keys[values.index(None)]!r} has no value")
+            raise damaged(self._names.data, f"key {keys[values.index(None)]!r} has no value")
         return stored, list(zip(keys, values, strict=False)), len(values) < len(keys) or len(keys) == SCAN_KEYS
 
     # ---- the transaction
@@ -312,11 +321,9 @@ class RedisStateStore(StateStore):
             return
         if word == b"FENCED":
             raise self._fenced(more[0])
-        if word == b"FOREIGN":
-            self._parse(answer)
         if word == b"COUNT":
             self._parse([[None, None, None, more[0], None, None, None, None], more[1], more[2], None, 0])
-        server = Version(int(more[0]), more[1].decode())
+        server = Version(int(more[0]), text(more[1]))
         if word == b"PASSED":
             raise self._phase(f"another version is committed already, {server}")
         assert word == b"MOVED", answer

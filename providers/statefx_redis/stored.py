@@ -8,13 +8,9 @@ from typing import Any
 
 from statefx.errors import StateCorruptedError
 from statefx.state.store import EMPTY, Namespace, Version
+from statefx_redis.answers import REMEDY, sound, text
 from statefx_redis.names import Names
 from statefx_redis.prepared import Entry
-
-REMEDY = (
-    "restore the server from a backup that is as new as the checkpoint, or start again with a new "
-    "checkpointLocation; keep persistence on and maxmemory-policy noeviction"
-)
 
 AHEAD = "open it again; if that does not help, the checkpoint is older than the server: restore the newer one"
 
@@ -53,17 +49,14 @@ class Stored:
 
 
 def parse(answer: Sequence[Any], namespace: Namespace, names: Names) -> Stored:
-    """Read what a script answered.
+    """Read what `scripts.LOOK` answered.
 
     Raises
     ------
     StateCorruptedError
         Fields are missing or too many, or a key is someone else's.
     """
-    if answer[0] == b"FOREIGN":
-        key, found, wanted = (part.decode() for part in answer[1:4])
-        raise corrupted(namespace, names, f"{key} is a {found}, where statefx keeps a {wanted}: someone overwrote it")
-    meta, fields, ordered, entry, chunks = answer[:5]
+    meta, fields, ordered, entry, chunks = sound(answer)[:5]
     txid, token, count, next_txid, next_token = meta[1:6]
     if not fields == ordered == int(count or 0):
         raise corrupted(
@@ -73,13 +66,13 @@ def parse(answer: Sequence[Any], namespace: Namespace, names: Names) -> Stored:
             "some were evicted, deleted or added",
         )
     lineage = meta[7]
-    if lineage is not None and lineage.decode() != namespace.lineage:
-        raise corrupted(namespace, names, f"it is of lineage {lineage.decode()}")
-    found_entry = None if entry is None else Entry.from_json(entry)
+    if lineage is not None and text(lineage) != namespace.lineage:
+        raise corrupted(namespace, names, f"it is of lineage {text(lineage)}")
+    found_entry = None if entry is None else Entry(entry[0], entry[1], entry[2], text(entry[3]), entry[4])
     return Stored(
         generation=int(meta[0] or 0),
-        version=EMPTY if txid is None else Version(int(txid), token.decode()),
-        committing=None if next_token is None else Version(int(next_txid), next_token.decode()),
+        version=EMPTY if txid is None else Version(int(txid), text(token)),
+        committing=None if next_token is None else Version(int(next_txid), text(next_token)),
         entry=found_entry,
         complete=found_entry is not None and chunks == found_entry.chunks + 1,
     )
