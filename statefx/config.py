@@ -14,7 +14,12 @@ from statefx.errors import ConfigError
 PREFIX = "topology."
 INT_MAX = 2**31 - 1
 PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")
+SPARK = "spark."
+ARGUMENTS = {"checkpointlocation": "checkpointLocation", "trigger": "trigger", "batchid": "batchId", "adopt": "adopt"}
+"""Arguments of ``submit``, by their plain names."""
 
+ALIKE = 0.88
+"""How like a setting's name another must be to be taken for it; ``message.timeout`` is still the user's own."""
 
 ENCODING = ("codec", "keyClass", "valueClass", "keySerializerClass", "valueSerializerClass", "components")
 """Options in ``topology.state.provider.config`` that say how keys and values become bytes; providers don't see them."""
@@ -162,8 +167,8 @@ class Config:
         Raises
         ------
         ConfigError
-            A ``topology.*`` key is unknown (``nearest`` has the likely one), or a value is of the wrong type or out of
-            range; the message names key, value and what is allowed.
+            A ``topology.*`` key is unknown, or one that looks like a setting and is none (``nearest`` has the likely
+            one), or a value is of the wrong type or out of range; the message names key, value and what is allowed.
         """
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ConfigError(
@@ -171,18 +176,8 @@ class Config:
                 '{"topology.state.provider": "rocksdb"}'
             )
         given = dict(mapping or {})
-        known = {setting.key: setting for setting in SETTINGS}
         for key in given:
-            if not isinstance(key, str):
-                raise ConfigError(f"the name of a setting is a text, not {key!r}", key=key)
-            if key not in known and key.lower().startswith(PREFIX):
-                nearest = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.0)[0]
-                raise ConfigError(
-                    f"unknown setting {key!r}; the nearest is {nearest!r}. Settings of your own must not begin with "
-                    f"{PREFIX!r}.",
-                    key=key,
-                    nearest=nearest,
-                )
+            _check_name(key)
         values = {
             setting.attribute: _check(setting, given.pop(setting.key)) if setting.key in given else setting.default
             for setting in SETTINGS
@@ -212,6 +207,52 @@ def reference_table() -> str:
         default = setting.implied or f"`{json.dumps(setting.default)}`"
         lines.append(f"| `{setting.key}` | {default} | {setting.allowed} | {setting.doc} |")
     return "\n".join(lines) + "\n"
+
+
+def _check_name(key: Any) -> None:
+    """Refuse the name of a setting that there isn't; what looks like none is the user's own."""
+    if not isinstance(key, str):
+        raise ConfigError(f"the name of a setting is a text, not {key!r}", key=key)
+    known = {setting.key for setting in SETTINGS}
+    if key in known:
+        return
+    lower = key.lower()
+    if lower == PREFIX.rstrip("."):
+        raise ConfigError(
+            f"config has {key!r}; the settings are one flat mapping, with names such as {SETTINGS[0].key!r}", key=key
+        )
+    if lower.startswith(SPARK):
+        raise ConfigError(f"{key!r} is a setting of Spark: give it to SparkSession.builder.config", key=key)
+    if _squashed(key) in ARGUMENTS:
+        argument = ARGUMENTS[_squashed(key)]
+        raise ConfigError(f"config has {key!r}; {argument} is an argument of submit", key=key, nearest=argument)
+    if key in ENCODING:
+        raise ConfigError(
+            f"config has {key!r}, an option of the encoding: put it into topology.state.provider.config", key=key
+        )
+    nearest = _nearest(key)
+    if nearest is not None:
+        raise ConfigError(
+            f"unknown setting {key!r}; the nearest is {nearest!r}. Settings of your own must not begin with "
+            f"{PREFIX!r}, nor be named like one of statefx.",
+            key=key,
+            nearest=nearest,
+        )
+
+
+def _nearest(key: str) -> str | None:
+    """Return the setting that `key` was likely meant to be, or None if it is the user's own."""
+    first, dot, _ = key.lower().partition(".")
+    known = [setting.key for setting in SETTINGS]
+    if dot and difflib.SequenceMatcher(None, first, PREFIX.rstrip(".")).ratio() >= ALIKE:
+        return difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.0)[0]
+    plain = {_squashed(name): name for name in known} | {_squashed(name.removeprefix(PREFIX)): name for name in known}
+    near = difflib.get_close_matches(_squashed(key), plain, n=1, cutoff=ALIKE)
+    return plain[near[0]] if near else None
+
+
+def _squashed(name: str) -> str:
+    return re.sub(r"[._\s-]", "", name).lower()
 
 
 def _check(setting: Setting, value: Any) -> Any:

@@ -78,6 +78,48 @@ def test_an_unknown_setting_names_the_nearest(key, nearest):
     assert (caught.value.key, caught.value.nearest) == (key, nearest)
 
 
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("state.provider", "topology.state.provider"),
+        ("state_provider", "topology.state.provider"),
+        ("topolgy.state.provider", "topology.state.provider"),
+        ("topologyStateProvider", "topology.state.provider"),
+        ("state.provider.config", "topology.state.provider.config"),
+        ("transaction.timeout.secs", "topology.transaction.timeout.secs"),
+        ("toplogy.workers", "topology.acker.executors"),
+    ],
+)
+def test_a_name_like_a_setting_is_not_taken_for_the_users_own(key, nearest):
+    with pytest.raises(ConfigError, match=f"unknown setting '{key}'; the nearest is '{nearest}'") as caught:
+        Config.parse({key: 1}, "words")
+    assert (caught.value.key, caught.value.nearest) == (key, nearest)
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("topology", r"the settings are one flat mapping, with names such as 'topology\.state\.provider'"),
+        ("spark.sql.shuffle.partitions", r"a setting of Spark: give it to SparkSession\.builder\.config"),
+        ("checkpointLocation", "checkpointLocation is an argument of submit"),
+        ("checkpoint_location", "checkpointLocation is an argument of submit"),
+        ("trigger", "trigger is an argument of submit"),
+        ("codec", r"an option of the encoding: put it into topology\.state\.provider\.config"),
+    ],
+)
+def test_what_belongs_elsewhere_says_where(key, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        Config.parse({key: 1}, "words")
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    "key", ["feed.url", "provider.name", "storage.provider", "message.timeout", "topologies", "triggers", "state"]
+)
+def test_other_names_are_the_users_own(key):
+    assert Config.parse({key: 1}, "words").user == {key: 1}
+
+
 WHOLE = "must be a whole number from"
 SECONDS = "must be a number of seconds, more than 0"
 

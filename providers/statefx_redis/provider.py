@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.errors import FencedError, ProviderError
@@ -11,7 +11,7 @@ from statefx.state.store import Capabilities, Namespace, Retention, StateContext
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
-from statefx_redis.settings import Settings, masked
+from statefx_redis.settings import OPTIONS, Settings, masked
 
 if TYPE_CHECKING:
     from statefx_redis.server import Server
@@ -38,6 +38,8 @@ class RedisStateProvider(StateProvider):
     capabilities: ClassVar[Capabilities] = Capabilities(
         durable=True, shared=True, lazy_commit=False, fences_writers=True
     )
+
+    option_names: ClassVar[Collection[str]] = OPTIONS
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(masked(options))

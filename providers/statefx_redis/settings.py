@@ -91,10 +91,10 @@ class Settings:
     def of(cls, options: Mapping[str, Any]) -> Settings:
         """Return the settings that `options` name; ConfigError says what is wrong with them."""
         for name in options:
-            if name not in _OPTIONS:
-                nearest = difflib.get_close_matches(str(name), _OPTIONS, 1, 0.0)[0]
-                raise _refused(name, f"is unknown; did you mean {nearest!r}? Known: {', '.join(sorted(_OPTIONS))}")
-            _OPTIONS[name](name, options[name])
+            if name not in OPTIONS:
+                nearest = difflib.get_close_matches(str(name), OPTIONS, 1, 0.0)[0]
+                raise _refused(name, f"is unknown; did you mean {nearest!r}? Known: {', '.join(sorted(OPTIONS))}")
+            OPTIONS[name](name, options[name])
         if "jedisPoolConfig" in options and "url" in options:
             raise _refused("jedisPoolConfig", "and url both say where the server is: give one")
         found = cls()
@@ -219,7 +219,7 @@ def _seconds(most: float) -> _Check:
     return check
 
 
-_OPTIONS: dict[str, _Check] = {
+OPTIONS: dict[str, _Check] = {
     "url": _text,
     "username": _text,
     "password": _text,

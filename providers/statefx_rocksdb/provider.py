@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from statefx.errors import ProviderError
 from statefx.state.changelog import Changelog
@@ -27,6 +28,8 @@ class RocksDbStateProvider(ChangelogProvider):
     ProviderError
         The extra is not installed.
     """
+
+    option_names: ClassVar[Collection[str]] = frozenset(field.name for field in fields(Settings))
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)

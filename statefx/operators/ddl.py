@@ -42,6 +42,23 @@ DECIMALS = ("decimal", "dec", "numeric")
 TEXTS = ("varchar", "char", "character")
 NESTED = ("array", "map", "struct")
 NAMES = (*ATOMIC, *DECIMALS, *TEXTS, *NESTED)
+MEANT: dict[str, str] = {
+    **dict.fromkeys(("str", "text", "object", "utf8", "large_string"), "string"),
+    "bool": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    **dict.fromkeys(("int64", "number"), "long"),
+    "float32": "float",
+    "float64": "double",
+    **dict.fromkeys(("bytes", "bytearray", "blob", "varbinary"), "binary"),
+    **dict.fromkeys(("datetime", "datetime64", "timestamptz"), "timestamp"),
+    **dict.fromkeys(("date32", "date64"), "date"),
+    **dict.fromkeys(("list", "tuple", "set", "sequence"), "array"),
+    **dict.fromkeys(("dict", "mapping"), "map"),
+    **dict.fromkeys(("record", "row", "namedtuple", "dataclass"), "struct"),
+}
+"""What Python, Arrow, pandas and databases call a type, and what Spark calls it."""
 
 
 def parse_ddl(text: str) -> pa.Schema:
@@ -157,7 +174,7 @@ class _Reader:
         if self.kind != "name":
             raise self.error(f"expected a type{where}, found {self.found()}")
         if name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
+            near = MEANT.get(name) or difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
             raise self.error(f"{self.word!r} is not a type that statefx knows; the nearest is {near!r}")
         self.advance()
         if name in DECIMALS:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, MappingProxyType
 from typing import Generic
 
 CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -40,6 +40,26 @@ STORM: Mapping[str, str] = MappingProxyType(
 )
 """Storm's Java names, lower case, with ours."""
 
+TIMERS = "statefx has no timers: keep due times as keys of the state, and look for them in execute or finishBatch"
+
+FOREIGN: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("process", "processelement", "processelement1", "processelement2", "handleinputrows"), "execute")
+    | dict.fromkeys(("transform", "flatmap", "executetuple", "processtuple", "onmessage", "onnext"), "execute")
+    | dict.fromkeys(("processbatch", "foreachbatch", "onbatch"), "executeBatch")
+    | dict.fromkeys(("init", "setup", "initialize", "startbundle"), "open")
+    | dict.fromkeys(("initializestate", "handleinitialstate", "restorestate"), "initState")
+    | dict.fromkeys(("finish", "flush", "finishbundle", "endbatch", "onbatchend"), "finishBatch")
+    | dict.fromkeys(("snapshotstate", "preparesnapshotprebarrier"), "prePrepare")
+    | dict.fromkeys(("notifycheckpointcomplete", "aftercommit", "oncommit"), "preCommit")
+    | dict.fromkeys(("notifycheckpointaborted", "afterrollback", "onrollback"), "preRollback")
+    | dict.fromkeys(("teardown", "dispose", "shutdown"), "close")
+    | dict.fromkeys(("ontimer", "onprocessingtime", "oneventtime", "handleexpiredtimer", "punctuate"), TIMERS)
+)
+"""Hooks of Flink, Beam, Kafka Streams, PySpark's StatefulProcessor and others, lower case, with ours.
+
+They are words that a helper may bear too, so a method that the class's own code calls is left alone.
+"""
+
 # Shorter hooks have too many neighbours that are words of their own ("executed", "opens").
 TYPO_LENGTH_MIN = 9
 
@@ -57,23 +77,26 @@ def check_hooks(cls: type) -> None:
     Raises
     ------
     TypeError
-        A name that is nearly a hook's, a hook of another kind of bolt, other arguments than the hook is called
-        with, or a generator or coroutine, whose body would never run.
+        A name that is nearly a hook's or that of another system's hook, a hook of another kind of bolt, other arguments
+        than the hook is called with, or a generator or coroutine, whose body would never run.
     """
     for owner in _foreign(cls):
         for name, value in vars(owner).items():
             if name.startswith("_"):
                 continue
+            function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
             if name not in HOOKS:
                 _check_near_miss(cls, name)
+                if inspect.isfunction(function):
+                    _check_foreign(cls, name)
                 continue
             if not any(name in vars(own) for own in _own(cls)):
                 raise TypeError(
                     f"{cls.__name__}.{name} would never be called: {name} is a hook of {OWNERS[name]}. "
                     f"Derive {cls.__name__} from {OWNERS[name]}, or give the method another name."
                 )
-            if inspect.isfunction(value) and name in CALLED:
-                _check_signature(cls, name, value)
+            if inspect.isfunction(function) and name in CALLED:
+                _check_signature(cls, name, function, bound=not isinstance(value, staticmethod))
 
 
 def _own(cls: type) -> Iterator[type]:
@@ -99,6 +122,37 @@ def _check_near_miss(cls: type, name: str) -> None:
         )
 
 
+def _check_foreign(cls: type, name: str) -> None:
+    """Refuse the name of another system's hook, unless the class's own code calls it."""
+    hook = FOREIGN.get(name.replace("_", "").lower())
+    if hook is None or any(name in _names_in(code) for code in _codes(cls)):
+        return
+    told = hook
+    if hook in HOOKS:
+        owner = f" of {OWNERS[hook]}" if hook in OWNERS else ""
+        told = f"the hook is {hook}{owner}. Rename {name} to {hook}"
+    raise TypeError(
+        f"{cls.__name__}.{name} would never be called: {told}; if it is a helper of your own, call it from a hook, or "
+        "give it a name that is not mistaken for one."
+    )
+
+
+def _codes(cls: type) -> Iterator[CodeType]:
+    """Yield the code of every method that users wrote."""
+    for owner in _foreign(cls):
+        for value in vars(owner).values():
+            inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            code = getattr(inspect.unwrap(inner) if callable(inner) else inner, "__code__", None)
+            if isinstance(code, CodeType):
+                yield code
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the attributes and globals that a piece of code uses, with those of functions within it."""
+    within = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
+    return set(code.co_names).union(*within)
+
+
 def _alike(plain: str, hook: str) -> bool:
     return plain == hook or (len(hook) >= TYPO_LENGTH_MIN and _one_edit_apart(plain, hook))
 
@@ -113,12 +167,15 @@ def _one_edit_apart(left: str, right: str) -> bool:
     return left[1:] == right or left == right[1:] or left[1:] == right[1:] or swapped
 
 
-def _check_signature(cls: type, name: str, function: object) -> None:
+def _check_signature(cls: type, name: str, function: Callable[..., object], *, bound: bool) -> None:
     arguments = CALLED[name]
     expected = f"def {name}({', '.join(('self', *arguments))})"
-    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+    if any(never_runs(function) for never_runs in _NEVER_RUN):  # one that a decorator runs to its end is fine
         raise TypeError(f"{cls.__name__}.{name} would never run: it is a generator or a coroutine. Write {expected}.")
     try:
-        inspect.signature(function).bind(None, *arguments)  # type: ignore[arg-type]
+        inspect.signature(function).bind(*([None] if bound else []), *arguments)
     except TypeError as error:
         raise TypeError(f"{cls.__name__}.{name} can't be called as the hook is ({error}). Write {expected}.") from None
+
+
+_NEVER_RUN = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)

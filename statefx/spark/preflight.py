@@ -7,41 +7,18 @@ import os
 import platform
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.checkpoint import Folders
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
-from statefx.topology.graph import Topology
 
 _PROBES_PER_EXECUTOR = 2
-
-
-def check_bolts(topology: Topology) -> None:
-    """Refuse bolts that can't be sent to executors.
-
-    Raises
-    ------
-    TopologyError
-        Names the bolt and the remedy.
-    """
-    for component in topology.components:
-        if component.bolt is None:
-            continue
-        try:
-            cloudpickle.dumps(component.bolt)  # type: ignore[no-untyped-call]  # pyspark leaves it so
-        except Exception as error:
-            raise TopologyError(
-                f"bolt {component.id!r} can't be sent to the executors ({type(error).__name__}: {error}): make "
-                "connections, locks and files in open(), not in __init__",
-                component=component.id,
-            ) from error
 
 
 def check_stream(frame: DataFrame) -> None:
@@ -83,25 +60,6 @@ def check_alone(session: SparkSession, query_id: str | None, location: str) -> N
             "query once: run the copy in another application, or stop the original first",
             location=location,
         )
-
-
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings of the user's own that can't be sent to executors; bolts see them in ``context.config``.
-
-    Raises
-    ------
-    ConfigError
-        Names the key.
-    """
-    for key, value in settings.items():
-        try:
-            cloudpickle.dumps(value)  # type: ignore[no-untyped-call]  # pyspark leaves it so
-        except Exception as error:
-            raise ConfigError(
-                f"setting {key!r} can't be sent to the executors ({type(error).__name__}: {error}): give plain data, "
-                "which pickle can take",
-                key=key,
-            ) from error
 
 
 def check_executors(session: SparkSession, folders: Folders, references: Iterable[str]) -> None:

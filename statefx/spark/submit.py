@@ -17,21 +17,23 @@ from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.log import TransactionLog
-from statefx.errors import ConfigError, TopologyError
+from statefx.errors import ConfigError
 from statefx.spark import offsets, part
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import Router, unite
-from statefx.spark.preflight import check_alone, check_bolts, check_executors, check_settings, check_stream
+from statefx.spark.pickling import dumps
+from statefx.spark.preflight import check_alone, check_executors, check_stream
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import stop_on_sigterm
 from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
-from statefx.topology.checks import check_config, encodings_of
+from statefx.topology.checks import encodings_of
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
+from statefx.topology.submission import check_beside, check_sendable, checked
 
 logger = logging.getLogger("statefx")
 
@@ -79,15 +81,11 @@ def submit(
         The checkpoint location can't be used for this topology; nothing was changed.
     """
     session = check_session(spark)
-    if not isinstance(topology, Topology):
-        raise TopologyError(f"submit needs a Topology, got {type(topology).__name__}: call builder.createTopology()")
-    settings = Config.parse(config, topology.name)
+    settings = checked(topology, config, "submit")
     streaming = any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
-    check_config(topology, settings)
     _check_inputs(streaming, trigger, batchId)
     arguments = check_trigger(trigger, settings.state_checkpoint_interval_ms) if streaming else {}
-    check_bolts(topology)
-    check_settings(settings.mapping())
+    check_sendable(topology, settings.mapping(), dumps)
     run = _Run(session, topology, settings, Folders(checkpoint.local_path(checkpointLocation)), streaming)
     log = run.take(adopt)
     coordinator, engine = run.assemble(log)
@@ -115,6 +113,7 @@ class _Run:
         self._streaming = streaming
         self._reference = resolve(settings.state_provider)
         self._provider = load_provider(self._reference, settings.state_provider_config)
+        check_beside(settings, self._provider)
         self._encodings = encodings_of(topology, settings)
         self._plan = compile_plan(topology)
         self.folders = folders

@@ -6,12 +6,13 @@ import gc
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 
 from statefx.protocol.order import HookOrder, Order
 from statefx.runtime import wire
 from statefx.runtime.hooks import run_hooks
 from statefx.runtime.slot import Slot
+from statefx.spark.pickling import dumps, loads
 from statefx.topology.deployment import Deployment
 
 ORDER_PROPERTY = "statefx.order"
@@ -41,14 +42,14 @@ class Parcel:
     @classmethod
     def pack(cls, deployment: Deployment) -> Parcel:
         """Pickle a deployment; bolts of the user's main module go by value."""
-        return cls(f"{deployment.lineage}/{deployment.generation}", cloudpickle.dumps(deployment))  # type: ignore[no-untyped-call]  # pyspark leaves it so
+        return cls(f"{deployment.lineage}/{deployment.generation}", dumps(deployment))
 
     def unpack(self) -> Deployment:
         """Return this process's copy of the deployment."""
         if self.name not in _deployments:
             while len(_deployments) >= _DEPLOYMENTS_KEPT:
                 del _deployments[next(iter(_deployments))]
-            _deployments[self.name] = cloudpickle.loads(self.content)
+            _deployments[self.name] = loads(self.content)
         return _deployments[self.name]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -197,6 +197,8 @@ class StateProvider(ABC):
     """
 
     capabilities: ClassVar[Capabilities]
+    option_names: ClassVar[Collection[str]] = ()
+    """Names of its options, so that one which stands beside ``topology.state.provider.config`` is noticed."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = dict(options)

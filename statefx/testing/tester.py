@@ -31,6 +31,7 @@ from statefx.topology.checks import encodings_of
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
+from statefx.topology.submission import check_beside, check_sendable, checked
 
 _Result = TypeVar("_Result")
 
@@ -91,7 +92,7 @@ class TopologyTester:
     ) -> None:
         self.topology = topology
         self.pauses: list[float] = []
-        self._config = dict(config or {})
+        self._config = config
         self._limits = limits or Limits()
         self._processes = processes
         self._seed = seed
@@ -108,10 +109,13 @@ class TopologyTester:
     def _start(self, location: str, adopt: str | None) -> None:
         """Do what ``submit`` does, in the same order."""
         topology, steps, limits = self.topology, self._steps, self._limits
-        settings = Config.parse(self._config, topology.name)
+        settings = checked(topology, self._config, "TopologyTester")
         self._streaming = any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
         reference = resolve(settings.state_provider)
-        provider = SteppedProvider(load_provider(reference, settings.state_provider_config), steps)
+        wrapped = load_provider(reference, settings.state_provider_config)
+        check_beside(settings, wrapped)
+        provider = SteppedProvider(wrapped, steps)
+        _check_sendable(topology, settings)
         folders = self._folders = Folders(location)
         encodings = encodings_of(topology, settings)
         wanted = checkpoint.identity(topology, reference, "stream" if self._streaming else "batch", encodings)
@@ -355,6 +359,15 @@ class TopologyTester:
 
     def _clock(self) -> float:
         return self._now
+
+
+def _check_sendable(topology: Topology, settings: Config) -> None:
+    """Refuse what Spark's workers could not be sent, though here nothing is sent."""
+    try:
+        from statefx.spark.pickling import dumps  # noqa: PLC0415 - a fifth of a second, which not every import pays
+    except ImportError:  # without pyspark there is nobody to ask
+        return
+    check_sendable(topology, settings.mapping(), dumps)
 
 
 class _Scratch:

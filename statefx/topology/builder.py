@@ -26,7 +26,7 @@ class BoltDeclarer:
     """Declares the inputs of one bolt; every method returns the declarer, to be chained.
 
     Every grouping takes the id of a stream or bolt, which may be declared later, and optionally one of its streams.
-    The same stream may be given twice; its rows then come twice.
+    A stream may be read by two different groupings, and its rows then come twice; by the same one twice it is refused.
     """
 
     id: str
@@ -41,7 +41,7 @@ class BoltDeclarer:
         return self._add(source, stream, Grouping("fields", self._keys("fieldsGrouping", source, fields)))
 
     def globalGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Send all rows to task 0."""
+        """Send all rows to task 0; other tasks of the bolt get none of them."""
         return self._add(source, stream, Grouping("global"))
 
     def allGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,7 @@ def check_inputs(id: str, components: Mapping[str, Component], wires: Sequence[W
         raise TopologyError(
             f"bolt {id!r} has no input; chain a grouping to its setBolt, such as .shuffleGrouping(...)", component=id
         )
+    _check_twice(id, wires)
     for wire in wires:
         if wire.source not in components:
             raise TopologyError(
@@ -167,6 +169,19 @@ def check_inputs(id: str, components: Mapping[str, Component], wires: Sequence[W
         _check_fields(id, wire, source.outputs[wire.stream])
 
 
+def _check_twice(id: str, wires: Sequence[Wire]) -> None:
+    """Refuse an input that is declared twice: every row would come twice, and every count be doubled."""
+    for wire, count in Counter(wires).items():
+        if count > 1:
+            raise TopologyError(
+                f"bolt {id!r} reads stream {wire.stream!r} of {wire.source!r} by {wire.grouping} grouping {count} "
+                f"times: every row would come {count} times. Declare it once.",
+                component=id,
+                source=wire.source,
+                stream=wire.stream,
+            )
+
+
 def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> None:
     """Refuse streams that nobody reads, and keys of different types that meet in one bolt."""
     read = {edge.source for edge in edges}
@@ -183,7 +198,7 @@ def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
 
 
 def check_config(topology: Topology, config: Config) -> None:
-    """Refuse settings that have no meaning for this topology; called by ``submit``.
+    """Refuse settings that have no meaning for this topology, and log its `doubts`; called by ``submit``.
 
     Raises
     ------
@@ -198,6 +213,27 @@ def check_config(topology: Topology, config: Config) -> None:
             key="topology.max.spout.pending",
             value=config.max_spout_pending,
         )
+
+
+def doubts(topology: Topology) -> list[str]:
+    """Return what may be meant as it is wired, and mostly is not; ``submit`` logs each as a warning."""
+    found = []
+    for component in topology.components:
+        tasks, inputs = component.parallelism, topology.inputs(component.id)
+        if tasks > 1 and all(edge.grouping.kind == "global" for edge in inputs):
+            found.append(
+                f"bolt {component.id!r} has {tasks} tasks, but all of its input comes by global grouping, to task 0: "
+                "the others get no row. Use parallelism=1"
+            )
+        if tasks > 1 and component.stateful:
+            found += [
+                f"bolt {component.id!r} keeps state in {tasks} tasks, but its input {edge.source!r} comes by "
+                f"{edge.grouping} grouping: rows of one key go to any task, and each task has a part of the state. Use "
+                "fieldsGrouping, or parallelism=1, if state is kept by key"
+                for edge in inputs
+                if edge.grouping.kind in PROMISING_NOTHING
+            ]
+    return found
 
 
 def _check_fields(id: str, wire: Wire, schema: pa.Schema) -> None:

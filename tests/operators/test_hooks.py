@@ -1,6 +1,7 @@
 """Names that would never be called are refused when the class is created."""
 
 from abc import abstractmethod
+from functools import wraps
 
 import pytest
 
@@ -47,11 +48,64 @@ def test_a_near_miss_is_refused_and_names_the_hook(base, name, right):
         define(base, **{name: hook})
 
 
-@pytest.mark.parametrize(
-    "name", ["executed", "opened", "state", "counts", "fields", "process", "_init_state", "commit"]
-)
+@pytest.mark.parametrize("name", ["executed", "opened", "state", "counts", "fields", "score", "_init_state", "commit"])
 def test_names_of_the_users_own_are_left_alone(name):
     define(StatefulBolt, **{name: hook})
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("finish", r"finishBatch of BatchBolt\. Rename finish to finishBatch"),
+        ("flush", "finishBatch of BatchBolt"),
+        ("finish_bundle", "finishBatch of BatchBolt"),
+        ("setup", r"open\. Rename setup to open"),
+        ("start_bundle", "open"),
+        ("init", "open"),
+        ("process", "execute"),
+        ("processElement", "execute"),
+        ("process_element", "execute"),
+        ("handleInputRows", "execute"),
+        ("flatMap", "execute"),
+        ("foreachBatch", "executeBatch"),
+        ("initializeState", "initState of Stateful"),
+        ("snapshot_state", "prePrepare of Stateful"),
+        ("notifyCheckpointComplete", "preCommit of Stateful"),
+        ("teardown", "close"),
+    ],
+)
+def test_a_hook_of_another_system_is_refused_and_names_ours(name, right):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} would never be called: the hook is {right}"):
+        define(StatefulBolt, **{name: hook})
+
+
+@pytest.mark.parametrize("name", ["on_timer", "onTimer", "handleExpiredTimer", "punctuate"])
+def test_a_timer_s_hook_is_refused_and_says_what_to_do_instead(name):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} would never be called: statefx has no timers: keep due times"):
+        define(StatefulBolt, **{name: hook})
+
+
+def test_a_helper_with_such_a_name_is_left_alone_where_the_class_calls_it():
+    class Helped(BasicBolt):
+        flush_every = 3
+        setup = ("not", "a", "method")
+
+        def process(self, tup):
+            return tup
+
+        @staticmethod
+        def flush(rows):
+            return rows
+
+        def execute(self, tup, collector):
+            for row in (self.process(one) for one in [tup]):
+                collector.emit(self.flush(row))
+
+    class Inherits(Helped):
+        def process(self, tup):
+            return (tup,)
+
+    assert Inherits().process(1) == (1,)
 
 
 def test_a_near_miss_in_a_mixin_is_refused_too():
@@ -113,9 +167,36 @@ def test_a_generator_or_coroutine_is_refused():
     async def wait(self, tup, collector):
         return tup
 
-    for function in (generate, wait):
+    async def stream(self, tup, collector):
+        yield tup
+
+    async def static(tup, collector):
+        return tup
+
+    for function in (generate, wait, stream, staticmethod(static)):
         with pytest.raises(TypeError, match="would never run"):
             define(BasicBolt, execute=function)
+
+
+def test_a_generator_that_a_decorator_runs_is_fine():
+    def emitting(generate):
+        @wraps(generate)
+        def execute(self, tup, collector):
+            for values in generate(self, tup, collector):
+                collector.emit(values)
+
+        return execute
+
+    def generate(self, tup, collector):
+        yield tup
+
+    assert define(BasicBolt, execute=emitting(generate))()
+
+
+def test_a_static_hook_is_judged_by_its_own_arguments():
+    with pytest.raises(TypeError, match=r"Mine\.execute can't be called"):
+        define(BasicBolt, execute=staticmethod(lambda self, tup, collector: None))
+    assert define(BasicBolt, execute=staticmethod(lambda tup, collector: None))()
 
 
 def test_a_bolt_that_takes_no_input_can_not_be_instantiated():

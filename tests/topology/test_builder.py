@@ -1,6 +1,7 @@
 """A topology that is wired wrong is refused before Spark starts, with the thing's name and what to do."""
 
 import pickle
+import re
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators import BasicBolt, BatchBolt, Committer, StatefulBolt, parse_schema
 from statefx.topology import Edge, Grouping, TopologyBuilder
-from statefx.topology.checks import check_config
+from statefx.topology.checks import check_config, doubts
 from tests.topology.frames import Frame
 
 
@@ -88,7 +89,6 @@ def test_every_grouping_can_be_declared_and_chained(builder):
         .localOrShuffleGrouping("fork")
         .directGrouping("fork")
         .partialKeyGrouping("fork", "word", "at", stream="late")
-        .shuffleGrouping("fork")
     )
     assert chained is declarer
     edges = builder.createTopology().inputs("all")
@@ -101,9 +101,8 @@ def test_every_grouping_can_be_declared_and_chained(builder):
         ("default", "local"),
         ("default", "direct"),
         ("late", "partialKey(word, at)"),
-        ("default", "shuffle"),
     ]
-    assert [edge.id for edge in edges] == list(range(1, 10))
+    assert [edge.id for edge in edges] == list(range(1, 9))
 
 
 def test_components_are_sorted_and_ties_keep_the_order_of_declaration(builder):
@@ -304,6 +303,49 @@ def test_no_stream():
 def test_a_bolt_without_inputs(builder):
     builder.setBolt("split", Split())
     refuse(builder, "bolt 'split' has no input; chain a grouping", component="split")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [("shuffleGrouping", ()), ("allGrouping", ()), ("fieldsGrouping", ("word", "size"))]
+)
+def test_an_input_that_is_declared_twice(builder, name, fields):
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    declarer = builder.setBolt("count", Count())
+    getattr(getattr(declarer, name)("split", *fields), name)("split", *fields)
+    refuse(builder, r"bolt 'count' reads stream 'default' of 'split' by .* grouping 2 times: every row would come 2",
+           component="count", source="split", stream="default")  # fmt: skip
+
+
+def test_a_stream_read_by_two_keys_comes_twice_on_purpose(builder):
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("fork", Fork()).shuffleGrouping("lines")
+    joined = builder.setBolt("count", Count()).globalGrouping("split").allGrouping("split")
+    joined.shuffleGrouping("fork").shuffleGrouping("fork", stream="late")
+    assert len(builder.createTopology().inputs("count")) == 4
+
+
+# What is allowed, but mostly not meant
+
+
+@pytest.mark.parametrize("grouping", ["shuffleGrouping", "noneGrouping", "localOrShuffleGrouping"])
+def test_state_by_key_behind_a_grouping_that_promises_no_task_is_doubted(builder, grouping):
+    getattr(builder.setBolt("count", Count(), 2), grouping)("lines")
+    (doubt,) = doubts(builder.createTopology())
+    assert re.match(r"bolt 'count' keeps state in 2 tasks, but its input 'lines' comes by .*Use fieldsGrouping", doubt)
+
+
+def test_tasks_that_get_no_row_are_doubted(builder):
+    builder.setBolt("split", Split(), 3).globalGrouping("lines")
+    (doubt,) = doubts(builder.createTopology())
+    assert "bolt 'split' has 3 tasks" in doubt
+
+
+def test_what_is_usual_is_not_doubted(builder):
+    builder.setBolt("split", Split(), 3).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), 3).fieldsGrouping("split", "word")
+    builder.setBolt("total", Count()).shuffleGrouping("split")
+    builder.setBolt("all", Count(), 2).allGrouping("split").globalGrouping("count")
+    assert doubts(builder.createTopology()) == []
 
 
 def test_an_unknown_source(builder):

@@ -1,0 +1,121 @@
+"""What is checked of a topology and its settings, wherever it is run: by ``submit`` and by ``TopologyTester`` alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from statefx.config import Config
+from statefx.errors import ConfigError, TopologyError
+from statefx.state.registry import names
+from statefx.state.store import StateProvider
+from statefx.topology.builder import TopologyBuilder
+from statefx.topology.checks import check_config, doubts
+from statefx.topology.graph import Topology
+
+logger = logging.getLogger("statefx")
+
+
+def checked(topology: Any, config: Any, taker: str) -> Config:
+    """Return the settings of a run; log what is likely not meant as it is wired.
+
+    Parameters
+    ----------
+    topology, config
+        As they were given.
+    taker : str
+        What they were given to.
+
+    Raises
+    ------
+    TopologyError, ConfigError
+        Names the thing and the remedy.
+    """
+    if not isinstance(topology, Topology):
+        made = "the builder" if isinstance(topology, TopologyBuilder) else f"an object of {type(topology).__name__}"
+        raise TopologyError(f"{taker} needs a Topology, got {made}: pass builder.createTopology()")
+    settings = Config.parse(config, topology.name)
+    check_config(topology, settings)
+    for doubt in doubts(topology):
+        logger.warning("%s", doubt)
+    return settings
+
+
+def check_beside(settings: Config, provider: StateProvider) -> None:
+    """Refuse what is meant for the state provider and stands beside its settings, where nobody would read it.
+
+    Raises
+    ------
+    ConfigError
+        Names the key and where it belongs.
+    """
+    for key, value in settings.user.items():
+        if key in provider.option_names and key not in settings.state_provider_config:
+            raise ConfigError(
+                f"config has {key!r}, an option of the state provider {settings.state_provider!r}: put it into "
+                "topology.state.provider.config. If it is a setting of your own, give it another name",
+                key=key,
+                nearest="topology.state.provider.config",
+            )
+        if key.lower().endswith("provider") and isinstance(value, str) and value in names():
+            raise ConfigError(
+                f"config has {key!r}, which is {value!r}, a state provider: the setting is 'topology.state.provider'",
+                key=key,
+                nearest="topology.state.provider",
+            )
+
+
+def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Callable[[Any], bytes]) -> None:
+    """Refuse bolts, and settings of the user's own, that can't be sent to executors.
+
+    Parameters
+    ----------
+    topology : Topology
+    settings : Mapping[str, Any]
+        What bolts see in ``context.config``.
+    dumps : callable
+        Pickles as Spark's workers are sent things.
+
+    Raises
+    ------
+    TopologyError
+        Names the bolt, the attribute and the remedy.
+    ConfigError
+        Names the setting.
+    """
+    for component in topology.components:
+        if component.bolt is None:
+            continue
+        try:
+            dumps(component.bolt)
+        except Exception as error:
+            raise TopologyError(
+                f"bolt {component.id!r} can't be sent to the executors{_attribute(component.bolt, dumps)} "
+                f"({_told(error)}): make connections, locks and files in open(), not in __init__",
+                component=component.id,
+            ) from error
+    for key, value in settings.items():
+        try:
+            dumps(value)
+        except Exception as error:
+            raise ConfigError(
+                f"setting {key!r} can't be sent to the executors ({_told(error)}): give plain data, which pickle can "
+                "take",
+                key=key,
+            ) from error
+
+
+def _attribute(bolt: Any, dumps: Callable[[Any], bytes]) -> str:
+    """Name the attribute that can't be pickled, if it is one alone."""
+    for name, value in vars(bolt).items():
+        try:
+            dumps(value)
+        except Exception:  # noqa: BLE001 - pickling runs code of anyone
+            return f" because of its attribute {name!r}"
+    return ""
+
+
+def _told(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
