@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.errors import FencedError, ProviderError
@@ -66,13 +66,16 @@ class RedisStateProvider(StateProvider):
             answer = server.eval(scripts.RAISE, [names.meta], generation, lineage)
             _not_fenced(answer, names.meta, generation)
 
-    def sweep(self, namespace: Namespace, folder: str, retention: Callable[[], Retention]) -> int:
+    def artefacts(self, namespace: Namespace, folder: str) -> Sequence[str]:
+        """Return the tokens of the namespace's prepared hashes."""
+        server, names = self._server(), Names.of(self._settings.prefix, namespace)
+        return list(map(text, server.call(names.tokens, lambda client: client.hkeys(names.tokens))))
+
+    def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
         """Delete prepared hashes that can't be named any more; their age does not matter, for nobody reads them."""
         server, names = self._server(), Names.of(self._settings.prefix, namespace)
-        listed = server.call(names.tokens, lambda client: client.hkeys(names.tokens))
-        retained = retention()
         gone = 0
-        for token in map(text, listed):
+        for token in found:
             if token == retained.head.token:
                 continue
             keys = [names.meta, names.tokens, names.prepared(token)]

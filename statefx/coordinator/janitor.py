@@ -1,15 +1,16 @@
-"""Deletes state files that no retained version needs."""
+"""Deletes state files that no retained version needs, beside the transactions."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import partial
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from statefx.coordinator.checkpoint import Folders, check_newest
-from statefx.errors import StateError
+from statefx.coordinator.fold import LogState
+from statefx.errors import FencedError, StateError
 from statefx.protocol.order import Task, task_key
 from statefx.state.store import Namespace, Retention, Snapshot, StateProvider
 
@@ -19,9 +20,41 @@ MIN_AGE_SECS = 60.0
 EVERY_TRANSACTIONS = 50
 
 
+class Aside:
+    """Does one thing at a time on a thread of its own; what comes meanwhile is left to the next time."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, do: Callable[[], object]) -> None:
+        """Start `do`, unless something is under way."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=_logged, args=(do,), name="statefx-janitor", daemon=True)
+            self._thread.start()
+
+    def wait(self, timeout_secs: float) -> None:
+        """Wait for what is under way."""
+        if self._thread is not None:
+            self._thread.join(timeout_secs)
+
+
+def _logged(do: Callable[[], object]) -> None:
+    try:
+        do()
+    except FencedError as error:  # the driver learns it from its next record
+        logger.warning("state is not swept by this driver any more: %s", error)
+    except Exception:
+        logger.exception("state was not swept; that is tried again after %d transactions", EVERY_TRANSACTIONS)
+
+
 @dataclass
 class Janitor:
     """Sweeps the namespaces of one generation now and then.
+
+    Who keeps a sweep from deleting what is needed: this class lists all namespaces *before* it reads the log, once for
+    all of them, and refuses to go on if a newer generation stands there; the provider deletes only what was listed,
+    after it has made sure that no newer generation has fenced it. So a sweep may run beside transactions, and a driver
+    that was replaced while it swept deletes nothing that its successor may need (`statefx.state.sweeping` says why).
 
     Parameters
     ----------
@@ -30,6 +63,8 @@ class Janitor:
     tasks : iterable of (component, task)
         The stateful ones.
     lineage, generation : str, int
+    run : callable
+        Runs a sweep that is due; on a thread of its own, unless a test wants it in line.
     """
 
     folders: Folders
@@ -39,33 +74,52 @@ class Janitor:
     generation: int
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
+    run: Callable[[Callable[[], object]], None] = field(default_factory=Aside)
 
     def committed(self, txid: int) -> None:
-        """Sweep after every `every`-th transaction, whichever run it falls in.
+        """Sweep after every `every`-th transaction, whichever run it falls in."""
+        if txid % self.every == 0:
+            self.run(self.sweep)
+
+    def sweep(self) -> int:
+        """Sweep every namespace; return how many files went.
 
         Raises
         ------
         FencedError
-            A newer generation has taken over; nothing was deleted.
+            A newer generation has taken over; nothing was deleted since.
         """
-        if txid % self.every == 0:
-            self.sweep()
+        return self.delete(self.look())
 
-    def sweep(self) -> int:
-        """Sweep every namespace; return how many files went."""
-        gone = 0
+    def look(self) -> dict[Task, Sequence[str]]:
+        """List what there is, in all namespaces."""
+        found = {}
         for component, task in self.tasks:
-            folder = os.path.join(self.folders.state, component, str(task))
-            name = task_key(component, task)
             try:
-                gone += self.provider.sweep(
-                    Namespace(self.lineage, component, task), folder, partial(self._retention, name)
-                )
+                found[component, task] = self.provider.artefacts(*self._place(component, task))
             except (StateError, OSError) as error:
-                logger.warning("state of %s was not swept: %s", name, error)
+                _warn(component, task, error)
+        return found
+
+    def delete(self, found: dict[Task, Sequence[str]]) -> int:
+        """Read the log, and delete what no retained version needs of what was `found` before."""
+        state = check_newest(self.folders, self.generation)
+        gone = 0
+        for (component, task), names in found.items():
+            retained = self._retained(state, task_key(component, task))
+            try:
+                gone += self.provider.sweep(*self._place(component, task), names, retained)
+            except (StateError, OSError) as error:
+                _warn(component, task, error)
         return gone
 
-    def _retention(self, name: str) -> Retention:
-        state = check_newest(self.folders, self.generation)
+    def _place(self, component: str, task: int) -> tuple[Namespace, str]:
+        return Namespace(self.lineage, component, task), os.path.join(self.folders.state, component, str(task))
+
+    def _retained(self, state: LogState, name: str) -> Retention:
         kept = tuple(Snapshot(s.version, s.checksum, s.size_bytes) for s in state.snapshots.get(name, ()))
         return Retention(self.generation, state.head(name), kept, self.min_age_secs)
+
+
+def _warn(component: str, task: int, error: Exception) -> None:
+    logger.warning("state of %s was not swept: %s", task_key(component, task), error)

@@ -39,6 +39,7 @@ FORMAT = 1
 _MAGIC = b"statefx\n"
 _HEAD = struct.Struct(">8sIIQQ16s")
 _SEAL_BYTES = 16
+_CHECKSUM_DIGITS = 2 * _SEAL_BYTES
 _CHUNK = struct.Struct(">I8s")
 _CHUNK_ENTRIES = 8192
 _CHUNK_BYTES = 4 << 20
@@ -71,11 +72,6 @@ class Identity:
     generation: int
     predecessor: Version
 
-    @property
-    def name(self) -> str:
-        """The file's name: ``<txid>-<generation>-<token>.<kind>``."""
-        return f"{self.version.txid:020d}-{self.generation}-{self.version.token}.{self.kind}"
-
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
@@ -95,7 +91,28 @@ class Listed:
     path: str
     kind: str
     version: Version
-    generation: int
+
+    @property
+    def txid(self) -> int:
+        """The transaction in which it was written: a snapshot of t is written in t + 1, whose record may name it."""
+        return self.version.txid + self.kind.startswith(SNAPSHOT)
+
+
+def changelog_name(version: Version) -> str:
+    """Return the name of a version's changelog: to open one, no folder is listed.
+
+    So the generation is in the file and not in its name: who knows a version need not know who wrote it.
+    """
+    return f"{version.txid:020d}-{version.token}.{CHANGELOG}"
+
+
+def snapshot_name(version: Version, checksum: str) -> str:
+    """Return the name of the image of `version` that has `checksum`.
+
+    Attempts of several generations write images of one version, and the generation is part of what is summed up:
+    named by the version alone, a late one would replace the one that the log names.
+    """
+    return f"{version.txid:020d}-{version.token}-{checksum}.{SNAPSHOT}"
 
 
 def new_token() -> str:
@@ -119,27 +136,30 @@ def write(folder: str, identity: Identity, entries: Iterable[Write]) -> Artefact
         The operating system refused, for instance because the disk is full; carries ``path`` and ``errno``.
         Nothing is left behind.
     """
-    path = os.path.join(folder, identity.name)
-    temporary = os.path.join(folder, f".{identity.name}.{new_token()}.tmp")
+    version = identity.version
+    intended = os.path.join(folder, f"{version.txid:020d}-{version.token}.{identity.kind}")
+    temporary = os.path.join(folder, f".{os.path.basename(intended)}.{new_token()}.tmp")
     try:
         make_folder(folder)
         try:
             with open(temporary, "xb") as file:
-                artefact = _write_to(file, path, identity, entries)
+                artefact = _write_to(file, folder, identity, entries)
                 file.flush()
                 os.fsync(file.fileno())
-            os.rename(temporary, path)
+            os.rename(temporary, artefact.path)
         except Exception:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
         sync_folder(folder)
     except OSError as error:
-        raise StateError(f"{path}: cannot be written: {error.strerror}", path=path, errno=error.errno) from error
+        raise StateError(
+            f"{intended}: cannot be written: {error.strerror}", path=intended, errno=error.errno
+        ) from error
     return artefact
 
 
-def _write_to(file: BinaryIO, path: str, identity: Identity, entries: Iterable[Write]) -> Artefact:
+def _write_to(file: BinaryIO, folder: str, identity: Identity, entries: Iterable[Write]) -> Artefact:
     text = json.dumps(_to_json(identity), sort_keys=True).encode()
     start = _HEAD.size + _SEAL_BYTES + len(text)
     file.write(bytes(start))
@@ -157,7 +177,9 @@ def _write_to(file: BinaryIO, path: str, identity: Identity, entries: Iterable[W
     seal = xxh3_128(head + text)
     file.seek(0)
     file.write(head + seal.digest() + text)
-    return Artefact(path, identity, count, start + size, seal.hexdigest())
+    checksum = seal.hexdigest()
+    name = changelog_name(identity.version) if identity.kind == CHANGELOG else snapshot_name(identity.version, checksum)
+    return Artefact(os.path.join(folder, name), identity, count, start + size, checksum)
 
 
 def _pack(entries: Iterable[Write]) -> Iterator[tuple[int, bytes]]:
@@ -258,14 +280,18 @@ def _read_body(path: str, file: BinaryIO, count: int, left: int, digest: bytes) 
         raise corrupted(path, f"the checksum of its entries is {body.hexdigest()}", digest.hex())
 
 
-def listing(folder: str) -> list[Listed]:
-    """Return the artefacts in `folder`, by their names; none if the folder isn't there."""
+def listing(folder: str) -> list[str]:
+    """Return the names of all that is in `folder`; none if the folder isn't there."""
     try:
-        names = os.listdir(folder)
+        return os.listdir(folder)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise _unreadable(folder, error) from error
+
+
+def parsed(folder: str, names: Iterable[str]) -> list[Listed]:
+    """Return those of `names` that are artefacts' in `folder`."""
     return [listed for name in names if (listed := _parse(folder, name)) is not None]
 
 
@@ -273,12 +299,14 @@ def _parse(folder: str, name: str) -> Listed | None:
     stem, _, kind = name.lstrip(".").partition(".")
     if kind.endswith(".tmp"):
         kind = f"{kind.partition('.')[0]}.tmp"
-    parts = stem.split("-")
-    if kind.removesuffix(".tmp") not in (CHANGELOG, SNAPSHOT) or len(parts) != 3:
+    if kind == SNAPSHOT:
+        stem, _, checksum = stem.rpartition("-")
+        if len(checksum) != _CHECKSUM_DIGITS:
+            return None
+    txid, _, token = stem.partition("-")
+    if kind.removesuffix(".tmp") not in (CHANGELOG, SNAPSHOT) or not token or not txid.isdecimal():
         return None
-    if not (parts[0].isdecimal() and parts[1].isdecimal()):
-        return None
-    return Listed(os.path.join(folder, name), kind, Version(int(parts[0]), parts[2]), int(parts[1]))
+    return Listed(os.path.join(folder, name), kind, Version(int(txid), token))
 
 
 def make_folder(folder: str) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from statefx.errors import StateCorruptedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state import artefacts, fencing
-from statefx.state.artefacts import CHANGELOG, SNAPSHOT, Artefact, Chunk, Identity, Listed, corrupted
-from statefx.state.store import Retention, Snapshot, Write
+from statefx.state import artefacts
+from statefx.state.artefacts import CHANGELOG, SNAPSHOT, Artefact, Chunk, Identity, corrupted
+from statefx.state.store import Snapshot, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +47,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """The files of `namespace` in `folder`."""
+    """The files of `namespace` in `folder`, as one store needs them; their names are known, so none is looked for.
+
+    Heads that were read are remembered, so that whoever asks for a second route reads none twice.
+    """
 
     namespace: Namespace
     folder: str
+    _heads: dict[Version, Artefact] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def state_folder(self) -> str:
@@ -66,7 +68,7 @@ class Changelog:
 
     def prepared(self, version: Version, predecessor: Version) -> list[Chunk]:
         """Return the entries of `version`, verified to the last, as something that can follow `predecessor`."""
-        artefact = self._find(version, artefacts.listing(self.folder))
+        artefact = self._find(version)
         if artefact.identity.predecessor != predecessor:
             raise StatePhaseError(
                 f"{artefact.path} was prepared on top of {artefact.identity.predecessor}, but this store is at "
@@ -84,24 +86,23 @@ class Changelog:
         StateCorruptedError
             A file of the chain is damaged, foreign or missing (``missing`` is then True).
         """
-        files = artefacts.listing(self.folder)
         steps: list[Artefact] = []
         at = version
         while at not in (cached, EMPTY) and (snapshot is None or at != snapshot.version):
-            steps.append(self._find(at, files))
+            steps.append(self._find(at))
             at = steps[-1].identity.predecessor
         steps.reverse()
         if at == cached:
             return Route(at, True, None, tuple(steps))
         if snapshot is None or at != snapshot.version:
             return Route(EMPTY, False, None, tuple(steps))
-        image = self._find_snapshot(snapshot, files)
-        older = None if cached is None else self._older(cached, image, files)
+        image = self.find_snapshot(snapshot)
+        older = None if cached is None else self._older(cached, image)
         if older is not None and cached is not None:
             return Route(cached, True, None, (*older, *steps))
         return Route(snapshot.version, False, image, tuple(steps))
 
-    def _older(self, cached: Version, image: Artefact, files: Sequence[Listed]) -> list[Artefact] | None:
+    def _older(self, cached: Version, image: Artefact) -> list[Artefact] | None:
         """Return the steps from a cache older than the snapshot, if they are there and less to read than it is."""
         steps: list[Artefact] = []
         at, size = image.identity.version, 0
@@ -109,7 +110,7 @@ class Changelog:
             if at.txid <= cached.txid:
                 return None
             try:
-                steps.append(self._find(at, files))
+                steps.append(self._find(at))
             except StateCorruptedError as error:
                 if error.missing:
                     return None
@@ -119,41 +120,37 @@ class Changelog:
                 return None
         return steps[::-1]
 
-    def _find(self, version: Version, files: Iterable[Listed]) -> Artefact:
+    def _find(self, version: Version) -> Artefact:
         """Return the changelog of `version`, which must be this namespace's."""
-        for listed in files:
-            if listed.kind == CHANGELOG and listed.version == version:
-                return self._verified(listed, version)
-        path = os.path.join(self.folder, f"{version.txid:020d}-*-{version.token}.{CHANGELOG}")
-        raise corrupted(path, "the file is missing", f"what was prepared for {version}", missing=True)
+        found = self._heads.get(version)
+        if found is None:
+            path = os.path.join(self.folder, artefacts.changelog_name(version))
+            found = self._heads[version] = self._verified(path, CHANGELOG, version)
+        return found
 
-    def _find_snapshot(self, snapshot: Snapshot, files: Iterable[Listed]) -> Artefact:
-        found = [each for each in files if each.kind == SNAPSHOT and each.version == snapshot.version]
-        errors: list[StateCorruptedError] = []
-        for listed in found:
-            try:
-                artefact = self._verified(listed, snapshot.version)
-            except StateCorruptedError as error:
-                errors.append(error)
-                continue
-            if artefact.checksum == snapshot.checksum:
-                return artefact
-            errors.append(corrupted(listed.path, f"checksum {artefact.checksum}", f"checksum {snapshot.checksum}"))
-        if errors:
-            raise errors[0]
-        path = os.path.join(self.folder, f"{snapshot.version.txid:020d}-*-{snapshot.version.token}.{SNAPSHOT}")
-        raise corrupted(path, "the file is missing", f"checksum {snapshot.checksum}", missing=True)
+    def find_snapshot(self, snapshot: Snapshot) -> Artefact:
+        """Return the snapshot that the log names.
 
-    def _verified(self, listed: Listed, version: Version) -> Artefact:
+        Raises
+        ------
+        StateCorruptedError
+            It is missing or damaged.
+        """
+        path = os.path.join(self.folder, artefacts.snapshot_name(snapshot.version, snapshot.checksum))
+        artefact = self._verified(path, SNAPSHOT, snapshot.version)
+        if artefact.checksum != snapshot.checksum:
+            raise corrupted(path, f"checksum {artefact.checksum}", f"checksum {snapshot.checksum}")
+        return artefact
+
+    def _verified(self, path: str, kind: str, version: Version) -> Artefact:
         """Return the file if it is what its name and the log say; its lineage may be the one this is a fork of."""
-        artefact = artefacts.read_head(listed.path)
+        artefact = artefacts.read_head(path)
         identity = artefact.identity
         namespace = replace(self.namespace, lineage=identity.namespace.lineage)
-        expected = Identity(listed.kind, namespace, version, listed.generation, identity.predecessor)
-        if identity != expected:
-            raise corrupted(listed.path, f"it is the file of {identity}", f"{self.namespace} at {version}")
-        if listed.kind == CHANGELOG and identity.predecessor.txid >= version.txid:
-            raise corrupted(listed.path, f"it follows {identity.predecessor}", f"a version before {version.txid}")
+        if identity != replace(identity, kind=kind, namespace=namespace, version=version):
+            raise corrupted(path, f"it is the file of {identity}", f"{self.namespace} at {version}")
+        if kind == CHANGELOG and identity.predecessor.txid >= version.txid:
+            raise corrupted(path, f"it follows {identity.predecessor}", f"a version before {version.txid}")
         return artefact
 
     def snapshot(self, version: Version, generation: int, entries: Iterable[tuple[bytes, bytes]]) -> Snapshot:
@@ -161,35 +158,3 @@ class Changelog:
         identity = Identity(SNAPSHOT, self.namespace, version, generation, version)
         artefact = artefacts.write(self.folder, identity, entries)
         return Snapshot(version, artefact.checksum, artefact.size_bytes)
-
-    def sweep(self, retention: Callable[[], Retention], clock: Callable[[], float] = time.time) -> int:
-        """Delete what no retained version needs; see `StateProvider.sweep`."""
-        files = artefacts.listing(self.folder)
-        retained = retention()
-        keep = self._needed(retained, files)
-        deleted = 0
-        for listed in files:
-            if listed.path in keep or listed.generation > retained.generation:
-                continue
-            if listed.version.txid > retained.head.txid or not _older_than(listed, clock() - retained.min_age_secs):
-                continue
-            fencing.check(self.state_folder, self.namespace.lineage, retained.generation)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(listed.path)
-                deleted += 1
-        return deleted
-
-    def _needed(self, retained: Retention, files: Sequence[Listed]) -> set[str]:
-        snapshots = [self._find_snapshot(snapshot, files).path for snapshot in retained.snapshots]
-        oldest = retained.snapshots[0] if retained.snapshots else None
-        route = self.route(retained.head, oldest, None)
-        if oldest is not None and route.snapshot is None:
-            raise StatePhaseError(f"{self.folder}: {oldest.version} is not a version that {retained.head} came from")
-        return {*snapshots, *(step.path for step in route.steps)}
-
-
-def _older_than(listed: Listed, limit: float) -> bool:
-    try:
-        return os.stat(listed.path).st_mtime <= limit
-    except FileNotFoundError:
-        return False

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import ClassVar
 
 from statefx.errors import StateClosedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state import fencing
+from statefx.state import artefacts, fencing, sweeping
 from statefx.state.changelog import Changelog
 from statefx.state.store import (
     Capabilities,
@@ -195,6 +195,10 @@ class ChangelogProvider(StateProvider):
         """Refuse commits and deletions of generations older than `generation` from now on."""
         fencing.fence(folder, lineage, generation)
 
-    def sweep(self, namespace: Namespace, folder: str, retention: Callable[[], Retention]) -> int:
-        """Delete the files that no retained version needs; return how many."""
-        return Changelog(namespace, folder).sweep(retention)
+    def artefacts(self, namespace: Namespace, folder: str) -> Sequence[str]:
+        """Return the names of the namespace's files."""
+        return artefacts.listing(folder)
+
+    def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
+        """Delete those of the files `found` that no retained version needs; return how many."""
+        return sweeping.sweep(Changelog(namespace, folder), found, retained)

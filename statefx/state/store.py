@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -213,12 +213,25 @@ class StateProvider(ABC):
         Called by the driver at start, with ``<checkpointLocation>/state``, after the generation is in the log.
         """
 
-    def sweep(self, namespace: Namespace, folder: str, retention: Callable[[], Retention]) -> int:
-        """Delete what nothing needs; return how many artefacts were deleted.
+    def artefacts(self, namespace: Namespace, folder: str) -> Sequence[str]:
+        """Return the names of all that `sweep` may have to judge: what has been prepared, and not gone since.
 
-        List the artefacts first, call `retention` second (it reads the log, and raises FencedError when a newer
-        generation exists), then delete only artefacts of a generation and txid at or below those retained that
-        no retained version names.
+        The driver calls this for all namespaces first, reads the transaction log second, and calls `sweep` third. So
+        what a record may yet name is either not among the names, or of a transaction that the log does not have.
+        """
+        return ()
+
+    def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
+        """Delete what nothing needs of the artefacts `found`; return how many were deleted.
+
+        Called by the driver now and then, beside transactions, on a thread of its own. Only artefacts may go that are
+        among `found`, of a generation and written in a transaction at or below those retained, and that no retained
+        version names.
+
+        Raises
+        ------
+        FencedError
+            A newer generation has taken over since: stop, nothing more may be deleted.
         """
         return 0
 

@@ -349,16 +349,24 @@ class DurabilityContract(CommitContract):
             name: content for name, content in before.items() if content
         }
 
-    def test_sweep_lists_before_it_reads_the_log(self, site: Site) -> None:
+    def test_sweep_deletes_nothing_that_appeared_after_the_listing(self, site: Site) -> None:
         self._require(site, shared=False)
         head = site.commit(EMPTY, {b"a": b"1"})
 
-        def retention() -> Retention:
+        def late() -> None:
             prepare(site.open(), 1, writes({b"a": b"late"}))
-            return Retention(1, head, (), 0)
 
-        namespace = site.namespace()
-        assert site.provider.sweep(namespace, site.folder(namespace), retention) == 0
+        assert site.sweep(Retention(1, head, (), 0), meanwhile=late) == 0
+
+    def test_sweep_deletes_no_snapshot_that_the_next_record_may_name(self, site: Site) -> None:
+        """It is an image of what is committed, and was written in a transaction that is not."""
+        self._require(site, shared=False)
+        head, expected = self._history(site, 3)
+        snapshot = self._snapshot(site, head)
+        assert self._sweep(site, head, None) == 0
+        assert image(site.elsewhere().open(head, snapshot=snapshot)) == expected
+        later = site.commit(head, {b"later": b"1"})
+        assert self._sweep(site, later, None) == 1
 
     # ---- what the tests above share
 
@@ -383,6 +391,4 @@ class DurabilityContract(CommitContract):
 
     @staticmethod
     def _sweep(site: Site, head: Version, snapshot: Snapshot | None, min_age_secs: float = 0) -> int:
-        namespace = site.namespace()
-        retained = Retention(1, head, () if snapshot is None else (snapshot,), min_age_secs)
-        return site.provider.sweep(namespace, site.folder(namespace), lambda: retained)
+        return site.sweep(Retention(1, head, () if snapshot is None else (snapshot,), min_age_secs))

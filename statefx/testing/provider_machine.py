@@ -207,9 +207,7 @@ class _ProviderMachine(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         snapshots = () if self.snapshot is None else (self.snapshot,)
-        namespace = self.site.namespace()
-        retained = Retention(self.generation, self.head, snapshots, 0)
-        self.site.provider.sweep(namespace, self.site.folder(namespace), lambda: retained)
+        self.site.sweep(Retention(self.generation, self.head, snapshots, 0))
 
     @invariant()
     def the_committed_image_is_what_is_read(self) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from statefx.state.keyvalue import KeyValueState
 from statefx.state.store import (
     EMPTY,
     Namespace,
+    Retention,
     Snapshot,
     StateContext,
     StateProvider,
@@ -115,6 +116,20 @@ class Site:
         if self.checkpoint.exists():
             shutil.copytree(self.checkpoint, other.checkpoint)
         return other
+
+    def sweep(
+        self,
+        retained: Retention,
+        *,
+        component: str = "count",
+        task: int = 0,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> int:
+        """Do what a driver does that sweeps one namespace; `meanwhile` comes between the listing and the log."""
+        namespace = self.namespace(component, task)
+        found = self.provider.artefacts(namespace, self.folder(namespace))
+        meanwhile()
+        return self.provider.sweep(namespace, self.folder(namespace), found, retained)
 
     def files(self) -> dict[str, bytes]:
         """Return everything in the checkpoint: name below it, and content."""

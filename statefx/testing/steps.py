@@ -109,10 +109,14 @@ class SteppedProvider(StateProvider):
         with self._steps.around(f"fence {generation}"):
             self._inner.fence(lineage, generation, folder)
 
-    def sweep(self, namespace: Namespace, folder: str, retention: Callable[[], Retention]) -> int:
+    def artefacts(self, namespace: Namespace, folder: str) -> Sequence[str]:
+        """List, which changes nothing."""
+        return self._inner.artefacts(namespace, folder)
+
+    def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
         """Sweep; every deletion is a step."""
         with self._deletions(task_key(*_task(namespace))):
-            return self._inner.sweep(namespace, folder, retention)
+            return self._inner.sweep(namespace, folder, found, retained)
 
     @contextlib.contextmanager
     def _deletions(self, name: str) -> Iterator[None]:

@@ -165,6 +165,14 @@ class TestRoute:
 
     def test_names_that_are_not_artefacts_are_left_alone(self, changelog: Changelog) -> None:
         chain(changelog, 1)
-        for name in ("notes.txt", "1-2.changelog", "a-b-c.changelog", f"1-2-3.{SNAPSHOT}.bak"):
+        for name in (
+            "notes.txt",
+            "1.changelog",
+            "a-b-c.changelog",
+            f"1-2-{32 * 'a'}.{SNAPSHOT}.bak",
+            f"1-2.{SNAPSHOT}",
+        ):
             (Path(changelog.folder) / name).touch()
-        assert [each.kind for each in artefacts.listing(changelog.folder)] == [CHANGELOG]
+        names = artefacts.listing(changelog.folder)
+        assert len(names) == 6
+        assert [each.kind for each in artefacts.parsed(changelog.folder, names)] == [CHANGELOG]

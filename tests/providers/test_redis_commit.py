@@ -332,11 +332,7 @@ def test_a_crash_while_fencing_at_any_round_trip_is_mended_by_fencing_again(site
 
 
 def sweep(site: Site, head: Version, generation: int = 1, during: Callable[[], object] = lambda: None) -> int:
-    def retention() -> Retention:
-        during()
-        return Retention(generation, head, (), 0)
-
-    return site.provider.sweep(site.namespace(), "", retention)
+    return site.sweep(Retention(generation, head, (), 0), meanwhile=during)
 
 
 def test_sweep_deletes_what_nobody_can_name_any_more(site: Site, server: RedisServer) -> None:

@@ -440,5 +440,5 @@ def test_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 prepare(site.open(head, task=task), 2, [])
             after = Version(2, "0" * 32)
             retained = Retention(2, after, (), 0)
-            assert site.provider.sweep(site.namespace(task=task), "", lambda retained=retained: retained) == 0
+            assert site.sweep(retained, task=task) == 0
         site.close()

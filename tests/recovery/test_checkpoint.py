@@ -297,7 +297,7 @@ def test_a_damaged_state_file_is_named_and_other_namespaces_are_untouched(place:
         tester = driver.start(totals())
         for work in WORK:
             tester.send(work)
-        [damaged] = sorted((driver.folder / "state" / "count" / "1").glob("*2-1-*.changelog"))[-1:]
+        [damaged] = sorted((driver.folder / "state" / "count" / "1").glob(f"{2:020d}-*.changelog"))[-1:]
         data = damaged.read_bytes()
         damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         before = {name: each for name, each in content(driver.folder).items() if name.startswith("state")}

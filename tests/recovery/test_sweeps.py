@@ -1,0 +1,139 @@
+"""Sweeps beside transactions: when they look, what they read, what they may delete."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from statefx.coordinator import janitor as janitor_module
+from statefx.coordinator.coordinator import SnapshotPolicy
+from statefx.coordinator.janitor import Aside
+from statefx.testing import Limits, TopologyTester
+from statefx.testing.faults import JobFails, Zombie
+from tests.testing.topologies import Driver, lines, totals, words
+
+EAGER = Limits(SnapshotPolicy(files=1, min_bytes=0), fold_after=6, sweep_every=10_000, min_age_secs=0.0)
+"""Snapshots in every transaction, no sweep but those of the test, nothing too young for it."""
+
+BEFORE = [lines("a b"), lines("b c"), lines("c d a")]
+DURING = lines("to be or not")
+
+
+def moments(place: Path) -> list[str]:
+    """Return the moments of one transaction that rolls an attempt back, and makes snapshots in both."""
+    with Driver(place, name="rehearsal") as driver:
+        tester = driver.start(totals(), limits=EAGER)
+        for work in BEFORE:
+            tester.send(work)
+        passed = len(tester.steps)
+        tester.send(DURING, JobFails())
+        return tester.steps[passed:]
+
+
+def pairs(count: int) -> Iterator[tuple[int, int]]:
+    """Yield a listing's moment and a later one of what follows it, near ones and far ones."""
+    for listed in range(count):
+        for after in (0, 1, 2, 5, 11):
+            if listed + after < count:
+                yield listed, listed + after
+
+
+def sweep_between(tester: TopologyTester, first: str, second: str, gone: list[int]) -> None:
+    """List at the moment `first`, read the log and delete at the `second`, which may be the same."""
+
+    def look() -> None:
+        found = tester._janitor.look()
+        if second == first:
+            gone.append(tester._janitor.delete(found))
+        else:
+            tester.when(second, lambda: gone.append(tester._janitor.delete(found)))
+
+    tester.when(first, look)
+
+
+def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(place: Path) -> None:
+    """It lists at one moment, and reads the log and deletes at a later one, as a thread of its own may."""
+    found = moments(place)
+    assert any("snapshot" in moment for moment in found)
+    swept = 0
+    for number, (listed, deleted) in enumerate(pairs(len(found))):
+        with Driver(place, name=f"run-{number}") as driver:
+            tester = driver.start(totals(), limits=EAGER)
+            for work in BEFORE:
+                tester.send(work)
+            gone: list[int] = []
+            sweep_between(tester, found[listed], found[deleted], gone)
+            tester.send(DURING, JobFails())
+            assert len(gone) == 1, (found[listed], found[deleted])
+            swept += gone[0]
+            after = driver.start(totals(), cache=place / f"fresh-{number}", limits=EAGER)
+            after.send(lines("x"))
+            assert after.state("count") == words([*BEFORE, DURING, lines("x")]), (found[listed], found[deleted])
+    assert swept > 100, "the sweeps had something to do"
+
+
+def test_one_reading_of_the_log_serves_all_namespaces(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = janitor_module.check_newest
+    with Driver(place) as driver:
+        tester = driver.start(totals(), limits=Limits(min_age_secs=0.0))
+        tester.send(lines("a b c d"), JobFails())
+        listing = tester._janitor.provider.artefacts
+
+        def listed(*place: object) -> object:
+            read.append("listing")
+            return listing(*place)  # type: ignore[arg-type]
+
+        def newest(*given: object) -> object:
+            read.append("log")
+            return original(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(tester._janitor.provider, "artefacts", listed)
+        monkeypatch.setattr(janitor_module, "check_newest", newest)
+        assert tester.sweep() == 3
+        assert read == ["listing"] * 3 + ["log"]
+
+
+def test_a_zombie_that_prepares_between_listing_and_log_is_left_to_the_next_sweep(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(totals(), limits=EAGER)
+        tester.send(lines("a b c d"), Zombie("total"))
+        found = tester._janitor.look()
+        tester.wake()
+        before = set(driver.folder.rglob("*.changelog"))
+        tester._janitor.delete(found)
+        assert len(before - set(driver.folder.rglob("*.changelog"))) == 2, "those of count; the zombie's is kept"
+        assert tester.sweep() == 1
+
+
+def test_a_sweep_runs_beside_what_it_was_started_by() -> None:
+    going, ended = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def sweep() -> None:
+        going.wait(30)
+        done.append(threading.current_thread().name)
+        ended.set()
+
+    aside = Aside()
+    aside(sweep)
+    aside(sweep)
+    assert done == [], "nobody waits for it"
+    going.set()
+    aside.wait(30)
+    assert ended.is_set()
+    assert done == ["statefx-janitor"], "the second one came while the first was under way"
+    aside(sweep)
+    aside.wait(30)
+    assert len(done) == 2
+
+
+def test_a_sweep_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise ValueError("of the file system")
+
+    aside = Aside()
+    aside(fail)
+    aside.wait(30)
+    assert "state was not swept" in caplog.text
