@@ -275,7 +275,28 @@ class BasicBolt(Bolt):
 
 
 class BatchBolt(BasicBolt):
-    """A BasicBolt that is told when the task has the whole transaction."""
+    """A BasicBolt that is told when the task has the whole transaction.
+
+    Without state, an object lives for one attempt of one transaction, as a batch bolt of Storm's does: ``open`` and
+    ``close`` are called in each, and what is gathered in attributes begins as ``__init__`` and ``open`` leave it. With
+    state (``class Totals(Stateful, BatchBolt)``) the object may see many, and ``initState`` is where each begins.
+
+    Examples
+    --------
+    ::
+
+        class BatchCount(BatchBolt):
+            outputFields = "count long"
+
+            def open(self, context):
+                self._count = 0
+
+            def execute(self, tup, collector):
+                self._count += 1
+
+            def finishBatch(self, collector):
+                collector.emit((self._count,))
+    """
 
     def finishBatch(self, collector: Collector) -> None:
         """Emit what only the whole transaction tells.

@@ -60,6 +60,10 @@ class Finished:
     snapshot: SnapshotTuple | None = None
 
 
+class ProcessGone(BaseException):
+    """The worker process has died, as tests play it: nothing may take it for an error of the bolt's."""
+
+
 @contextmanager
 def hook(component: str, task: int, name: str, txid: int) -> Iterator[None]:
     """Turn what a bolt's hook raises into an error that names bolt, task, hook and transaction."""
@@ -75,7 +79,9 @@ def hook(component: str, task: int, name: str, txid: int) -> Iterator[None]:
         if not isinstance(error, _USER_STATE_ERRORS):
             raise
         raise bolt_error(error, component, task, name, txid) from error
-    except (Exception, SystemExit) as error:
+    except ProcessGone:
+        raise
+    except BaseException as error:  # asyncio's CancelledError, KeyboardInterrupt: as bare they end more than the task
         raise bolt_error(error, component, task, name, txid) from error
 
 
@@ -135,6 +141,14 @@ def fresh_bolt(deployment: Deployment, component: str, task: int, attempt: Trans
     return bolt
 
 
+def lives_for_one_attempt(bolt: Bolt) -> bool:
+    """Tell whether a bolt's attributes belong to the batch: those of a BatchBolt without state, as in Storm.
+
+    One with state begins every transaction in ``initState``.
+    """
+    return isinstance(bolt, BatchBolt) and not isinstance(bolt, Stateful)
+
+
 def keep_bolt(deployment: Deployment, component: str, task: int, bolt: Bolt) -> None:
     """Keep an opened bolt for the next transaction that this process sees of its task."""
     for key in [k for k in _idle if k[0] == deployment.lineage and k[1] < deployment.generation]:
@@ -149,7 +163,9 @@ def close_bolt(bolt: Bolt) -> None:
     """Close a bolt that is given up."""
     try:
         bolt.close()
-    except (Exception, SystemExit):
+    except ProcessGone:
+        raise
+    except BaseException:
         logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
 
 
@@ -304,7 +320,7 @@ class TaskRun:
             self._state.close()
         if self._bolt is None:
             return
-        if keep:
+        if keep and not lives_for_one_attempt(self._bolt):
             keep_bolt(self._deployment, self.component, self.task, self._bolt)
         else:
             close_bolt(self._bolt)

@@ -7,13 +7,15 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from statefx.runtime.task import ProcessGone
+
 STEPS = ("fsync", "rename", "replace", "link", "unlink", "mkdir")
 """The functions of `os` at which what is on disk changes for good."""
 
 _STEPS_MAX = 500
 
 
-class Crash(BaseException):
+class Crash(ProcessGone):
     """The process is gone: no handler of the code under test may take it for an error."""
 
 

@@ -37,6 +37,8 @@ class LocalEngine(Stage):
         Worker processes; with more than one, chance decides which of them runs a task.
     seed : int or None
         Of that chance, and of the order in which the outputs of tasks reach the tasks that read them; None: in order.
+    fresh : bool
+        Whether worker processes keep no bolt from one attempt to the next.
 
     Attributes
     ----------
@@ -49,7 +51,14 @@ class LocalEngine(Stage):
     """
 
     def __init__(
-        self, deployment: Deployment, steps: Steps, cache: str, processes: int = 1, seed: int | None = None
+        self,
+        deployment: Deployment,
+        steps: Steps,
+        cache: str,
+        processes: int = 1,
+        seed: int | None = None,
+        *,
+        fresh: bool = True,
     ) -> None:
         self.faults: list[Fault] = []
         self.seen: dict[Run, Emitted] = {}
@@ -60,7 +69,8 @@ class LocalEngine(Stage):
         self._cache = cache
         self._random = random.Random(seed or 0)
         self._mixed = seed is not None
-        self._processes = [Process(deployment, steps, os.path.join(cache, str(n))) for n in range(processes)]
+        self._fresh = fresh
+        self._processes = [self._process(os.path.join(cache, str(n))) for n in range(processes)]
         self._acks: list[Ack] = []
 
     def attempt(self, order: Order, work: Work) -> Iterable[Ack]:
@@ -103,7 +113,7 @@ class LocalEngine(Stage):
 
     def fresh_process(self) -> Process:
         """Return a worker process that has seen nothing yet, on a machine without caches."""
-        return Process(self._deployment, self._steps, tempfile.mkdtemp(dir=self._cache))
+        return self._process(tempfile.mkdtemp(dir=self._cache))
 
     def wake(self) -> None:
         """Let every zombie run to its end; what it raises is as lost as what it sends."""
@@ -119,6 +129,9 @@ class LocalEngine(Stage):
             self.zombies.pop().kill()
         for process in self._processes:
             process.end()
+
+    def _process(self, cache: str) -> Process:
+        return Process(self._deployment, self._steps, cache, fresh=self._fresh)
 
     def _run(self, job: TaskJob) -> list[WireRow]:
         fault = self._struck(lambda fault: fault.strikes(job))

@@ -39,10 +39,13 @@ class Process:
     steps : Steps
     cache : str
         Its machine's folder for caches of state.
+    fresh : bool
+        Whether it keeps no bolt, as one that was started for the task alone.
     """
 
-    def __init__(self, deployment: Deployment, steps: Steps, cache: str) -> None:
+    def __init__(self, deployment: Deployment, steps: Steps, cache: str, *, fresh: bool) -> None:
         self.deployment = replace(deployment, cache=cache)
+        self._fresh = fresh
         provider = SteppedProvider(load_provider(deployment.provider, deployment.options), steps)
         self._providers: dict[tuple[str, int], StateProvider] = {(deployment.lineage, deployment.generation): provider}
         self._idle: dict[tuple[str, int, str, int], Bolt] = {}
@@ -55,6 +58,8 @@ class Process:
         try:
             yield self.deployment
         finally:
+            if self._fresh:
+                self.end()
             runtime_task._idle, runtime_task._providers = outside
 
     def end(self) -> None:
@@ -158,7 +163,7 @@ def as_batch(found: Sequence[WireRow]) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_arrays(arrays, schema=wire.SCHEMA)]
 
 
-class _KilledError(BaseException):
+class _KilledError(runtime_task.ProcessGone):
     """Ends a strand that nobody will wake."""
 
 

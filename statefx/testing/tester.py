@@ -54,6 +54,11 @@ class TopologyTester:
     processes, seed : int
         How many worker processes there are, and the seed of the choice between them and of the order in which outputs
         arrive. By default one, and everything in order.
+    freshObjects : bool
+        Whether every attempt of a task gets a bolt object of its own, as it may on Spark, where the next transaction
+        can come to any worker: what a bolt keeps in its attributes rather than in its state is then lost, and the
+        test shows it. False: a worker process keeps its bolts, which Spark's do as a rule. What a bolt keeps in a
+        global is shared by all tasks here, and on Spark by those of one process.
     cache : str or path, optional
         The machine's folder for caches; by default a new one, which `restart` hands on.
     limits : Limits, optional
@@ -87,6 +92,7 @@ class TopologyTester:
         crash_at: int | None = None,
         processes: int = 1,
         seed: int | None = None,
+        freshObjects: bool = True,
         cache: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -96,6 +102,7 @@ class TopologyTester:
         self._limits = limits or Limits()
         self._processes = processes
         self._seed = seed
+        self._fresh = freshObjects
         self._steps = Steps(crash_at)
         self._now = 0.0
         self._ended: BaseException | None = None
@@ -138,7 +145,7 @@ class TopologyTester:
             cache=self._cache,
             encodings=encodings,
         )
-        self._engine = LocalEngine(deployment, steps, self._cache, self._processes, self._seed)
+        self._engine = LocalEngine(deployment, steps, self._cache, self._processes, self._seed, fresh=self._fresh)
         cast = cast_of(plan, lazy_commit=provider.capabilities.lazy_commit)
         self._janitor = Janitor(
             folders,
@@ -262,6 +269,7 @@ class TopologyTester:
             "limits": self._limits,
             "processes": self._processes,
             "seed": self._seed,
+            "freshObjects": self._fresh,
             **changes,
         }
         made = TopologyTester(topology or self.topology, self._folders.location, **given)

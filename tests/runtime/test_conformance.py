@@ -86,7 +86,7 @@ def test_b2_prepare_before_the_state_is_refused(place: Path) -> None:
 def test_b3_hooks_come_before_what_they_are_named_for(place: Path) -> None:
     with Driver(place) as driver:
         driver.config["topology.state.provider"] = eager.REFERENCE
-        tester = driver.start(witnessed())
+        tester = driver.start(witnessed(), freshObjects=False)
         for txid in (1, 2):
             tester.when(f"before prepare witness/0 for {txid}", lambda: driver.journal.append(("prepareCommit",)))
             tester.when(f"before commit witness/0 for {txid}", lambda: driver.journal.append(("commit",)))

@@ -135,10 +135,14 @@ def test_rows_of_a_failed_attempt_count_for_nothing(place: Path, late: bool) -> 
     assert sent.emitted("emits") == ([("a", 1), ("a", 1)] if late else [("a", 1)])
 
 
-class Keeps(Emits):
+class Keeps(BasicBolt):
     """Emits through the collector that it was given first, as one that writes late or from a thread would."""
 
+    outputFields = "word string, count int"
     kept: Any = None
+
+    def __init__(self, emit: Emit) -> None:
+        self.do = emit
 
     def execute(self, tup, collector):
         self.kept = self.kept or collector
@@ -154,7 +158,7 @@ def test_a_collector_kept_from_an_earlier_transaction_is_refused(place: Path, em
     builder.setBolt("keeps", Keeps(emit)).shuffleGrouping("lines")
     builder.setBolt("reads", Reads()).shuffleGrouping("keeps")
     with Driver(place) as driver:
-        tester = driver.start(builder.createTopology())
+        tester = driver.start(builder.createTopology(), freshObjects=False)
         assert tester.send({"lines": [("a",)]}).emitted("keeps") == [("a", 1)]
         with pytest.raises(BoltError, match=r"execute, transaction 2: .*collector of transaction 1 that has ended"):
             tester.send({"lines": [("b",)]})

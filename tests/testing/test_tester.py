@@ -131,7 +131,7 @@ def test_workers_are_chosen_by_chance_and_the_same_seed_is_the_same_run(place: P
 
 def test_a_moved_task_has_a_bolt_of_its_own(place: Path) -> None:
     with Driver(place) as driver:
-        tester = driver.start(witnessed())
+        tester = driver.start(witnessed(), freshObjects=False)
         for faults in ((), (), (Moved("witness"),), ()):
             tester.send(lines("a"), *faults)
         opened = [entry for entry in driver.journal if entry[0] == "open"]
