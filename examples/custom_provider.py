@@ -78,9 +78,9 @@ class SqliteStateStore(StateStore):
             rows = [self.run(READ.format("key = :key"), key=key).fetchone() for key in keys]
         return [None if row is None else row[1] for row in rows]
 
-    def scan(self, start, stop):
+    def scan(self, start, stop, reverse=False):
         inside = "key >= :start AND (:stop IS NULL OR key < :stop)"
-        rows = self.run(READ.format(inside), start=start or b"", stop=stop)
+        rows = self.run(READ.format(inside) + "DESC" * reverse, start=start or b"", stop=stop)
         self.check_head()  # heads only go forward: the rows are not of a later one
         while self.db() and (row := rows.fetchone()):
             yield row

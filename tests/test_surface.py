@@ -66,7 +66,7 @@ def test_exports(package):
         (StatefulBolt, BOLT | STATEFUL),
         (Committer, set()),
         (Collector, COLLECTOR),
-        (KeyValueState, {"getAll", "putAll", "prepareCommit"}),
+        (KeyValueState, {"getAll", "putAll", "deleteRange", "prepareCommit"}),
         (StateStore, set()),
         (StateProvider, {"newState"}),
         (StateView, set()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -123,17 +123,20 @@ class PreparedChanges:
         self._load({at for at in places.values() if at >= 0})
         return {key: self._chunks[at][key] for key, at in places.items() if at >= 0 and key in self._chunks[at]}
 
-    def between(self, start: bytes | None, stop: bytes | None) -> list[Write]:
-        """Return the changes with start <= key < stop, in key order."""
+    def between(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> list[Write]:
+        """Return the changes with start <= key < stop, in key order or in the reverse."""
         firsts = self._index()
         lowest = 0 if start is None else max(0, bisect_right(firsts, start) - 1)
-        inside = [at for at in range(lowest, len(firsts)) if stop is None or firsts[at] < stop]
+        inside = range(lowest, len(firsts) if stop is None else bisect_left(firsts, stop))
         self._load(set(inside))
         found = {key: value for at in inside for key, value in self._chunks[at].items()}
         return sorted(
-            (key, value)
-            for key, value in found.items()
-            if (start is None or key >= start) and (stop is None or key < stop)
+            (
+                (key, value)
+                for key, value in found.items()
+                if (start is None or key >= start) and (stop is None or key < stop)
+            ),
+            reverse=reverse,
         )
 
     def _index(self) -> list[bytes]:

@@ -99,7 +99,12 @@ return foreign({{'hash', 'hash', 'zset', 'hash', 'hash'}}) or look(ARGV[1])
 SCAN = f"""{_META}{_LOOK}
 local wrong = foreign({{'hash', 'hash', 'zset', 'hash', 'hash'}})
 if wrong then return wrong end
-local keys = redis.call('ZRANGEBYLEX', KEYS[3], ARGV[2], ARGV[3], 'LIMIT', 0, tonumber(ARGV[4]))
+local keys
+if ARGV[6] == '1' then
+  keys = redis.call('ZREVRANGEBYLEX', KEYS[3], ARGV[3], ARGV[2], 'LIMIT', 0, tonumber(ARGV[4]))
+else
+  keys = redis.call('ZRANGEBYLEX', KEYS[3], ARGV[2], ARGV[3], 'LIMIT', 0, tonumber(ARGV[4]))
+end
 local values, size, most = {{}}, 0, tonumber(ARGV[5])
 while #values < #keys and size < most do
   local part = redis.call('HMGET', KEYS[2], unpack(keys, #values + 1, math.min(#values + 50, #keys)))
@@ -112,7 +117,8 @@ local found = look(ARGV[1])
 if found[1] ~= 'DAMAGED' then found[6], found[7] = keys, values end
 return found
 """
-"""As `LOOK`; token, least, most, keys at most, bytes about -> as `LOOK`, with keys and values of the first of them."""
+"""As `LOOK`; token, least, most, keys at most, bytes about, '1' for the last ones first -> as `LOOK`, with keys, and
+values of the first of them."""
 
 PREPARE = f"""{_META}
 local wrong = foreign({{'hash', 'hash', 'hash'}})

@@ -19,11 +19,12 @@ from statefx.errors import (
     StatefxError,
     StatePhaseError,
 )
-from statefx.state.overlay import merge
+from statefx.state.ranges import merge
 from statefx.state.store import Namespace, Prepared, StateContext, StateStore, Version, Write
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
+from statefx_redis.pages import Pages
 from statefx_redis.prepared import Entry, GoneError, PreparedChanges, batches
 from statefx_redis.server import Server, UnreachableError
 from statefx_redis.stored import Stored, corrupted, mismatch, parse
@@ -31,8 +32,6 @@ from statefx_redis.stored import Stored, corrupted, mismatch, parse
 GET_KEYS = 2000
 """Keys of one HMGET; those of one `get` are all in one round trip."""
 
-SCAN_KEYS = 1000
-SCAN_BYTES = 1 << 20
 READ_TRIES = 50
 
 
@@ -101,25 +100,27 @@ class RedisStateStore(StateStore):
         before, *parts, after = answers
         return before, [value for part in parts for value in part], after
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield committed (key, value) with start <= key < stop, in key order."""
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield committed (key, value) with start <= key < stop, in key order or in the reverse."""
         self._check_open("scan")
-        return self._scan(start, stop)
+        return self._scan(start, stop, reverse)
 
-    def _scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         self._check_open("scan")
+        pages = Pages(start, stop, reverse)
         for _ in range(READ_TRIES):
-            stored, rows, more = self._part(b"-" if start is None else b"[" + start, stop)
+            stored, rows = self._page(pages)
             try:
                 overlay = self._overlay_for(stored)
-                changes = [] if overlay is None else overlay.between(start, stop)
+                changes = [] if overlay is None else overlay.between(start, stop, reverse)
             except GoneError:
                 self._check_gone(stored)
+                pages = Pages(start, stop, reverse)
                 continue
             break
         else:
             raise self._restless()
-        for row in merge(changes, self._committed(rows, more, stop, self._decided(stored))):
+        for row in merge(changes, self._committed(rows, pages, self._decided(stored)), reverse):
             self._check_open("scan")
             yield row
 
@@ -130,26 +131,24 @@ class RedisStateStore(StateStore):
             raise damaged(self._names.prepared(decided.token), f"parts of transaction {decided.txid} are gone")
 
     def _committed(
-        self, rows: list[tuple[bytes, bytes]], more: bool, stop: bytes | None, version: Version
+        self, rows: list[tuple[bytes, bytes]], pages: Pages, version: Version
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `rows` and those that follow, as long as the server shows `version`."""
-        while True:
-            yield from rows
-            if not more:
-                return
-            stored, rows, more = self._part(b"(" + rows[-1][0], stop)
+        """Yield `rows` and those of the pages that follow, as long as the server shows `version`."""
+        yield from rows
+        while pages.more:
+            stored, rows = self._page(pages)
             if self._decided(stored) != version:
                 raise self._moved(stored)
+            yield from rows
 
-    def _part(self, least: bytes, stop: bytes | None) -> tuple[Stored, list[tuple[bytes, bytes]], bool]:
-        most = b"+" if stop is None else b"(" + stop
+    def _page(self, pages: Pages) -> tuple[Stored, list[tuple[bytes, bytes]]]:
         names = self._names.all(self._version.token)
-        answer = self._server.eval(scripts.SCAN, names, self._version.token, least, most, SCAN_KEYS, SCAN_BYTES)
+        answer = self._server.eval(scripts.SCAN, names, self._version.token, *pages.arguments())
         stored = self._parse(answer)
         keys, values = answer[5], answer[6]
         if None in values:
             raise damaged(self._names.data, f"key {keys[values.index(None)]!r} has no value")
-        return stored, list(zip(keys, values, strict=False)), len(values) < len(keys) or len(keys) == SCAN_KEYS
+        return stored, pages.turned(keys, values)
 
     # ---- the transaction
 

@@ -113,8 +113,8 @@ class Database:
         except Exception as error:
             raise self._unusable(error) from error
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order."""
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
         low = _stored(start or b"")
         high = None if stop is None else _stored(stop)
         if high is not None and high <= low:
@@ -122,24 +122,25 @@ class Database:
         bounds = ReadOptions()
         if high is not None:
             bounds.set_iterate_upper_bound(high)
-        stored = low
-        rows = cast("Iterator[tuple[bytes, bytes]]", self._rdict.items(from_key=low, read_opt=bounds))
-        for stored, value in rows:
-            yield (stored if stored >= _FIRST_PLAIN else _plain(stored)), value
-        self._check_end(stored, bounds)
-
-    def _check_end(self, last: bytes, bounds: ReadOptions) -> None:
-        """Tell the end of a scan from damage, at which RocksDB's iterators end too."""
-        cursor = self._rdict.iter(bounds)
+        # A cursor and not `items`: both end at damage as they end at the last key, and only a cursor tells which
         try:
-            cursor.seek(last)
-            if cursor.valid() and cursor.key() == last:
-                cursor.next()
+            cursor = self._rdict.iter(bounds)
+            if reverse:
+                cursor.seek_to_last()
+            else:
+                cursor.seek(low)
+            step = cursor.prev if reverse else cursor.next
+            while cursor.valid():
+                stored = cast("bytes", cursor.key())
+                if stored < low:  # rocksdict 0.3.29 sets the upper bound when told a lower one
+                    return
+                yield (stored if stored >= _FIRST_PLAIN else _plain(stored)), cast("bytes", cursor.value())
+                step()
             cursor.status()
+        except StateError:
+            raise
         except Exception as error:
             raise self._unusable(error) from error
-        if cursor.valid():
-            raise UnusableError(f"{self.path}: a scan ended before {cursor.key()!r}", path=self.path)
 
     def apply(self, chunks: Iterable[Chunk], size_bytes: int, head: Head) -> None:
         """Write `chunks` and `head` so that a kill at any moment leaves the old head, the new, or an incomplete one.

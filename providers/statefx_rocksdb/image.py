@@ -7,8 +7,9 @@ from itertools import repeat
 from typing import Any
 
 from statefx.state.changelog import Changelog
-from statefx.state.changelog_store import Image, overlaid
+from statefx.state.changelog_store import Image
 from statefx.state.materialisation import Materialisation, MaterialisationCache
+from statefx.state.ranges import merge
 from statefx.state.store import StateContext
 from statefx_rocksdb.database import UnusableError
 from statefx_rocksdb.place import Place
@@ -56,7 +57,7 @@ class RocksDbImage(Image):
 
     def _found(self, keys: set[bytes]) -> dict[bytes, bytes | None]:
         """Look `keys` up below what is remembered; RocksDB is much quicker with sorted keys."""
-        changes = {} if self._covered else self._opened.changes()
+        changes = {} if self._covered else self._opened.changes().by_key
         found = {key: changes[key] for key in keys & changes.keys()}
         order = sorted(keys - found.keys() if found else keys)
         found.update(zip(order, self._stored(order), strict=True))
@@ -72,20 +73,23 @@ class RocksDbImage(Image):
             self._move()
             return self._stored(keys)
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order."""
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
         try:
-            for row in self._scan(start, stop):
+            for row in self._scan(start, stop, reverse):
                 yield row
-                start = row[0] + b"\x00"
+                if reverse:
+                    stop = row[0]
+                else:
+                    start = row[0] + b"\x00"
         except UnusableError:
             self._move()
-            yield from self._scan(start, stop)
+            yield from self._scan(start, stop, reverse)
 
-    def _scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         database, changes = self._opened.database, self._opened.changes()
-        rows = iter(()) if database is None else database.scan(start, stop)
-        return overlaid(rows, changes, start, stop) if changes else rows
+        rows = iter(()) if database is None else database.scan(start, stop, reverse)
+        return merge(changes.between(start, stop, reverse), rows, reverse) if changes else rows
 
     def _move(self) -> None:
         """Give the damaged copy up for a private one."""
@@ -105,6 +109,6 @@ class RocksDbImage(Image):
 
 
 def _nothing(changelog: Changelog, context: StateContext) -> Materialisation:
-    materialisation = Materialisation(changelog.namespace, context.version, context.generation, {})
+    materialisation = Materialisation(changelog.namespace, context.version, context.generation)
     materialisation.since = context.version.txid
     return materialisation

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from statefx.state.changelog import Changelog, Route
+from statefx.state.ranges import OrderedEntries
 from statefx.state.store import StateContext
 from statefx_rocksdb import folders
 from statefx_rocksdb.database import Database, Head, UnusableError
@@ -42,7 +43,7 @@ class Opened:
     handle: Handle | None
     route: Route | None = None
     folder: PrivateFolder | None = None
-    _changes: dict[bytes, bytes | None] | None = None
+    _changes: OrderedEntries[bytes | None] | None = None
 
     @property
     def database(self) -> Database | None:
@@ -55,12 +56,12 @@ class Opened:
             return True
         return since <= (self.route.start.txid if self.route.cached else 0)
 
-    def changes(self) -> dict[bytes, bytes | None]:
+    def changes(self) -> OrderedEntries[bytes | None]:
         """Return what the database lacks; None deletes."""
         if self._changes is None:
-            self._changes = {}
+            self._changes = OrderedEntries()
             for keys, values in () if self.route is None else self.route.chunks():
-                self._changes.update(zip(keys, values, strict=True))
+                self._changes.apply(keys, values)
         return self._changes
 
     def close(self) -> None:

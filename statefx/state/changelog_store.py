@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from typing import ClassVar
 
 from statefx.errors import StateClosedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.state import artefacts, fencing, sweeping
 from statefx.state.changelog import Changelog
+from statefx.state.ranges import OrderedEntries, merge
 from statefx.state.store import (
     Capabilities,
     Prepared,
@@ -32,8 +31,8 @@ class Image(ABC):
         """Return the values of `keys`, None where absent."""
 
     @abstractmethod
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order."""
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
 
     @abstractmethod
     def close(self) -> None:
@@ -60,7 +59,7 @@ class ChangelogStore(StateStore):
         self._context = context
         self._image = image
         self._version = context.version
-        self._committed: dict[bytes, bytes | None] = {}
+        self._committed: OrderedEntries[bytes | None] = OrderedEntries()
         self._prepared: Version | None = None
         self._size_bytes = 0
         self._closed = False
@@ -75,23 +74,23 @@ class ChangelogStore(StateStore):
         self._check_open("get")
         if not self._committed:
             return self._image.get(keys)
-        committed = self._committed
+        committed = self._committed.by_key
         values = [committed.get(key) for key in keys]
         absent = [at for at, key in enumerate(keys) if key not in committed]
         for at, value in zip(absent, self._image.get([keys[at] for at in absent]), strict=True):
             values[at] = value
         return values
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield committed (key, value) with start <= key < stop, in key order."""
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield committed (key, value) with start <= key < stop, in key order or in the reverse."""
         self._check_open("scan")
-        return self._scan(start, stop)
+        return self._scan(start, stop, reverse)
 
-    def _scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         self._check_open("scan")
-        rows = self._image.scan(start, stop)
+        rows = self._image.scan(start, stop, reverse)
         if self._committed:
-            rows = overlaid(rows, self._committed, start, stop)
+            rows = merge(self._committed.between(start, stop, reverse), rows, reverse)
         for row in rows:
             self._check_open("scan")
             yield row
@@ -119,7 +118,7 @@ class ChangelogStore(StateStore):
         if txid <= self._version.txid:
             raise self._phase(f"commit({txid}) with another version committed already, {self._version}")
         for keys, values in self._changelog.prepared(version, self._version):
-            self._committed.update(zip(keys, values, strict=True))
+            self._committed.apply(keys, values)
         self._version = version
         self._prepared = None
 
@@ -160,19 +159,6 @@ class ChangelogStore(StateStore):
         return StatePhaseError(
             f"{message} ({self._changelog.namespace})", namespace=self._changelog.namespace, version=self._version
         )
-
-
-def overlaid(
-    rows: Iterator[tuple[bytes, bytes]],
-    changes: dict[bytes, bytes | None],
-    start: bytes | None,
-    stop: bytes | None,
-) -> Iterator[tuple[bytes, bytes]]:
-    """Yield `rows` with `changes` laid over them, in key order; None in `changes` deletes."""
-    keys = sorted(key for key in changes if (start is None or key >= start) and (stop is None or key < stop))
-    kept = (row for row in rows if row[0] not in changes)
-    written = ((key, value) for key in keys if (value := changes[key]) is not None)
-    return heapq.merge(kept, written, key=itemgetter(0))
 
 
 class ChangelogProvider(StateProvider):

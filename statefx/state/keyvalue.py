@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
 from operator import itemgetter
 from typing import Any
 
 from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
 from statefx.state.codec import Codec, StandardCodec
 from statefx.state.found import Found
-from statefx.state.overlay import ABSENT, UNKNOWN, Kind, Packed, merge
+from statefx.state.phase import Phase
+from statefx.state.places import ABSENT, UNKNOWN, Kind, Packed
+from statefx.state.ranges import OrderedEntries
 from statefx.state.store import EMPTY, StateStore, Version, Write, prepare_as
 from statefx.state.values import SCALARS
 from statefx.state.versions import Migrate, overlay_for
 
 CACHE_BYTES = 64 << 20
 """Default bound on what is remembered of entries that were read."""
-
-
-class Phase(Enum):
-    """Where a `KeyValueState` is in its transaction.
-
-    ::
-
-        OPEN --prepareCommit(t)--> PREPARED --commit(t)--> OPEN
-                                            --rollback()--> OPEN
-        any  --close()--> CLOSED
-    """
-
-    OPEN = "open"
-    PREPARED = "prepared"
-    READ_ONLY = "read-only"
-    CLOSED = "closed"
 
 
 _READ_ONLY, _CLOSED = Phase.READ_ONLY, Phase.CLOSED  # looked up once: every call asks for them
@@ -199,10 +184,11 @@ class KeyValueState:
         self._require_open()
         self._overlay.prefetch(keys)
 
-    def items(self, start: Any = None, stop: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yield (key, value) with start <= key < stop in key order; None is unbounded.
+    def items(self, start: Any = None, stop: Any = None, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Yield (key, value) with start <= key < stop in key order, or the last first; None is unbounded.
 
-        Shows the state as it was at the call: later changes do not appear.
+        Shows the state as it was at the call: later changes do not appear. Costs what is read of it, and a logarithm;
+        the first call of a transaction that finds changes also sorts them.
 
         Raises
         ------
@@ -212,27 +198,29 @@ class KeyValueState:
             When going on after `close`.
         """
         self._require_open()
-        low = None if start is None else self._codec.encode_key(start)
-        high = None if stop is None else self._codec.encode_key(stop)
+        low, high = self._range(start, stop)
         if low is not None and high is not None and low >= high:
-            return iter(())
-        changes: dict[bytes, bytes | None] = {**self._overlay.prepared, **dict(self._overlay.changes())}
-        inside: list[Write] = [
-            (key, data) for key, data in changes.items() if (low is None or low <= key) and (high is None or key < high)
-        ]
-        inside.sort(key=itemgetter(0))
-        return self._items(merge(inside, self._store.scan(low, high)), self._epoch)
+            return self._items(iter(()), self._epoch)
+        rows = self._overlay.scan(low, high, reverse)
+        if self._overlay.watched():
+            self._writable = {}  # put comes by the overlay, which tells the scan what it is about to change
+        return self._items(rows, self._epoch)
 
-    def _items(self, entries: Iterator[tuple[bytes, bytes]], epoch: int) -> Iterator[tuple[Any, Any]]:
+    def _range(self, start: Any, stop: Any) -> tuple[bytes | None, bytes | None]:
+        encode_key = self._codec.encode_key
+        return None if start is None else encode_key(start), None if stop is None else encode_key(stop)
+
+    def _items(self, rows: Iterator[tuple[bytes, Any]], epoch: int) -> Iterator[tuple[Any, Any]]:
         decode_key, decoded = self._codec.decode_key, self._overlay.decoded
         while True:
             if self._epoch != epoch:
                 self._require_open()
                 raise StatePhaseError("items() can't go on after a commit or rollback; call it again")
-            entry = next(entries, None)
-            if entry is None:
+            row = next(rows, None)
+            if row is None:
                 return
-            yield decode_key(entry[0]), decoded(*entry)
+            key_bytes, value = row
+            yield value if type(value) is tuple else (decode_key(key_bytes), decoded(key_bytes, value))
 
     # ---- writing
 
@@ -262,6 +250,8 @@ class KeyValueState:
                 pass
         self._require_writable("put")
         self._overlay.put(key, value)
+        if not self._writable and not self._overlay.watched():
+            self._writable = self._overlay.opened
 
     def putAll(self, mapping: Mapping[Any, Any]) -> None:
         """`put` every entry of `mapping`."""
@@ -278,6 +268,17 @@ class KeyValueState:
             return None
         self._overlay.delete(place)
         return value
+
+    def deleteRange(self, start: Any, stop: Any) -> int:
+        """Remove every key with start <= key < stop, and return how many there were; None is unbounded.
+
+        Costs as much as `items` of the same range, and a deletion for each of its keys.
+        """
+        self._require_writable("deleteRange")
+        low, high = self._range(start, stop)
+        if low is not None and high is not None and low >= high:
+            return 0
+        return self._overlay.delete_range(low, high)
 
     # ---- the transaction
 
@@ -340,7 +341,7 @@ class KeyValueState:
             raise
         self._doubtful = False
         self._version = self._preparing
-        self._overlay.prepared = {}
+        self._overlay.prepared = OrderedEntries()
         self._phase = Phase.OPEN
         self._epoch += 1
 

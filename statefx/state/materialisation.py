@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from statefx.state.changelog import Changelog, Route
 from statefx.state.changelog_store import Image
+from statefx.state.ranges import OrderedEntries
 from statefx.state.store import Namespace, StateContext, Version
 
 _ENTRY_BYTES = 150
@@ -18,12 +18,13 @@ _ENTRY_BYTES = 150
 
 @dataclass(slots=True, eq=False)
 class Materialisation:
-    """Entries of one version of one namespace; a leased one stays at its version.
+    """OrderedEntries of one version of one namespace; a leased one stays at its version.
 
     Attributes
     ----------
-    entries : dict
-        All entries; or, of a partial one, those that are known, None standing for absent.
+    ordered : OrderedEntries
+        All entries; or, of a partial one, those that are known, None standing for absent. Their order, once somebody
+        has scanned, goes with them from version to version.
     leases : int
         How many open stores read it.
     size_bytes : int
@@ -35,21 +36,19 @@ class Materialisation:
     namespace: Namespace
     version: Version
     generation: int
-    entries: dict[bytes, bytes | None]
+    ordered: OrderedEntries[bytes | None] = field(default_factory=OrderedEntries)
     leases: int = 0
     size_bytes: int = 0
     since: int = 0
-    _order: list[bytes] | None = None
 
-    def keys(self) -> list[bytes]:
-        """Return the keys in order; sorted once per version."""
-        if self._order is None:
-            self._order = sorted(self.entries)
-        return self._order
+    @property
+    def entries(self) -> dict[bytes, bytes | None]:
+        """The entries by key; to be read."""
+        return self.ordered.by_key
 
     def learn(self, found: dict[bytes, bytes | None]) -> None:
         """Add entries of this version."""
-        self.entries.update(found)
+        self.ordered.apply(list(found), found.values())
         self.size_bytes += _size(found)
 
     def shrink(self, limit_bytes: int) -> None:
@@ -59,8 +58,7 @@ class Materialisation:
         self.size_bytes = _size(self.entries)
         if self.size_bytes > limit_bytes * 3 // 4:
             kept = limit_bytes / 2 / self.size_bytes
-            for key in list(islice(self.entries, round(len(self.entries) * (1 - kept)))):
-                del self.entries[key]
+            self.ordered.drop(list(islice(self.entries, round(len(self.entries) * (1 - kept)))))
             self.size_bytes = round(self.size_bytes * kept)
             self.since = self.version.txid
 
@@ -127,25 +125,25 @@ class MaterialisationCache:
     def _at(self, changelog: Changelog, context: StateContext, cached: Materialisation | None) -> Materialisation:
         route = changelog.route(context.version, context.snapshot, None if cached is None else cached.version)
         if cached is None or not route.cached:
-            found = Materialisation(changelog.namespace, context.version, context.generation, {})
+            found = Materialisation(changelog.namespace, context.version, context.generation)
             found.since = context.version.txid
             if self.limit_bytes is None:
-                _apply(route, found.entries)
+                _apply(route, found.ordered)
             return found
         if not route.steps:
             return cached
         if cached.leases or context.read_only:
-            size_bytes, entries = cached.size_bytes, cached.entries.copy()
+            size_bytes, ordered = cached.size_bytes, cached.ordered.copy()
         else:
-            size_bytes, entries = cached.size_bytes, cached.entries
+            size_bytes, ordered = cached.size_bytes, cached.ordered
             cached.version = _SPOILED
         generation = max(context.generation, cached.generation)
-        found = Materialisation(changelog.namespace, context.version, generation, entries, 0, size_bytes, cached.since)
+        found = Materialisation(changelog.namespace, context.version, generation, ordered, 0, size_bytes, cached.since)
         if self.limit_bytes is None:
-            _apply(route, entries)
+            _apply(route, ordered)
             return found
         for keys, values in route.chunks():
-            entries.update(zip(keys, values, strict=True))
+            ordered.apply(keys, values)
         found.size_bytes += route.size_bytes + _ENTRY_BYTES * sum(step.entries for step in route.steps)
         found.shrink(self.limit_bytes)
         return found
@@ -155,14 +153,12 @@ _SPOILED = Version(-1, "")
 """The version of a materialisation whose entries were given to its successor."""
 
 
-def _apply(route: Route, entries: dict[bytes, bytes | None]) -> None:
+def _apply(route: Route, entries: OrderedEntries[bytes | None]) -> None:
     """Bring `entries` from the route's start to its end; what is left after an error is of no version."""
     for keys, values in route.chunks():
-        entries.update(zip(keys, values, strict=True))
+        entries.apply(keys, values)
         if None in values:
-            for key, value in zip(keys, values, strict=True):
-                if value is None:
-                    del entries[key]
+            entries.drop([key for key, value in zip(keys, values, strict=True) if value is None])
 
 
 def _replaces(context: StateContext, cached: Materialisation) -> bool:
@@ -183,15 +179,11 @@ class DictImage(Image):
         """Return the values of `keys`, None where absent."""
         return list(map(self._leased.entries.get, keys))
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, in key order."""
-        keys, entries = self._leased.keys(), self._leased.entries
-        low = 0 if start is None else bisect_left(keys, start)
-        high = len(keys) if stop is None else bisect_left(keys, stop)
-        for at in range(low, high):
-            value = entries[keys[at]]
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
+        for key, value in self._leased.ordered.between(start, stop, reverse):
             assert value is not None
-            yield keys[at], value
+            yield key, value
 
     def close(self) -> None:
         """End the lease."""

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import date
-from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
 from statefx.state.codec import MARK, Codec
+from statefx.state.pending import PendingKeys
+from statefx.state.places import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, Packed, Place
+from statefx.state.ranges import OrderedEntries, merge
 from statefx.state.store import StateStore, Write
 from statefx.state.values import SCALARS, is_immutable
 
 ENTRY_BYTES = 200
 """What Python needs to remember one entry, beside its bytes."""
-
-
-class Answer(Enum):
-    """What memory says of a key whose value it does not have."""
-
-    ABSENT = "known not to be there"
-    UNKNOWN = "only the store can tell"
-
-
-ABSENT: Final[Literal[Answer.ABSENT]] = Answer.ABSENT
-UNKNOWN: Final[Literal[Answer.UNKNOWN]] = Answer.UNKNOWN
-
-
-class Packed:
-    """The kind of keys that are looked up by their bytes: those of no other kind."""
-
-
-# Looked up as they are, each type in a dict of its own, so that 1, 1.0 and True do not meet. Not among them are
-# datetimes, whose == between zones isn't by instant in the hour of a clock change, and Decimals, of which some
-# have no hash.
-PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes, date})
-
-Kind = type | tuple[type, ...]
-"""A type in `PLAIN`; for a tuple of such elements their types; else `Packed`."""
-
-MAX_KINDS = 64
-"""Kinds of tuple beyond this are `Packed`."""
-
-Place = tuple[Kind, Any, bytes]
-"""Kind, name and key bytes. The entry is under ``[kind][name]``; the name is the key, or its bytes if `Packed`."""
 
 
 class Overlay:
@@ -53,7 +24,8 @@ class Overlay:
     changes, of any size; `seen` and `seen_held` are what is known below them and may be forgotten at any time.
     `opened` and `seen` hold immutable values as they are (`seen` also `ABSENT`); `held` and `seen_held` hold the bytes
     of mutable ones (`held` also None: deleted). A key in `held` is neither in `opened` nor in `seen`: who finds it in
-    one of these need not look further. `plain` are the types of keys that are looked up as they are.
+    one of these need not look further. `plain` are the types of keys that are looked up as they are. `pending` has the
+    changes in order, from the first scan that finds some until they are settled or discarded.
 
     Parameters
     ----------
@@ -75,6 +47,7 @@ class Overlay:
         "codec",
         "held",
         "opened",
+        "pending",
         "plain",
         "prepared",
         "seen",
@@ -94,7 +67,8 @@ class Overlay:
         self.held: dict[Kind, dict[Any, bytes | None]] = {}
         self.seen: dict[Kind, dict[Any, Any]] = {}
         self.seen_held: dict[Kind, dict[Any, bytes]] = {}
-        self.prepared: dict[bytes, bytes | None] = {}
+        self.prepared: OrderedEntries[bytes | None] = OrderedEntries()
+        self.pending: PendingKeys | None = None
         for kind in (*PLAIN, Packed):
             self._admit(kind)
 
@@ -194,7 +168,7 @@ class Overlay:
 
     def _read(self, keys: list[bytes]) -> list[bytes | None]:
         """Return what is prepared for each of `keys`, else what is committed."""
-        prepared = self.prepared
+        prepared = self.prepared.by_key
         if not prepared:
             return self._store.get(keys) if keys else []
         missing = [key for key in keys if key not in prepared]
@@ -226,6 +200,26 @@ class Overlay:
                 f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key}
             ) from error
 
+    def scan(
+        self, start: bytes | None, stop: bytes | None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes | tuple[Any, Any]]]:
+        """Yield (key bytes, value's bytes or (key, value)) of a range as it is now, whatever is changed meanwhile.
+
+        As long as somebody holds what is returned, `opened` is to be changed by `put` and `delete` alone.
+        """
+        rows: Iterator[tuple[bytes, Any]] = self._store.scan(start, stop, reverse)
+        if self.prepared:
+            rows = merge(self.prepared.between(start, stop, reverse), rows, reverse)
+        if self.pending is None and (any(self.opened.values()) or any(self.held.values())):
+            self.pending = PendingKeys(self.opened, self.held, self._encode_key, self.codec.decode_key)
+        if self.pending is not None:
+            rows = merge(self.pending.scan(start, stop, reverse).rows(), rows, reverse)
+        return rows
+
+    def watched(self) -> bool:
+        """Say whether a scan goes on that has to be told of changes."""
+        return self.pending is not None and self.pending.watched()
+
     def forget(self) -> None:
         """Drop what was read; it is read again when asked for."""
         for kind in self.opened:
@@ -237,8 +231,11 @@ class Overlay:
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
-        kind, name, _ = self.place(key)
+        place = self.place(key)
         if is_immutable(value):
+            if self.pending is not None:
+                self.pending.opening(place)
+            kind, name, _ = place
             self.opened[kind][name] = value
             self.held[kind].pop(name, None)
             return
@@ -246,13 +243,23 @@ class Overlay:
             data = self._encode(value)
         except CodecError as error:
             raise of_key(error, key) from None
-        self._hold(kind, name, data)
+        self._hold(place, data)
 
     def delete(self, place: Place) -> None:
         """Remove the entry at `place`."""
-        self._hold(place[0], place[1], None)
+        self._hold(place, None)
 
-    def _hold(self, kind: Kind, name: Any, data: bytes | None) -> None:
+    def delete_range(self, start: bytes | None, stop: bytes | None) -> int:
+        """Remove the entries of a range; return how many there were."""
+        keys = [row[0] for row in self.scan(start, stop)]
+        for key in keys:
+            self._hold(self.place(self.codec.decode_key(key)), None)
+        return len(keys)
+
+    def _hold(self, place: Place, data: bytes | None) -> None:
+        if self.pending is not None:
+            self.pending.holding(place)
+        kind, name, _ = place
         self.opened[kind].pop(name, None)
         self.seen[kind].pop(name, None)
         self.held[kind][name] = data
@@ -282,8 +289,8 @@ class Overlay:
 
     def settle(self, writes: list[Write]) -> None:
         """Take `writes`, all changes there are, as prepared: they are read below the changes that follow."""
-        self.prepared = dict(writes)
-        self._seen_bytes += _total_bytes(self.prepared, self.prepared.values())
+        self.prepared = OrderedEntries(dict(writes))
+        self._seen_bytes += _total_bytes(self.prepared.by_key, self.prepared.by_key.values())
         if self._seen_bytes > self._cache_bytes:
             self.forget()
         else:
@@ -301,35 +308,17 @@ class Overlay:
 
     def discard(self) -> None:
         """Drop the changes since the last `settle`."""
+        if self.pending is not None:
+            self.pending.end()
+            self.pending = None
         for kind in self.opened:
             self.opened[kind].clear()
             self.held[kind].clear()
 
     def unsettle(self) -> None:
         """Drop what is prepared."""
-        self.prepared = {}
+        self.prepared = OrderedEntries()
         self.forget()
-
-
-def merge(changes: list[Write], committed: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of both, each sorted by key, in key order: a change hides a committed entry, None removes it.
-
-    >>> list(merge([(b"a", b"1"), (b"b", None)], iter([(b"b", b"0"), (b"c", b"0")])))
-    [(b'a', b'1'), (b'c', b'0')]
-    """
-    pending = iter(changes)
-    change = next(pending, None)
-    for key, data in committed:
-        while change is not None and change[0] < key:
-            if change[1] is not None:
-                yield change[0], change[1]
-            change = next(pending, None)
-        if change is None or change[0] != key:
-            yield key, data
-    while change is not None:
-        if change[1] is not None:
-            yield change[0], change[1]
-        change = next(pending, None)
 
 
 def _total_bytes(keys: Iterable[bytes], values: Iterable[bytes | None]) -> int:

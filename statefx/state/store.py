@@ -119,8 +119,12 @@ class StateStore(ABC):
         """Return the committed values of `keys`, None where absent, in one round trip."""
 
     @abstractmethod
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield committed (key, value) with start <= key < stop, in key order; None is unbounded."""
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield committed (key, value) with start <= key < stop, in key order; None is unbounded.
+
+        Costs what is read of it, and finding where it begins: bolts scan for each tuple, and often take the first
+        entry only. `reverse`: the same entries, the last one first.
+        """
 
     @abstractmethod
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:

@@ -13,7 +13,8 @@ from typing import Any
 from statefx.errors import CodecError, StateCorruptedError
 from statefx.state.codec import MARK, Codec, StandardCodec
 from statefx.state.guard import GuardedCodec
-from statefx.state.overlay import Kind, Overlay, Packed, Place, of_key
+from statefx.state.overlay import Overlay, of_key
+from statefx.state.places import Kind, Packed, Place
 from statefx.state.store import StateStore
 
 VERSION_MAX = 2**31 - 1
@@ -156,9 +157,9 @@ class SealedOverlay(Overlay):
         if not self._strict:
             super().put(key, value)
             return
-        kind, name, _ = self.place(key)
+        place = self.place(key)
         try:
             data = self._encode(value)
         except CodecError as error:
             raise of_key(error, key) from error
-        self._hold(kind, name, data)
+        self._hold(place, data)

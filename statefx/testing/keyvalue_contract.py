@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -116,6 +117,23 @@ class KeyValueContract(DurabilityContract):
         assert list(state.items()) == sorted(expected.items())
         assert list(state.items(7, 16)) == sorted((k, v) for k, v in expected.items() if 7 <= k < 16)
         assert list(state.items(16, 7)) == []
+
+    def test_a_scan_in_a_large_transaction_costs_what_is_read_of_it(self, site: Site) -> None:
+        state = site.state()
+        state.putAll(dict.fromkeys(range(20_000), 0))
+        state.commit(_prepare(state, 1))
+        state.putAll(dict.fromkeys(range(10_000, 30_000), 1))
+        assert sum(value for _, value in state.items()) == 20_000
+        began = time.perf_counter()
+        assert len(list(state.items())) == 30_000
+        all_secs = time.perf_counter() - began
+        began = time.perf_counter()
+        for key in range(30_000, 30_200):
+            state.put(key, 1)
+            assert [each for each, _ in state.items(key - 10, key + 10)] == list(range(key - 10, key + 1))
+            assert next(state.items()) == (0, 0)
+            assert next(state.items(reverse=True)) == (key, 1)
+        assert time.perf_counter() - began < 50 * all_secs, "200 rows with short scans cost as much as 50 long ones"
 
     def test_every_type_comes_back_as_it_went_in(self, site: Site) -> None:
         keys = [None, False, True, -(2**70), -1, 0, 1, 2**70, -1.5, 1.0, "", "a", "a\x00", "é", b"", b"a\x00", (1, "a")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from statefx.testing.keyvalue_contract import KeyValueContract
+from statefx.testing.keyvalue_machine import keyvalue_machine
 from statefx.testing.provider_machine import state_machine
 
 
@@ -24,6 +25,7 @@ class StateProviderContract(KeyValueContract):
                 return MyProvider({})
 
         TestMyProviderInAnyOrder = state_machine(lambda: MyProvider({})).TestCase
+        TestMyProviderUnderABolt = keyvalue_machine(lambda: MyProvider({})).TestCase
     """
 
     def __init_subclass__(cls, **named: Any) -> None:
@@ -35,4 +37,4 @@ class StateProviderContract(KeyValueContract):
 
 _CONTRACT = {name for name in dir(StateProviderContract) if not name.startswith("__")} - {"provider"}
 
-__all__ = ["StateProviderContract", "state_machine"]
+__all__ = ["StateProviderContract", "keyvalue_machine", "state_machine"]

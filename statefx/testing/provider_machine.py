@@ -72,11 +72,11 @@ class _ProviderMachine(RuleBasedStateMachine):
     def put_and_delete(self, changes: dict[bytes, bytes | None]) -> None:
         self.pending.update(changes)
 
-    @rule(start=st.none() | KEYS, stop=st.none() | KEYS)
-    def scan(self, start: bytes | None, stop: bytes | None) -> None:
-        assert list(self.store.scan(start, stop)) == [
+    @rule(start=st.none() | KEYS, stop=st.none() | KEYS, reverse=st.booleans())
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> None:
+        assert list(self.store.scan(start, stop, reverse)) == [
             (key, value)
-            for key, value in sorted(self.committed.items())
+            for key, value in sorted(self.committed.items(), reverse=reverse)
             if (start is None or key >= start) and (stop is None or key < stop)
         ]
 

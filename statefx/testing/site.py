@@ -157,6 +157,7 @@ def image(store: StateStore, start: bytes | None = None, stop: bytes | None = No
     rows = list(store.scan(start, stop))
     keys = [key for key, _ in rows]
     assert keys == sorted(set(keys)), "a scan must yield each key once, in order"
+    assert list(store.scan(start, stop, reverse=True)) == rows[::-1], "a reverse scan must yield the same, last first"
     assert store.get(keys) == [value for _, value in rows], "get and scan must agree"
     return dict(rows)
 

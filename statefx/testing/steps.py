@@ -146,8 +146,8 @@ class _SteppedStore(StateStore):
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._inner.get(keys)
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        return self._inner.scan(start, stop)
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return self._inner.scan(start, stop, reverse)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         with self._steps.around(f"prepare {self._name} for {txid}"):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,29 @@ class StoreContract:
         store = site.open(site.commit(EMPTY, dict.fromkeys(HOSTILE, b"1")))
         inside = [key for key in HOSTILE if (start is None or key >= start) and (stop is None or key < stop)]
         assert [key for key, _ in store.scan(start, stop)] == inside
+        assert [key for key, _ in store.scan(start, stop, reverse=True)] == inside[::-1]
+
+    def test_scans_in_both_directions_at_once(self, site: Site) -> None:
+        expected = [(b"%04d" % number, b"%d" % number) for number in range(3000)]
+        store = site.open(site.commit(EMPTY, dict(expected)))
+        both = zip(store.scan(None, None), store.scan(None, None, reverse=True), strict=True)
+        assert list(both) == list(zip(expected, reversed(expected), strict=True))
+
+    def test_a_scan_costs_what_is_read_of_it(self, site: Site) -> None:
+        keys = [b"%06d" % number for number in range(30_000)]
+        store = site.open(site.commit(EMPTY, dict.fromkeys(keys, b"1")))
+        assert len(list(store.scan(None, None))) == len(keys)  # whoever sorts at the first scan has done it
+        began = time.perf_counter()
+        assert len(list(store.scan(None, None))) == len(keys)
+        all_secs = time.perf_counter() - began
+        few = range(0, 30_000, 300)
+        for reverse in (False, True):
+            began = time.perf_counter()
+            for at in few:
+                rows = store.scan(keys[at], keys[at + 10], reverse)
+                assert [key for key, _ in rows] == sorted(keys[at : at + 10], reverse=reverse)
+                assert next(iter(store.scan(None, keys[at + 10], reverse)))[0] == keys[at + 9 if reverse else 0]
+            assert time.perf_counter() - began < len(few) / 4 * all_secs, "short scans read much more than they yield"
 
     def test_a_hundred_thousand_keys_in_one_transaction(self, site: Site) -> None:
         expected = {b"key-%08d" % number: b"%d" % number for number in range(100_000)}

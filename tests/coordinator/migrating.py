@@ -93,8 +93,8 @@ class _Around(StateStore):
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self.inner.get(keys)
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        return self.inner.scan(start, stop)
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return self.inner.scan(start, stop, reverse)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         return self.inner.prepare(txid, token, writes)
@@ -128,7 +128,7 @@ class _Swapping(_Around):
 
 
 class _Occupied(_Around):
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         yield b"somebody's", b"value"
 
 

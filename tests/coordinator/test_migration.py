@@ -244,9 +244,9 @@ def test_the_writes_of_a_copy_are_read_as_they_are_asked_for(tmp_path: Path) -> 
     reads: list[int] = []
 
     class Counting:
-        def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
             reads.append(0)
-            for row in store.scan(start, stop):
+            for row in store.scan(start, stop, reverse):
                 reads[-1] += 1
                 yield row
 

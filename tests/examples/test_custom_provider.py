@@ -16,7 +16,7 @@ from statefx import migrate
 from statefx.errors import StateCorruptedError
 from statefx.state import EMPTY, StateProvider
 from statefx.testing import Crash
-from statefx.testing.provider_contract import StateProviderContract, state_machine
+from statefx.testing.provider_contract import StateProviderContract, keyvalue_machine, state_machine
 from statefx.testing.site import Site, image
 from tests.testing.places import place
 from tests.testing.topologies import Driver, lines, totals, words
@@ -49,8 +49,9 @@ class TestSqlite(StateProviderContract):
         return made(place)
 
 
-def test_any_order_of_events(place: Path) -> None:
-    machine = state_machine(lambda: made(place))
+@pytest.mark.parametrize("machine_of", [state_machine, keyvalue_machine])
+def test_any_order_of_events(place: Path, machine_of: Any) -> None:
+    machine = machine_of(lambda: made(place))
     run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
 
 

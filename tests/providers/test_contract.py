@@ -26,8 +26,8 @@ class Wrapped(StateStore):
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self.store.get(keys)
 
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        return self.store.scan(start, stop)
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return self.store.scan(start, stop, reverse)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         return self.store.prepare(txid, token, writes)
@@ -58,8 +58,29 @@ class LosesDeletes(Wrapped):
 
 
 class ScansOutOfOrder(Wrapped):
-    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        return iter(list(self.store.scan(start, stop))[::-1])
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return iter(list(self.store.scan(start, stop, reverse))[::-1])
+
+
+class IgnoresReverse(Wrapped):
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return self.store.scan(start, stop)
+
+
+class TurnsTheBoundsToo(Wrapped):
+    """Excludes start and includes stop when it scans from the end."""
+
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        if not reverse:
+            return self.store.scan(start, stop)
+        rows = list(self.store.scan(start, None if stop is None else stop + b"\x00", reverse))
+        return iter([row for row in rows if row[0] != start])
+
+
+class ReadsAllForAFew(Wrapped):
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        rows = sorted(self.store.scan(None, None), reverse=reverse)
+        return (row for row in rows if (start is None or row[0] >= start) and (stop is None or row[0] < stop))
 
 
 class CommitsAtPrepare(Wrapped):
@@ -164,6 +185,11 @@ PASSED_OPEN = "test_a_store_that_others_pass_while_it_is_open_is_right_or_refuse
         (RefusesSecondCommit, "test_commit_again_changes_nothing", ()),
         (LosesDeletes, "test_any_bytes_can_be_deleted", ()),
         (ScansOutOfOrder, "test_any_bytes_are_a_key", ()),
+        (IgnoresReverse, "test_scan_bounds", (None, None)),
+        (IgnoresReverse, "test_scans_in_both_directions_at_once", ()),
+        (TurnsTheBoundsToo, "test_scan_bounds", (b"", None)),
+        (TurnsTheBoundsToo, "test_scan_bounds", (None, b"a")),
+        (ReadsAllForAFew, "test_a_scan_costs_what_is_read_of_it", ()),
         (CommitsAtPrepare, "test_what_is_prepared_is_invisible", ()),
         (IgnoresItsToken, "test_what_is_prepared_is_named_by_the_token_that_was_given", ()),
         (HidesItsToken, "test_what_is_prepared_is_named_by_the_token_that_was_given", ()),
@@ -189,6 +215,7 @@ def test_a_broken_provider_fails(kind: type[Any], test: str, arguments: tuple[An
     [
         LosesDeletes,
         ScansOutOfOrder,
+        TurnsTheBoundsToo,
         CommitsAtPrepare,
         IgnoresItsToken,
         HidesItsToken,

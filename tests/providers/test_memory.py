@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from statefx.testing.provider_contract import StateProviderContract, state_machine
+from statefx.testing.provider_contract import StateProviderContract, keyvalue_machine, state_machine
 from statefx_memory import MemoryStateProvider
 
 
@@ -15,3 +15,6 @@ class TestMemory(StateProviderContract):
 
 TestMemoryInAnyOrder = state_machine(lambda: MemoryStateProvider({})).TestCase
 TestMemoryInAnyOrder.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+TestMemoryUnderABolt = keyvalue_machine(lambda: MemoryStateProvider({})).TestCase
+TestMemoryUnderABolt.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from statefx.testing.provider_contract import StateProviderContract, state_machine
+from statefx.testing.provider_contract import StateProviderContract, keyvalue_machine, state_machine
 from statefx_rocksdb import RocksDbStateProvider
 
 AT_ONCE = {"catch_up_kb": 0}
@@ -21,3 +21,7 @@ TestRocksDbInAnyOrder = state_machine(lambda: RocksDbStateProvider(AT_ONCE)).Tes
 TestRocksDbInAnyOrder.settings = QUICK
 TestRocksDbReadOverInAnyOrder = state_machine(lambda: RocksDbStateProvider({})).TestCase
 TestRocksDbReadOverInAnyOrder.settings = QUICK
+TestRocksDbUnderABolt = keyvalue_machine(lambda: RocksDbStateProvider(AT_ONCE)).TestCase
+TestRocksDbUnderABolt.settings = QUICK
+TestRocksDbReadOverUnderABolt = keyvalue_machine(lambda: RocksDbStateProvider({})).TestCase
+TestRocksDbReadOverUnderABolt.settings = QUICK

@@ -29,8 +29,8 @@ class Observed(StateStore):
         self.reads.append(list(keys))
         return self.store.get(keys)
 
-    def scan(self, start, stop):
-        return self.store.scan(start, stop)
+    def scan(self, start, stop, reverse=False):
+        return self.store.scan(start, stop, reverse)
 
     def prepare(self, txid, token, writes):
         return self.store.prepare(txid, token, writes)

@@ -1,0 +1,88 @@
+"""OrderedEntries by key bytes that can be scanned in either direction, and one layer of them laid over another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from sortedcontainers import SortedList
+
+V = TypeVar("V")
+
+
+class OrderedEntries(Generic[V]):
+    """A dict whose keys are sorted at the first scan, and are kept in order from then on.
+
+    Who never scans pays for no order. Who does pays for sorting once, and then a logarithm for each new key: one flat
+    sorted list moves eight bytes for every key behind a new one, which is half a millisecond with a million of them.
+
+    Attributes
+    ----------
+    by_key : dict
+        To be read; changed by `apply` and `drop` alone.
+    """
+
+    __slots__ = ("_order", "by_key")
+
+    def __init__(self, by_key: dict[bytes, V] | None = None) -> None:
+        self.by_key: dict[bytes, V] = {} if by_key is None else by_key
+        self._order: SortedList[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def apply(self, keys: Sequence[bytes], values: Iterable[V]) -> None:
+        """Set the entries of `keys`, which are distinct."""
+        if self._order is not None:
+            known = self.by_key
+            self._order.update([key for key in keys if key not in known])
+        self.by_key.update(zip(keys, values, strict=True))
+
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """Remove the entries of `keys`, which are there."""
+        by_key, order = self.by_key, self._order
+        for key in keys:
+            del by_key[key]
+            if order is not None:
+                order.remove(key)
+
+    def between(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, V]]:
+        """Yield (key, value) with start <= key < stop, in key order or in the reverse; not to be changed meanwhile."""
+        if self._order is None:
+            self._order = SortedList(self.by_key)
+        by_key = self.by_key
+        for key in self._order.irange(start, stop, (True, False), reverse):
+            yield key, by_key[key]
+
+    def copy(self) -> OrderedEntries[V]:
+        """Return the same entries, to be changed apart from these."""
+        other: OrderedEntries[V] = OrderedEntries(self.by_key.copy())
+        if self._order is not None:
+            other._order = self._order.copy()
+        return other
+
+
+def merge(
+    changes: Iterable[tuple[bytes, V | None]], rows: Iterable[tuple[bytes, V]], reverse: bool = False
+) -> Iterator[tuple[bytes, V]]:
+    """Yield the entries of both, each sorted by key, in their order: a change hides a row, None removes it.
+
+    >>> list(merge([(b"a", b"1"), (b"b", None)], [(b"b", b"0"), (b"c", b"0")]))
+    [(b'a', b'1'), (b'c', b'0')]
+    >>> list(merge([(b"b", None), (b"a", b"1")], [(b"c", b"0"), (b"b", b"0")], reverse=True))
+    [(b'c', b'0'), (b'a', b'1')]
+    """
+    pending = iter(changes)
+    change = next(pending, None)
+    for row in rows:
+        key = row[0]
+        while change is not None and (change[0] > key if reverse else change[0] < key):
+            if change[1] is not None:
+                yield change[0], change[1]
+            change = next(pending, None)
+        if change is None or change[0] != key:
+            yield row
+    while change is not None:
+        if change[1] is not None:
+            yield change[0], change[1]
+        change = next(pending, None)
