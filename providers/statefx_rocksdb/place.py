@@ -163,11 +163,16 @@ class Place:
         return route.size_bytes <= self._settings.catch_up_kb << 10 and len(route.steps) <= _STEPS_MAX
 
     def _may_replace(self, look: _Look) -> bool:
-        """Say whether the shared copy is behind; it is never taken back to an older version."""
+        """Say whether the shared copy is behind, or of a history that is over; it is never taken back.
+
+        A task that is late finds a copy that came from its own version, and leaves it. Numbers alone don't tell that
+        from a checkpoint that was restored: then the copy may be of a higher generation and txid than any that is to
+        come for a long time, and every transaction would build a private one.
+        """
         head, context = look.head, self._context
         if head is None or look.route.cached or context.generation > head.generation:
             return True
-        return context.generation == head.generation and context.version.txid >= head.version.txid
+        return not self._changelog.follows(head.version, context.version)
 
     def _advanced(self) -> Opened:
         """Bring the shared copy to the version, with the lock held, and open it."""

@@ -120,6 +120,20 @@ class Changelog:
                 return None
         return steps[::-1]
 
+    def follows(self, later: Version, version: Version) -> bool:
+        """Say whether `later` came from `version`, by the files that are there.
+
+        What is committed is one chain. So a cache that is at neither an ancestor nor a descendant of a committed
+        version is of a history that is over: the checkpoint was restored from a backup, and went on from there.
+        """
+        at = later
+        while at.txid > version.txid:
+            try:
+                at = self._find(at).identity.predecessor
+            except StateCorruptedError:  # what it came from was deleted with that history
+                return False
+        return at == version
+
     def _find(self, version: Version) -> Artefact:
         """Return the changelog of `version`, which must be this namespace's."""
         found = self._heads.get(version)

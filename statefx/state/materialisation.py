@@ -99,7 +99,7 @@ class MaterialisationCache:
                 self._keep(place, cached)
                 raise
             found.leases += 1
-            shared = found is cached or (not context.read_only and (cached is None or _replaces(context, cached)))
+            shared = found is cached or (not context.read_only and _replaces(changelog, context, cached))
             self._keep(place, found if shared else cached)
             return found
 
@@ -161,11 +161,11 @@ def _apply(route: Route, entries: OrderedEntries[bytes | None]) -> None:
             entries.drop([key for key, value in zip(keys, values, strict=True) if value is None])
 
 
-def _replaces(context: StateContext, cached: Materialisation) -> bool:
-    """Say whether a store of `context` may put its materialisation in the place of `cached`."""
-    if cached.version is _SPOILED or context.generation > cached.generation:
+def _replaces(changelog: Changelog, context: StateContext, cached: Materialisation | None) -> bool:
+    """Say whether a store of `context` may put its materialisation in the place of `cached`: not if it is behind."""
+    if cached is None or cached.version is _SPOILED or context.generation > cached.generation:
         return True
-    return context.generation == cached.generation and context.version.txid >= cached.version.txid
+    return not changelog.follows(cached.version, context.version)
 
 
 class DictImage(Image):

@@ -99,12 +99,19 @@ class Site:
         """Open what a bolt sees."""
         return KeyValueState(self.open(version, generation=generation), version=version)
 
-    def commit(self, version: Version, changes: Mapping[bytes, bytes | None], *, component: str = "count") -> Version:
+    def commit(
+        self,
+        version: Version,
+        changes: Mapping[bytes, bytes | None],
+        *,
+        component: str = "count",
+        generation: int = 1,
+    ) -> Version:
         """Commit `changes` as the transaction after `version`, each phase in a store of its own."""
-        store = self.open(version, component=component)
+        store = self.open(version, component=component, generation=generation)
         after = Version(version.txid + 1, prepare(store, version.txid + 1, writes(changes)))
         store.close()
-        store = self.open(version, component=component)
+        store = self.open(version, component=component, generation=generation)
         store.commit(*after_parts(after))
         store.close()
         return after

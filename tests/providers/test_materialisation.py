@@ -69,6 +69,20 @@ class TestSharing:
         assert older is not newest
         assert cache.lease(changelog, context(changelog, versions[3])) is newest
 
+    def test_one_of_a_history_that_is_over_is_replaced(
+        self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
+    ) -> None:
+        """The checkpoint was restored, and its log counts generations and transactions from there."""
+        cache = MaterialisationCache(limit_bytes)
+        cache.release(cache.lease(changelog, context(changelog, versions[3], generation=9)))
+        after = Version(2, uuid.uuid4().hex)
+        changelog.prepare(after, 3, versions[1], [(b"a", b"restored")])
+        first = cache.lease(changelog, context(changelog, after, generation=3))
+        cache.release(first)
+        assert cache.lease(changelog, context(changelog, after, generation=3)) is first
+        if limit_bytes is None:
+            assert first.entries == {b"a": b"restored", b"k1": b""}
+
     def test_a_newer_generation_takes_it_over(
         self, changelog: Changelog, versions: list[Version], limit_bytes: int | None
     ) -> None:

@@ -32,13 +32,13 @@ from pathlib import Path
 from statefx.state.store import Version
 from statefx.testing.site import Site, image
 from statefx_rocksdb import RocksDbStateProvider
-root, lineage, options, versions = json.loads(sys.argv[1])
+root, lineage, options, versions, generation = json.loads(sys.argv[1])
 site = Site(RocksDbStateProvider(options), Path(root), lineage)
 print("ready", flush=True)
 sys.stdin.readline()
 for txid, token in versions:
     print(txid, flush=True)
-    store = site.open(Version(txid, token))
+    store = site.open(Version(txid, token), generation=generation)
     assert set(image(store).values()) == {b"%d" % txid}
     store.close()
 print("done", flush=True)
@@ -87,8 +87,8 @@ def head(site: Site) -> Version:
     return found.version
 
 
-def read(site: Site, version: Version) -> set[bytes]:
-    store = site.open(version)
+def read(site: Site, version: Version, *, generation: int = 1) -> set[bytes]:
+    store = site.open(version, generation=generation)
     try:
         return set(image(store).values())
     finally:
@@ -101,8 +101,8 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def worker(site: Site, versions: list[Version]) -> subprocess.Popen[str]:
-    described = [str(site.root), site.lineage, OPTIONS, [[each.txid, each.token] for each in versions]]
+def worker(site: Site, versions: list[Version], generation: int = 1) -> subprocess.Popen[str]:
+    described = [str(site.root), site.lineage, OPTIONS, [[each.txid, each.token] for each in versions], generation]
     process = start(WORKER, json.dumps(described))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -296,6 +296,95 @@ class TestDamage:
         assert set(image(store).values()) == {b"2"}
         store.close()
         assert {path: path.read_bytes() for path in site.cache.rglob("*") if path.is_file()} == before
+
+
+def restored(site: Site, *, kept: bool) -> tuple[list[Version], list[Version]]:
+    """Two histories of one checkpoint, forked by a restored backup; the copy on this machine is of the first one.
+
+    The first one is of generation 9 and has nine transactions. The backup was made after its second one, and gen 3 has
+    gone on from there with two more. `kept`: the first one's files are still there.
+    """
+    first, second = [EMPTY], [EMPTY]
+    writer = Site(RocksDbStateProvider({}), site.root, site.lineage)
+    keys = [b"%06d" % number for number in range(300)]
+    backup = site.root / "backup"
+    for txid in range(1, 10):
+        first.append(writer.commit(first[-1], dict.fromkeys(keys, b"%d" % txid), generation=9))
+        if txid == 2:
+            shutil.copytree(site.checkpoint, backup)
+    shutil.rmtree(site.cache, ignore_errors=True)
+    assert read(site, first[-1], generation=9) == {b"9"}
+    if not kept:
+        shutil.rmtree(site.checkpoint)
+        shutil.copytree(backup, site.checkpoint)
+    second += first[1:3]
+    for txid in (3, 4):
+        second.append(writer.commit(second[-1], dict.fromkeys(keys, b"%d" % txid), generation=3))
+    writer.close()
+    forget()
+    return first, second
+
+
+class TestRestored:
+    """A checkpoint that was restored from a backup, on a machine whose copy has gone on from there."""
+
+    @pytest.mark.parametrize("kept", [True, False])
+    def test_the_copy_is_replaced_once(self, site: Site, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        _, versions = restored(site, kept=kept)
+        built: list[str] = []
+        original = place_module.Place._built
+
+        def building(self: place_module.Place, folder: PrivateFolder) -> Database:
+            built.append(folder.path)
+            return original(self, folder)
+
+        monkeypatch.setattr(place_module.Place, "_built", building)
+        for version in versions[3:]:
+            for _ in range(2):
+                assert read(site, version, generation=3) == {b"%d" % version.txid}
+                assert head(site) == version
+        assert len(built) == 1
+        assert list(place(site).glob("private-*")) == []
+
+    @pytest.mark.parametrize("kept", [True, False])
+    def test_the_hot_cache_is_of_the_new_history(self, site: Site, kept: bool) -> None:
+        site.provider = RocksDbStateProvider({**OPTIONS, "hot_cache_mb": 1})
+        _, versions = restored(site, kept=kept)
+        for version in versions[3:]:
+            found = []
+            for _ in range(2):
+                store = site.open(version, generation=3)
+                assert store.get([b"%06d" % number for number in range(300)]) == [b"%d" % version.txid] * 300
+                found.append(store._image._leased)  # type: ignore[attr-defined]
+                store.close()
+            assert found[0] is found[1], "what was read is remembered for the next store"
+
+    def test_a_late_task_of_the_history_that_is_over_reads_its_own(self, site: Site) -> None:
+        first, second = restored(site, kept=True)
+        for _ in range(2):
+            assert read(site, second[4], generation=3) == {b"4"}
+            assert read(site, first[5], generation=9) == {b"5"}
+        assert read(site, second[4], generation=3) == {b"4"}
+        assert head(site) == second[4]
+
+    def test_a_late_task_of_an_older_generation_leaves_the_copy(self, site: Site) -> None:
+        first, _ = restored(site, kept=True)
+        for generation in (1, 9):
+            assert read(site, first[5], generation=generation) == {b"5"}
+            assert head(site) == first[9]
+
+    def test_both_histories_at_once_in_several_processes(self, site: Site) -> None:
+        first, second = restored(site, kept=True)
+        plans = [(9, first[1:] * 2), (9, first[3:] * 2), (3, second[1:] * 4), (3, second[3:] * 4)]
+        processes = [worker(site, versions, generation) for generation, versions in plans]
+        for process in processes:
+            go(process)
+        for process in processes:
+            output, _ = process.communicate(timeout=60)
+            assert process.returncode == 0
+            assert output.endswith("done\n")
+        assert read(site, second[-1], generation=3) == {b"4"}
+        assert list(place(site).glob("private-*/db")) == []
 
 
 @pytest.fixture
