@@ -25,6 +25,7 @@ from statefx.config import Config
 from statefx.coordinator import checkpoint
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.contents import Entries, Sum, sum_of
+from statefx.coordinator.fitness import CODECS
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.reading import open_task
@@ -320,7 +321,7 @@ def _provider_of(state: LogState, folders: Folders) -> str:
 def _identity(state: LogState) -> Mapping[str, Any]:
     """Return the identity that was found, as this release writes it; what an older one did not know stays unknown."""
     stateful = {
-        name: {"keys": None, "fields": None, **each, "codec": checkpoint.CODECS.get(each["codec"], each["codec"])}
+        name: {"keys": None, "fields": None, **each, "codec": CODECS.get(each["codec"], each["codec"])}
         for name, each in state.topology["stateful"].items()
     }
     return {**state.topology, "stateful": stateful}

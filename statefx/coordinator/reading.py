@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from statefx.config import Config
-from statefx.coordinator.checkpoint import CODECS, Folders, local_path, look
+from statefx.coordinator.checkpoint import Folders, local_path, look
+from statefx.coordinator.fitness import CODECS
 from statefx.coordinator.fold import LogState
 from statefx.errors import (
     AmbiguousKeyError,

@@ -45,10 +45,16 @@ _SHOWN = 2000
 _OURS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, sysconfig.get_path("stdlib") + os.sep + "contextlib", "<")
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 
-_idle: dict[tuple[str, int, str, int], Bolt] = {}
-"""Opened bolts of this process that no attempt is using."""
+_PROVIDERS_KEPT = 8
 
-_providers: dict[tuple[str, int], StateProvider] = {}
+_idle: dict[tuple[str, str, str, int], Bolt] = {}
+"""Opened bolts of this process that no attempt is using, by lineage, run, component and task.
+
+By run: a generation comes again when a checkpoint is replaced by a backup, and the code may be another then.
+"""
+
+_providers: dict[str, StateProvider] = {}
+"""This process's providers by run, the newest runs' of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +119,7 @@ def _place(error: BaseException) -> str:
 
 def take_bolt(deployment: Deployment, component: str, task: int, order: Order) -> Bolt:
     """Return an opened bolt for a task: one that this process kept, or a fresh one."""
-    key = (deployment.lineage, deployment.generation, component, task)
-    kept = _idle.pop(key, None)
+    kept = _idle.pop((deployment.lineage, deployment.run, component, task), None)
     if kept is not None:
         context: Context = kept.__dict__["_statefx_context"]
         context.enter(order.attempt)
@@ -151,9 +156,9 @@ def lives_for_one_attempt(bolt: Bolt) -> bool:
 
 def keep_bolt(deployment: Deployment, component: str, task: int, bolt: Bolt) -> None:
     """Keep an opened bolt for the next transaction that this process sees of its task."""
-    for key in [k for k in _idle if k[0] == deployment.lineage and k[1] < deployment.generation]:
+    for key in [k for k in _idle if k[0] == deployment.lineage and k[1] != deployment.run]:
         close_bolt(_idle.pop(key))
-    key = (deployment.lineage, deployment.generation, component, task)
+    key = (deployment.lineage, deployment.run, component, task)
     if key in _idle:  # two attempts of the task ran in this process
         close_bolt(_idle.pop(key))
     _idle[key] = bolt
@@ -171,10 +176,11 @@ def close_bolt(bolt: Bolt) -> None:
 
 def provider_of(deployment: Deployment) -> StateProvider:
     """Return this process's provider for a deployment."""
-    key = (deployment.lineage, deployment.generation)
-    if key not in _providers:
-        _providers[key] = deployment.build_provider()
-    return _providers[key]
+    if deployment.run not in _providers:
+        while len(_providers) >= _PROVIDERS_KEPT:
+            del _providers[next(iter(_providers))]
+        _providers[deployment.run] = deployment.build_provider()
+    return _providers[deployment.run]
 
 
 def view_of(

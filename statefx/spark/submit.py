@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from statefx.config import Config
-from statefx.coordinator import checkpoint
+from statefx.coordinator import checkpoint, homes
 from statefx.coordinator.cast import cast_of
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
@@ -30,7 +30,7 @@ from statefx.spark.shutdown import stop_on_sigterm
 from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
 from statefx.topology.checks import encodings_of
-from statefx.topology.deployment import Deployment
+from statefx.topology.deployment import Deployment, cache_folder
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
 from statefx.topology.submission import check_beside, check_sendable, checked
@@ -66,7 +66,8 @@ def submit(
     batchId : int, optional
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
     adopt : str, optional
-        ``"move"`` or ``"fork"``, for a checkpoint that is found elsewhere than it was last run.
+        For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was,
+        ``"fork"`` for a copy that shall go its own way.
 
     Returns
     -------
@@ -129,6 +130,7 @@ class _Run:
         shared = self._provider.capabilities.shared
         found = checkpoint.look(self.folders)
         checkpoint.check(found, wanted, self.folders, adopt, shared=shared)
+        homes.check_only(found, self.folders, adopt, cache_folder())
         if self._streaming:
             offsets.check(self.folders, found)
             if adopt is not None and found.location != self.folders.location:
@@ -138,6 +140,7 @@ class _Run:
         check_executors(self._session, self.folders, [self._reference, *encodings])
         hint(self._session)
         log = checkpoint.take(self.folders, wanted, adopt, shared=shared)
+        homes.note(log.state, cache_folder())
         if log.state.committed:
             logger.info("checkpoint %s: going on after transaction %d", self.folders.location, log.state.committed)
         else:

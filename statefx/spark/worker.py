@@ -30,7 +30,7 @@ class Parcel:
     Parameters
     ----------
     name : str
-        Unique per run: lineage and generation.
+        Unique per run.
     content : bytes
         The pickled deployment.
     """
@@ -42,7 +42,7 @@ class Parcel:
     @classmethod
     def pack(cls, deployment: Deployment) -> Parcel:
         """Pickle a deployment; bolts of the user's main module go by value."""
-        return cls(f"{deployment.lineage}/{deployment.generation}", dumps(deployment))
+        return cls(deployment.run, dumps(deployment))
 
     def unpack(self) -> Deployment:
         """Return this process's copy of the deployment."""

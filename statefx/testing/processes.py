@@ -47,8 +47,8 @@ class Process:
         self.deployment = replace(deployment, cache=cache)
         self._fresh = fresh
         provider = SteppedProvider(load_provider(deployment.provider, deployment.options), steps)
-        self._providers: dict[tuple[str, int], StateProvider] = {(deployment.lineage, deployment.generation): provider}
-        self._idle: dict[tuple[str, int, str, int], Bolt] = {}
+        self._providers: dict[str, StateProvider] = {deployment.run: provider}
+        self._idle: dict[tuple[str, str, str, int], Bolt] = {}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Deployment]:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from statefx.config import Config
-from statefx.coordinator import checkpoint
+from statefx.coordinator import checkpoint, homes
 from statefx.coordinator.cast import cast_of
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
@@ -127,10 +127,13 @@ class TopologyTester:
         encodings = encodings_of(topology, settings)
         wanted = checkpoint.identity(topology, reference, "stream" if self._streaming else "batch", encodings)
         shared = provider.capabilities.shared
-        checkpoint.check(checkpoint.look(folders), wanted, folders, adopt, shared=shared)
+        found = checkpoint.look(folders)
+        checkpoint.check(found, wanted, folders, adopt, shared=shared)
+        homes.check_only(found, folders, adopt, self._cache)
         log = checkpoint.take(
             folders, wanted, adopt, shared=shared, opened=lambda folder: SteppedLog(folder, steps, limits.fold_after)
         )
+        homes.note(log.state, self._cache)
         provider.fence(log.state.lineage, log.state.generation, folders.state)
         plan = compile_plan(topology)
         deployment = Deployment(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,9 @@ class Deployment:
         Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
     encodings : Mapping[str, Encoding]
         Of the keys and values of each stateful component; those it has none for have the standard one.
+    run : str
+        Random, of this start. A worker keeps things by it, and not by lineage and generation: these come again when a
+        checkpoint is replaced by a backup, or copied.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Deployment:
     location: str
     cache: str = ""
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def build_provider(self) -> StateProvider:
         """Build the state provider."""

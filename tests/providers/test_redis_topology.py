@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,24 @@ def test_a_checkpoint_whose_state_is_elsewhere_is_not_forked(place: Path, shared
         moved = driver.start(adopt="move")
         moved.send(lines("a"))
         assert moved.state("count") == {"a": 2}
+
+
+def test_two_lives_of_one_lineage_are_told_apart_by_the_server(place: Path, shared: RedisServer) -> None:
+    """As on two machines that can't see each other: a copy goes on, and the original is not the newest."""
+    with RedisDriver(place, shared) as driver:
+        driver.start().send(lines("a"))
+        original, copy = driver.folder, driver.folder.with_name("copy")
+        shutil.copytree(original, copy)
+        original.rename(place / "away")
+        driver.folder = copy
+        moved = driver.start(adopt="move", cache=place / "another-machine")
+        moved.send(lines("a"))
+        (place / "away").rename(original)
+        driver.folder = original
+        with pytest.raises(StateCorruptedError):
+            driver.start().send(lines("b"))
+        moved.send(lines("a"))
+        assert moved.state("count") == {"a": 3}
 
 
 def test_no_password_is_written_into_the_checkpoint(place: Path) -> None:

@@ -181,7 +181,7 @@ def test_two_topologies_with_bolts_of_one_name_never_meet(place: Path, provider:
 # ---- moved and copied checkpoints
 
 
-def moved(place: Path, provider: str = "memory") -> Driver:
+def copied(place: Path, provider: str = "memory") -> Driver:
     """Run `WORK` on a checkpoint and return a driver on a copy of it."""
     with Driver(place, provider, "original") as driver:
         tester = driver.start(totals())
@@ -192,7 +192,7 @@ def moved(place: Path, provider: str = "memory") -> Driver:
 
 
 def test_a_checkpoint_found_elsewhere_is_refused_until_the_caller_says_why(place: Path) -> None:
-    with moved(place) as driver:
+    with copied(place) as driver:
         before = content(driver.folder)
         with pytest.raises(CheckpointMismatchError, match=r"adopt='move'.*adopt='fork'"):
             driver.start(totals())
@@ -200,7 +200,8 @@ def test_a_checkpoint_found_elsewhere_is_refused_until_the_caller_says_why(place
 
 
 def test_a_moved_checkpoint_goes_on_with_its_lineage(place: Path, provider: str) -> None:
-    with moved(place, provider) as driver:
+    with copied(place, provider) as driver:
+        shutil.rmtree(place / "original")
         lineage = read_state(driver.folder / "transactions").lineage
         tester = driver.start(totals(), adopt="move")
         assert (tester.txid, tester.generation) == (2, 2)
@@ -274,7 +275,7 @@ def test_a_copy_that_was_committing_is_rolled_forward_on_both_sides(place: Path)
 
 
 def test_a_crash_at_any_step_of_a_fork_can_be_forked_again(place: Path) -> None:
-    moved(place)
+    copied(place)
     for n in range(1, 100):
         shutil.copytree(place / "original", place / str(n))
         with Driver(place, name=str(n)) as driver:
