@@ -25,7 +25,8 @@ if find_java; then exit 0; fi
 # The package's name differs between releases of a system: the first one that is known there is taken.
 if command -v apt-get >/dev/null; then
     as_root=yes refresh="apt-get update" install="apt-get install --yes --no-install-recommends"
-    known() { apt-cache show "$1" >/dev/null 2>&1; }
+    # `apt-cache show` also knows names that other packages only mention (openjdk-17 on Debian 13): those have no version.
+    known() { apt-cache show "$1" 2>/dev/null | grep -q '^Version:'; }
     packages="openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless"
 elif command -v dnf >/dev/null; then
     as_root=yes refresh=true install="dnf install --assumeyes"
