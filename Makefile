@@ -9,9 +9,10 @@ PY := .venv/bin/python
 JOBS ?= 2
 export PYTHON
 
-# Spark's workers are whatever `python3` is unless told; and a SPARK_HOME would decide over the pyspark in .venv.
+# Spark's workers are whatever `python3` is unless told. What a cluster's own Spark is set up by (PYTHONPATH often leads to
+# its pyspark, HADOOP_CONF_DIR to a file system that is not this machine's) would decide over what is in .venv.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
-unexport SPARK_HOME
+unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME HADOOP_CONF_DIR
 
 # JAVA_HOME decides over PATH in Spark's start scripts, so it is always set.
 WITH_JAVA = JAVA_HOME="$$(tools/java.sh)" && export JAVA_HOME &&

@@ -52,5 +52,6 @@ if __name__ == "__main__":
         for start in ("first", "second"):
             ended = subprocess.run([sys.executable, __file__, work], check=False)
             with openState(f"{work}/checkpoint", "sum") as state:
-                print(f"{start} run: exit code {ended.returncode}, transaction {state.txid}, sum {state['sum']}")
+                told = f"transaction {state.txid}, sum {state['sum']}"
+            print(f"{start} run: exit code {ended.returncode}, {told}", flush=True)  # before the next run's lines
         print("expected:", 4 * sum(range(1, 101)))

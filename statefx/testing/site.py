@@ -52,7 +52,7 @@ class Site:
         self.lineage = lineage or uuid.uuid4().hex
         self.checkpoint = root / "checkpoint"
         self.cache = root / "cache"
-        self._opened: list[StateStore] = []
+        self._opened: list[StateStore | Site] = []
 
     @property
     def state_folder(self) -> Path:
@@ -117,8 +117,9 @@ class Site:
         return after
 
     def elsewhere(self) -> Site:
-        """Return the same checkpoint as a machine sees it that has no caches of it."""
+        """Return the same checkpoint as a machine sees it that has no caches of it; it is closed with this one."""
         other = Site(self.provider, self.root / f"machine-{uuid.uuid4().hex}", self.lineage)
+        self._opened.append(other)
         other.root.mkdir()
         if self.checkpoint.exists():
             shutil.copytree(self.checkpoint, other.checkpoint)
@@ -149,8 +150,8 @@ class Site:
 
     def close(self) -> None:
         """Close what was opened here."""
-        for store in self._opened:
-            store.close()
+        for opened in self._opened:
+            opened.close()
         self._opened.clear()
 
 

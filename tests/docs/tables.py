@@ -3,6 +3,7 @@
 ``python tests/docs/tables.py`` writes them anew; test_tables.py compares.
 """
 
+import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -22,8 +23,9 @@ def settings() -> str:
 def rocksdb() -> str:
     """Options of the rocksdb provider, with what the docstring of `Settings` says of each."""
     lines = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
+    text = inspect.cleandoc(Settings.__doc__ or "") + "\n"  # Python 3.13 and later take the indentation away themselves
     for field in fields(Settings):
-        meaning = re.search(rf"^    {field.name} : \w+\n((?:        .+\n)+)", Settings.__doc__ or "", re.MULTILINE)
+        meaning = re.search(rf"^{field.name} : \w+\n((?:    .+\n)+)", text, re.MULTILINE)
         assert meaning, f"the docstring of Settings does not tell of {field.name}"
         least, most = _RANGES.get(field.name, (None, None))
         allowed = "an absolute path" if least is None else f"{least} to {most}"

