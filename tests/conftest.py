@@ -25,7 +25,7 @@ def spark() -> Iterator["object"]:
     builder = SparkSession.builder.master("local[2]").appName("statefx-tests")
     settings = {
         **RECOMMENDED,
-        "spark.ui.enabled": "false",
+        "spark.ui.port": "0",  # any that is free: what it shows is tested
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # bolts of test modules are found by their module's name

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.engine import JobFailedError, StoppedError
@@ -21,6 +22,7 @@ from statefx.runtime import restoring
 from statefx.spark.deadline import Deadline
 from statefx.spark.failures import meaning
 from statefx.spark.frames import Chain, keeps_shuffles, mapping
+from statefx.spark.labels import Labels, collected, own_properties
 from statefx.spark.worker import ORDER_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
 
@@ -49,10 +51,14 @@ class SparkEngine:
         parcel = Parcel.pack(deployment)
         self._chain = Chain(deployment.plan, parcel, frame)
         self._hooks = mapping(Hooks(parcel), ["id"])
+        details = f"topology {deployment.name}\ncheckpoint {deployment.location}\ngeneration {deployment.generation}"
+        self._labels = Labels(deployment.name, deployment.plan, details)
         self._timeout_secs = timeout_secs
         self._folder = restoring.folder(deployment.location)
         self._tag = ""
         self._session: SparkSession | None = None
+        self._tracker: Any = None
+        self._arrays: Any = None
         self._query: StreamingQuery | None = None
         self._stopping = stopping
 
@@ -65,6 +71,9 @@ class SparkEngine:
         if self._session is not None and self._session._jsparkSession.equals(session._jsparkSession):
             return
         self._session = session
+        context: Any = session.sparkContext
+        self._tracker = context._jsc.sc().statusTracker()
+        self._arrays = context._jvm.java.util.Arrays
         session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.classic.shuffleDependency.fileCleanup.enabled", "true")
 
@@ -76,10 +85,16 @@ class SparkEngine:
 
     def attempt(self, order: Order, work: DataFrame) -> Iterable[Ack]:
         """Run one attempt as one Spark job (see `Engine.attempt`)."""
+
+        def run(own: Any, frame: DataFrame) -> list[Row]:
+            acks = self._chain.over(frame)
+            self._labels.name_attempt(own, acks, order.attempt)
+            return collected(acks)
+
         text = order.to_json()
-        rows = self._job(text, lambda: self._chain.over(work).collect(), check=True)
+        rows = self._job(text, lambda own: run(own, work), check=True)
         if not rows:
-            rows = self._job(text, lambda: self._chain.over(self._no_rows(work)).collect(), check=True)
+            rows = self._job(text, lambda own: run(own, self._no_rows(work)), check=True)
         return [Ack.unpack(bytes(row.payload)) for row in rows]
 
     def reuses(self, work: DataFrame) -> bool:
@@ -97,9 +112,10 @@ class SparkEngine:
         stoppable = order.phase != "rollback"
         width = len(order.tasks)
 
-        def run() -> Any:
+        def run(own: Any) -> list[Row]:
             assert self._session is not None
-            return self._hooks(self._session.range(0, width, 1, width)).select("payload").collect()
+            self._labels.name_hooks(own, order)
+            return collected(self._hooks(self._session.range(0, width, 1, width)).select("payload"))
 
         return [Report.unpack(bytes(row.payload)) for row in self._job(order.to_json(), run, stoppable=stoppable)]
 
@@ -109,19 +125,23 @@ class SparkEngine:
         rdd: Any = self._session.sparkContext.parallelize([], 1)
         return self._session.createDataFrame(rdd, work.schema)
 
-    def _job(self, order: str, run: Callable[[], Any], *, check: bool = False, stoppable: bool = True) -> Any:
+    def _job(
+        self, order: str, run: Callable[[Any], list[Row]], *, check: bool = False, stoppable: bool = True
+    ) -> list[Row]:
+        """Run what `run` does, which is given the thread's local properties, as a job that can be cancelled."""
         context = self._context()
         tag = self._tag = f"statefx-{uuid.uuid4().hex}"
         deadline = Deadline(self._timeout_secs, self._folder, lambda: context.cancelJobsWithTag(tag))
         if self._stopping.is_set() or context._jsc is None:  # stop() may have come before there was a tag to cancel
             self._check_stopped(stoppable=stoppable)
-        context.addJobTag(tag)
-        context.setLocalProperty(ORDER_PROPERTY, order)
         try:
-            with deadline:
-                rows = run()
-            if check and rows and self._rerun(tag):
-                raise JobFailedError("a stage of the job had to be run again: rows may have been routed differently")
+            with own_properties(context) as own:
+                context.addJobTag(tag)
+                own.setProperty(ORDER_PROPERTY, order)
+                with deadline:
+                    rows = run(own)
+                if check and rows and self._rerun(tag):
+                    raise JobFailedError("a stage of the job had to be run again: rows may have been routed otherwise")
         except (AnalysisException, StatefxError):
             raise
         except Exception as error:
@@ -129,9 +149,6 @@ class SparkEngine:
             if not isinstance(error, (PySparkException, Py4JError)):
                 raise
             raise self._translated(error, deadline) from error
-        finally:
-            if context._jsc is not None:
-                context.removeJobTag(tag)
         return rows
 
     def _check_stopped(self, *, stoppable: bool) -> None:
@@ -159,25 +176,29 @@ class SparkEngine:
 
     def _rerun(self, tag: str) -> bool:
         """Tell whether any stage of the jobs with `tag` ran more than once."""
-        tracker = self._context()._jsc.sc().statusTracker()
-        for job in self._ended_jobs(tracker, tag):
-            for stage in job.stageIds():
-                found = tracker.getStageInfo(stage)
-                if found.isEmpty():
-                    raise JobFailedError(_UNTOLD)
-                if found.get().currentAttemptId() > 0:
-                    return True
+        for job in self._ended_jobs(tag):
+            for stage in self._numbers(job.stageIds()):
+                try:
+                    if self._tracker.getStageInfo(stage).get().currentAttemptId() > 0:
+                        return True
+                except Py4JJavaError as error:  # of None's get: the store has forgotten the stage
+                    raise JobFailedError(_UNTOLD) from error
         return False
 
-    def _ended_jobs(self, tracker: Any, tag: str) -> list[Any]:
+    def _ended_jobs(self, tag: str) -> list[Any]:
         """Wait until Spark's status store knows that the jobs with `tag` have ended: it hears of it a little later."""
         for _ in range(_STATUS_LOOKS):
-            found = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag)]
+            found = [self._tracker.getJobInfo(job) for job in self._numbers(self._tracker.getJobIdsForTag(tag))]
             jobs = [info.get() for info in found if info.isDefined()]
             if jobs and all(str(job.status()) in ("SUCCEEDED", "FAILED") for job in jobs):
                 return jobs
             self._stopping.wait(_STATUS_LOOK_SECS)
         raise JobFailedError(_UNTOLD)
+
+    def _numbers(self, array: Any) -> list[int]:
+        """Read an int[] of the JVM with one call, not with one for each element."""
+        found: list[int] = json.loads(str(self._arrays.toString(array)))
+        return found
 
     def _translated(self, error: Exception, deadline: Deadline) -> StatefxError:
         """Say what a failed job means."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import IllegalArgumentException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -158,8 +158,24 @@ class StreamFeed:
             ended.wait(_LOOK_SECS)  # it is started again, or has ended
 
     def _start(self) -> StreamingQuery:
+        """Start Spark's query; one of a former driver in this session, which has the same name, is stopped.
+
+        Spark ends it too, as it has the same id, but looks at the names first.
+        """
         writer = self._frame.writeStream.foreachBatch(self._on_batch).outputMode("update").queryName(self._name)
-        return writer.option("checkpointLocation", self._folders.spark).trigger(**self._trigger).start()
+        writer = writer.option("checkpointLocation", self._folders.spark).trigger(**self._trigger)
+        self._stop_former()
+        try:
+            return writer.start()
+        except IllegalArgumentException:
+            self._check_newest()  # a newer driver came in between; or an older one, and is stopped as well
+            self._stop_former()
+            return writer.start()
+
+    def _stop_former(self) -> None:
+        for query in self._frame.sparkSession.streams.active:
+            if query.name == self._name:
+                query.stop()
 
     def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Take one micro-batch through the protocol; returns only once its transaction can't be rolled back."""

@@ -92,7 +92,7 @@ def submit(
     coordinator, engine = run.assemble(log)
     feed: Feed
     if streaming:
-        name = f"{topology.name}-{log.state.lineage[:8]}-{log.state.generation}"  # unique in a session
+        name = f"{topology.name}-{log.state.lineage[:8]}"  # Spark wants it unique in a session; the same at each start
         feed = StreamFeed(run.frame, run.folders, arguments, name, coordinator, engine)
     else:
         feed = BatchFeed(run.frame, batchId, session, coordinator, engine)
