@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -14,6 +15,13 @@ from statefx.state.store import Namespace, StateContext, Version
 
 _ENTRY_BYTES = 150
 """What Python needs for an entry beside its bytes, about."""
+
+IDLE_SECS = 60.0
+"""Spark ends a Python worker that had nothing to do for a minute, with all it remembers. A worker that others keep busy
+shall not remember for longer than that what nobody asks for: a checkpoint that ended, a lineage that was left."""
+
+IDLE_BYTES = 64 << 20
+"""What may stay all the same, so that small state of a query that seldom triggers is not read again each time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +36,9 @@ class Materialisation:
     leases : int
         How many open stores read it.
     size_bytes : int
-        At most this much, where that is counted.
+        At most this much; of a complete one 0, until somebody has to know.
+    used : float
+        When it was last leased or given back.
     since : int
         Every change of a later txid, up to `version`, is among the entries of a partial one.
     """
@@ -40,6 +50,7 @@ class Materialisation:
     leases: int = 0
     size_bytes: int = 0
     since: int = 0
+    used: float = 0.0
 
     @property
     def entries(self) -> dict[bytes, bytes | None]:
@@ -77,12 +88,16 @@ class MaterialisationCache:
     Parameters
     ----------
     limit_bytes : int | None
-        None: materialisations are complete and not bounded. Else they are partial (they hold what was read
+        None: materialisations are complete. Those in use are not bounded; of those that nobody has opened for
+        `IDLE_SECS`, the last used are kept, `IDLE_BYTES` in all. Else they are partial (they hold what was read
         or changed of late) and together hold about this much.
+    clock : callable
+        Seconds.
     """
 
-    def __init__(self, limit_bytes: int | None = None) -> None:
+    def __init__(self, limit_bytes: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit_bytes = limit_bytes
+        self._clock = clock
         self._newest: dict[tuple[str, str], Materialisation] = {}
         self._lock = threading.RLock()
 
@@ -99,6 +114,7 @@ class MaterialisationCache:
                 self._keep(place, cached)
                 raise
             found.leases += 1
+            found.used = self._clock()
             shared = found is cached or (not context.read_only and _replaces(changelog, context, cached))
             self._keep(place, found if shared else cached)
             return found
@@ -107,6 +123,7 @@ class MaterialisationCache:
         """Give a materialisation back."""
         with self._lock:
             leased.leases -= 1
+            leased.used = self._clock()
             if self.limit_bytes is not None and not leased.leases:
                 leased.shrink(self.limit_bytes)
 
@@ -116,11 +133,22 @@ class MaterialisationCache:
             return
         self._newest[place] = kept
         if self.limit_bytes is None:
+            self._forget_idle()
             return
         size = sum(each.size_bytes for each in self._newest.values())
         for other in list(self._newest)[:-1]:
             if size > self.limit_bytes:
                 size -= self._newest.pop(other).size_bytes
+
+    def _forget_idle(self) -> None:
+        """Forget complete ones that nobody has used for long, but the last used of them."""
+        size, limit = 0, self._clock() - IDLE_SECS
+        for place, each in list(reversed(self._newest.items())):
+            if not each.leases and each.used <= limit:
+                each.size_bytes = each.size_bytes or _size(each.entries)
+                size += each.size_bytes
+                if size > IDLE_BYTES:
+                    del self._newest[place]
 
     def _at(self, changelog: Changelog, context: StateContext, cached: Materialisation | None) -> Materialisation:
         route = changelog.route(context.version, context.snapshot, None if cached is None else cached.version)
@@ -140,6 +168,7 @@ class MaterialisationCache:
         generation = max(context.generation, cached.generation)
         found = Materialisation(changelog.namespace, context.version, generation, ordered, 0, size_bytes, cached.since)
         if self.limit_bytes is None:
+            found.size_bytes = 0
             _apply(route, ordered)
             return found
         for keys, values in route.chunks():

@@ -17,6 +17,7 @@ from statefx.coordinator.fold import SNAPSHOTS_KEPT
 from statefx.operators.hooks import CALLED, STORM
 from statefx.protocol.transaction import mermaid
 from statefx.spark.session import RECOMMENDED
+from statefx.state import materialisation
 from statefx.topology import BoltDeclarer
 from tests.docs.tables import DOCS, TABLES, shown
 
@@ -106,6 +107,8 @@ def test_the_recommended_session_is_what_submit_hints_at():
         f"newest {['no', 'one', 'two', 'three'][SNAPSHOTS_KEPT]} snapshots",
         f"Every {janitor.EVERY_TRANSACTIONS} transactions",
         f"older than {janitor.MIN_AGE_SECS:g} seconds",
+        f"has opened for {materialisation.IDLE_SECS:g} seconds",
+        f"last used {materialisation.IDLE_BYTES >> 20} MiB",
     ],
 )
 def test_numbers_of_the_layout_are_those_of_the_code(text):

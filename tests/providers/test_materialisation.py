@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import StateCorruptedError
+from statefx.state import materialisation
 from statefx.state.changelog import Changelog
 from statefx.state.materialisation import MaterialisationCache
 from statefx.state.store import EMPTY, Namespace, StateContext, Version
@@ -137,3 +138,52 @@ def test_partial_ones_of_all_folders_together_are_bounded(tmp_path: Path) -> Non
     kept = list(cache._newest.values())
     assert kept[-1].namespace.task == 4
     assert sum(each.size_bytes for each in kept) <= 300_000
+
+
+class TestForgetting:
+    """Complete ones of checkpoints that came and went in one worker."""
+
+    @pytest.fixture(autouse=True)
+    def bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(materialisation, "IDLE_BYTES", 200_000)
+
+    def checkpoint(self, tmp_path: Path, name: str, entries: int = 500) -> tuple[Changelog, Version]:
+        changelog = Changelog(Namespace(name, "count", 0), str(tmp_path / name / "state" / "count" / "0"))
+        writes = [(b"%06d" % number, b"v" * 100) for number in range(entries)]
+        return changelog, changelog.prepare(Version(1, name), 1, EMPTY, writes).identity.version
+
+    def test_what_nobody_has_used_for_a_minute_is_forgotten_but_for_a_little(self, tmp_path: Path) -> None:
+        now = 0.0
+        cache = MaterialisationCache(clock=lambda: now)
+        made = [self.checkpoint(tmp_path, f"lineage-{n}") for n in range(5)]
+        for changelog, version in made:
+            cache.release(cache.lease(changelog, context(changelog, version)))
+        assert len(cache._newest) == 5, "none has been idle for long"
+        now = 59.0
+        cache.release(cache.lease(made[2][0], context(*made[2])))
+        now = 61.0
+        cache.release(cache.lease(made[4][0], context(*made[4])))
+        kept = [each.namespace.lineage for each in cache._newest.values()]
+        assert kept == ["lineage-3", "lineage-2", "lineage-4"], "the last used that was idle, and two in use"
+        now = 200.0
+        again = cache.lease(made[0][0], context(*made[0]))
+        assert len(again.entries) == 500, "what was forgotten is read again"
+        assert len(cache._newest) == 2
+
+    def test_what_is_open_is_never_forgotten(self, tmp_path: Path) -> None:
+        now = 0.0
+        cache = MaterialisationCache(clock=lambda: now)
+        changelog, version = self.checkpoint(tmp_path, "large", 5000)
+        leased = cache.lease(changelog, context(changelog, version))
+        now = 1000.0
+        other, newer = self.checkpoint(tmp_path, "other")
+        cache.release(cache.lease(other, context(other, newer)))
+        assert cache.lease(changelog, context(changelog, version)) is leased
+        cache.release(leased)
+        cache.release(leased)
+        now = 1059.0
+        cache.release(cache.lease(other, context(other, newer)))
+        assert len(cache._newest) == 2, "a minute after it was given back"
+        now = 1061.0
+        cache.release(cache.lease(other, context(other, newer)))
+        assert [each.namespace.lineage for each in cache._newest.values()] == ["other"]
