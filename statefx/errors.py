@@ -151,7 +151,27 @@ class AttemptsExhaustedError(TransactionError):
 
 
 class BoltError(StatefxError):
-    """A bolt's own code raised; carries ``component``, ``task``, ``hook`` and ``txid``."""
+    """A bolt's own code raised; carries ``component``, ``task``, ``hook``, ``txid`` and ``traceback``.
+
+    ``traceback`` is the text of the traceback in the task, with the user's frames only, the innermost last. Python
+    shows it before this error, as its cause.
+    """
+
+    def __init__(self, message: str = "", **data: Any) -> None:
+        super().__init__(message, **data)
+        if data.get("traceback"):
+            self.__cause__ = _TracebackError(data["traceback"])
+
+
+class _TracebackError(Exception):
+    """Shows a traceback of another process, in which the frames themselves have stayed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"in the task:\n\n{self.text}"
 
 
 class SchemaError(BoltError):

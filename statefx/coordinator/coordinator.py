@@ -29,7 +29,7 @@ from statefx.errors import (
     TransactionError,
     TransactionTimeoutError,
 )
-from statefx.protocol.barrier import FENCED
+from statefx.protocol.barrier import BOLT, FENCED
 from statefx.protocol.identity import TransactionAttempt, Version
 from statefx.protocol.ledger import AckLedger, Complete
 from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
@@ -165,10 +165,13 @@ class Coordinator:
         verdict = ledger.judge()
         if isinstance(verdict, Complete):
             return verdict
-        failure = verdict.failure
+        failure = next((each for each in verdict.failures if each.kind == BOLT), verdict.failure)
         where = f"{failure.component}[{failure.task}]: {failure.reason}"
         if failure.kind == FENCED:
             raise FencedError(where, txid=attempt.txid)
+        if failure.kind == BOLT:
+            self._give_up(attempt, failure.reason)
+            raise BoltError(failure.reason, **failure.facts)
         if failure.kind == CORRUPTED:
             self._give_up(attempt, where)
             raise StateCorruptedError(failure.reason, component=failure.component, task=failure.task)

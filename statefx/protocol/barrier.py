@@ -14,6 +14,7 @@ from statefx.protocol.identity import TransactionAttempt
 WIRE_VERSION = 1
 
 FAILED = "failed"
+BOLT = "bolt"
 FENCED = "fenced"
 MISALIGNED = "misaligned"
 UPSTREAM = "upstream"
@@ -31,19 +32,23 @@ class Failure:
     Attributes
     ----------
     kind : str
-        ``failed`` (the bolt said so), ``fenced``, ``misaligned`` (rows, barriers or tokens do not fit together),
+        ``failed`` (the bolt said so), ``bolt`` (its code raised), ``fenced``,
+        ``misaligned`` (rows, barriers or tokens do not fit together),
         ``upstream`` (passed on from the failed barrier of another task), ``missing`` (no ack at all).
         Others are carried as they are.
     component, task : str, int
         Who reports it.
     reason : str
         One sentence.
+    facts : Mapping[str, Any]
+        More for the error that the driver makes of it: of ``bolt``, the attributes of the BoltError.
     """
 
     kind: str
     component: str
     task: int
     reason: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class Ack:
             [(component, task, token) for (component, task), token in self.seen.items()],
             dict(self.received),
             dict(self.emitted),
-            None if failed is None else (failed.kind, failed.component, failed.task, failed.reason),
+            None if failed is None else (failed.kind, failed.component, failed.task, failed.reason, dict(failed.facts)),
             self.prepared_bytes,
             None if self.snapshot is None else tuple(self.snapshot),
             self.keys,
@@ -170,7 +175,8 @@ class Ack:
 
 
 def _packed(kind: str, body: tuple[Any, ...]) -> bytes:
-    packed: bytes = msgpack.packb((kind, WIRE_VERSION, body), use_bin_type=True)
+    # texts hold what users raise: half a surrogate pair in one must not become an error of its own
+    packed: bytes = msgpack.packb((kind, WIRE_VERSION, body), use_bin_type=True, unicode_errors="backslashreplace")
     return packed
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgpack
 
@@ -18,16 +20,20 @@ class Report:
         None: done.
     kind : str
         ``bolt``, ``fenced`` or ``store``, where there is an error.
+    facts : Mapping[str, Any]
+        Of ``bolt``, the attributes of the BoltError.
     """
 
     component: str
     task: int
     error: str | None = None
     kind: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """Write the report as bytes."""
-        packed: bytes = msgpack.packb((self.component, self.task, self.error, self.kind))
+        body = (self.component, self.task, self.error, self.kind, dict(self.facts))
+        packed: bytes = msgpack.packb(body, unicode_errors="backslashreplace")
         return packed
 
     @classmethod

@@ -23,7 +23,9 @@ def run_hooks(deployment: Deployment, order: HookOrder, task: Task) -> Report:
         _Phase(deployment, order, *task).run()
     except FencedError as error:
         return Report(*task, error.message, "fenced")
-    except (BoltError, FailedException) as error:
+    except BoltError as error:
+        return Report(*task, error.message, "bolt", error.data)
+    except FailedException as error:
         return Report(*task, error.message, "bolt")
     except Exception as error:  # noqa: BLE001 - a provider's client raises what it likes
         return Report(*task, f"{type(error).__name__}: {error}", "store")

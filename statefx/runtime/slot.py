@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.errors import FailedException, FencedError, StateCorruptedError, StateError
+from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StateError
 from statefx.protocol.alignment import Alignment, AlignmentResult
-from statefx.protocol.barrier import FAILED, FENCED, Ack, Barrier, Failure
+from statefx.protocol.barrier import BOLT, FAILED, FENCED, Ack, Barrier, Failure
 from statefx.protocol.order import Order
 from statefx.runtime import wire
 from statefx.runtime.collector import Deliver, TaskCollector, edge_buffer
@@ -48,6 +48,7 @@ class _Member:
     collector: TaskCollector
     alignment: Alignment
     inbox: deque[tuple[Edge, pa.RecordBatch]] = field(default_factory=deque)
+    last_try: bool = False
     failure: Failure | None = None
 
     def attempt(self, step: str, *arguments: object) -> object:
@@ -56,6 +57,10 @@ class _Member:
             return None
         try:
             return getattr(self.run, step)(*arguments)
+        except BoltError as error:
+            if not self.last_try:
+                raise
+            self._fail(BOLT, error.message, **error.data)
         except FailedException as error:
             self._fail(FAILED, error.message)
         except FencedError as error:
@@ -66,8 +71,8 @@ class _Member:
             self._fail(STORE, f"{type(error).__name__}: {error}")
         return None
 
-    def _fail(self, kind: str, reason: str) -> None:
-        self.failure = Failure(kind, self.component, self.task, reason)
+    def _fail(self, kind: str, reason: str, **facts: object) -> None:
+        self.failure = Failure(kind, self.component, self.task, reason, facts)
 
 
 class Slot:
@@ -78,12 +83,18 @@ class Slot:
     deployment : Deployment
     order : Order
     level, partition : int
+    last_try : bool
+        Nobody would run the task again: a bolt's error goes to the driver in the ack. Raised, Spark would print it
+        several times, each time with the stack of its own threads, and the driver would have to find it in there.
     """
 
-    def __init__(self, deployment: Deployment, order: Order, level: int, partition: int) -> None:
+    def __init__(
+        self, deployment: Deployment, order: Order, level: int, partition: int, *, last_try: bool = False
+    ) -> None:
         self._deployment = deployment
         self._plan = deployment.plan
         self._order = order
+        self._last_try = last_try
         self._level = level
         widths = tuple(len(slots) for slots in self._plan.levels)
         self._outbox = wire.Outbox(level, partition, widths)
@@ -98,7 +109,7 @@ class Slot:
         Raises
         ------
         BoltError
-            A bolt's own code raised.
+            A bolt's own code raised, and this is not the last try.
         """
         done = False
         take = self._take_raw if self._level == 0 else self._take_wire
@@ -142,6 +153,7 @@ class Slot:
             TaskRun(self._deployment, self._order, component, task, token, collector),
             collector,
             Alignment(component, task, attempt, plan.channels(component, task), raw=raw),
+            last_try=self._last_try,
         )
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:

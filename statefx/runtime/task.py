@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +27,7 @@ from statefx.protocol.barrier import SnapshotTuple
 from statefx.protocol.identity import EMPTY, TransactionAttempt, Version
 from statefx.protocol.order import Order, task_key
 from statefx.runtime import restoring
+from statefx.runtime.bolt_errors import bolt_error
 from statefx.runtime.collector import TaskCollector
 from statefx.state import KeyValueState
 from statefx.state.store import StateProvider, StateStore
@@ -39,11 +37,6 @@ from statefx.topology.graph import Edge
 _USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)
 
 logger = logging.getLogger("statefx")
-
-_SHOWN = 2000
-
-_OURS = (os.path.dirname(os.path.dirname(__file__)) + os.sep, sysconfig.get_path("stdlib") + os.sep + "contextlib", "<")
-_PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 
 _PROVIDERS_KEPT = 8
 
@@ -89,32 +82,6 @@ def hook(component: str, task: int, name: str, txid: int) -> Iterator[None]:
         raise
     except BaseException as error:  # asyncio's CancelledError, KeyboardInterrupt: as bare they end more than the task
         raise bolt_error(error, component, task, name, txid) from error
-
-
-def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int) -> BoltError:
-    """Build the error that a failing hook becomes; its text, one line, can be found again in a Spark stack trace."""
-    cause = " | ".join(f"{type(error).__name__}: {error}".splitlines())[:_SHOWN] + _place(error)
-    return BoltError(
-        f"bolt {component!r}, task {task}, hook {name}, transaction {txid}: {cause}",
-        component=component,
-        task=task,
-        hook=name,
-        txid=txid,
-        cause=cause,
-    )
-
-
-def _place(error: BaseException) -> str:
-    """Say in which line of the user's an error arose: Spark shows frames of the worker, not those of the cause."""
-    frames = [
-        frame
-        for frame in reversed(traceback.extract_tb(error.__traceback__))
-        if not frame.filename.startswith(_OURS) and f"{os.sep}statefx_" not in frame.filename
-    ]
-    # a bolt may be installed like any package: only if no line lies outside
-    for frame in [*(each for each in frames if not each.filename.startswith(_PACKAGES)), *frames]:
-        return f" ({frame.filename}:{frame.lineno}, in {frame.name})"
-    return ""
 
 
 def take_bolt(deployment: Deployment, component: str, task: int, order: Order) -> Bolt:

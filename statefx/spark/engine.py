@@ -23,7 +23,7 @@ from statefx.spark.deadline import Deadline
 from statefx.spark.failures import meaning
 from statefx.spark.frames import Chain, keeps_shuffles, mapping
 from statefx.spark.labels import Labels, collected, own_properties
-from statefx.spark.worker import ORDER_PROPERTY, Hooks, Parcel
+from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
 
 _STATUS_LOOKS = 500
@@ -138,6 +138,7 @@ class SparkEngine:
             with own_properties(context) as own:
                 context.addJobTag(tag)
                 own.setProperty(ORDER_PROPERTY, order)
+                own.setProperty(TRIES_PROPERTY, str(context._jsc.sc().taskScheduler().maxTaskFailures()))
                 with deadline:
                     rows = run(own)
                 if check and rows and self._rerun(tag):

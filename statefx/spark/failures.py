@@ -1,4 +1,4 @@
-"""What the failure of a Spark job means: a bolt's error, a lost machine, or a mistake."""
+"""What the failure of a Spark job means: a lost machine, or a mistake. A bolt's error fails no job: it is acked."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import re
 from pyspark.errors import PythonException
 
 from statefx.coordinator.engine import JobFailedError
-from statefx.errors import BoltError, StatefxError, TransactionError
+from statefx.errors import StatefxError, TransactionError
 
-_BOLT = re.compile(
-    r"statefx\.errors\.BoltError: (bolt '(?P<component>[^']*)', task (?P<task>\d+), hook (?P<hook>\w+), "
-    r"transaction (?P<txid>\d+): (?P<cause>[^\n]*))"
-)
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
 _LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", re.MULTILINE)
@@ -32,19 +28,9 @@ def meaning(error: Exception, *, local: bool) -> StatefxError:
     Returns
     -------
     StatefxError
-        BoltError; JobFailedError for what may be tried again; else TransactionError.
+        JobFailedError for what may be tried again; else TransactionError.
     """
     text = str(error)
-    found = _BOLT.search(text)
-    if found:
-        return BoltError(
-            found[1],
-            component=found["component"],
-            task=int(found["task"]),
-            hook=found["hook"],
-            txid=int(found["txid"]),
-            cause=found["cause"],
-        )
     missing = _MISSING.search(text)
     if missing:
         return TransactionError(_missing(missing[1], local=local), module=missing[1])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark.errors import IllegalArgumentException, StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import IllegalArgumentException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,6 +28,8 @@ logger = logging.getLogger("statefx")
 
 _ROLLBACK_SECS = 30.0
 _LOOK_SECS = 0.1
+_STOP_SECS = 5.0
+_STOP_LOOK_SECS = 0.01
 
 
 class _QuietError(Exception):
@@ -183,6 +187,7 @@ class StreamFeed:
             if self._draining or self._error is not None:
                 raise _QuietError
             self._busy = True
+        query: StreamingQuery | None = None
         try:
             with self._starting:
                 query = self._query
@@ -191,11 +196,26 @@ class StreamFeed:
             self._take(frame, batch_id, query)
         except BaseException as error:  # noqa: BLE001 - SystemExit in a callback would hang Spark's query
             self._error = error
+            self._end_quietly(query)
             raise _QuietError from None
         finally:
             with self._idle:
                 self._busy = False
                 self._idle.notify_all()
+
+    def _end_quietly(self, query: StreamingQuery | None) -> None:
+        """Stop Spark's query from within its own callback.
+
+        One that ends by an error prints sixty lines of Spark's own stack, above which the user's are lost; one that was
+        stopped prints none. ``stop`` returns when the callback has, so it is called in a thread of its own.
+        """
+        if query is None:
+            return
+        threading.Thread(target=_stop, args=(query,), name="statefx-end", daemon=True).start()
+        end = time.monotonic() + _STOP_SECS
+        with contextlib.suppress(Py4JError):
+            while query.isActive and time.monotonic() < end:
+                time.sleep(_STOP_LOOK_SECS)
 
     def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery) -> None:
         state = self._coordinator.log.state
@@ -226,6 +246,11 @@ class StreamFeed:
         except (StatefxError, OSError):
             if cause is None:
                 raise
+
+
+def _stop(query: StreamingQuery) -> None:
+    with contextlib.suppress(Py4JError, PySparkException):  # its error is the one that is raised
+        query.stop()
 
 
 class BatchFeed:

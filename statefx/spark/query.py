@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, Protocol
 
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import StoppedError
-from statefx.errors import StatefxError
+from statefx.errors import BoltError
 
 logger = logging.getLogger("statefx")
 
@@ -47,6 +49,8 @@ class Query:
         self._feed = feed
         self._coordinator = coordinator
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
+        self._listeners: set[int] = set()
         self._started = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"statefx-{name}", daemon=True)
@@ -56,8 +60,8 @@ class Query:
         self._thread.start()
         while not self._started.wait(_LOOK_SECS) and not self._coordinator.progress.is_stuck:
             pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
-        if self._ended.is_set() and self._error is not None:
-            raise self._error
+        if self._ended.is_set():
+            self._raise()
 
     @property
     def isActive(self) -> bool:
@@ -77,9 +81,10 @@ class Query:
         StatefxError
             What ended it, if it wasn't `stop` or the end of its input.
         """
-        ended = self._ended.wait(timeout)
-        if ended and self._error is not None:
-            raise self._error
+        with self._listening():
+            ended = self._ended.wait(timeout)
+        if ended:
+            self._raise()
         return None if timeout is None else ended
 
     def exception(self) -> BaseException | None:
@@ -114,9 +119,9 @@ class Query:
         """Wait until all input that is there now has been committed."""
         self._started.wait()
         if not self._ended.is_set():
-            self._feed.process_all_available(self._ended)
-        if self._error is not None:
-            raise self._error
+            with self._listening():
+                self._feed.process_all_available(self._ended)
+        self._raise()
 
     def stop(self, timeout: float = 60.0) -> None:
         """End the query: wait up to `timeout` seconds for the running transaction, else roll it back."""
@@ -136,8 +141,24 @@ class Query:
             logger.info("query %s was stopped", self.name)
         except BaseException as error:
             self._error = error
-            if not isinstance(error, StatefxError):
-                logger.exception("query %s ended", self.name)
+            # of a bolt's error the lines that count are in its own traceback, which is shown before it
+            self._trace = None if isinstance(error, BoltError) else error.__traceback__
+            if self._started.is_set() and not self._listeners:  # who neither waits nor asks would never hear of it
+                logger.error("query %s ended", self.name, exc_info=error.with_traceback(self._trace))
         finally:
             self._ended.set()
             self._started.set()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """While the block runs, its thread is told what ends the query."""
+        self._listeners.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._listeners.discard(threading.get_ident())
+
+    def _raise(self) -> None:
+        """Raise what ended the query, if anything did; each time as if it were the first."""
+        if self._error is not None:
+            raise self._error.with_traceback(self._trace)

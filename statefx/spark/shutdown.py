@@ -1,16 +1,26 @@
-"""SIGTERM ends a process as `Query.stop` ends a query: nothing is left half done."""
+"""The end of the driver's process: SIGTERM stops its queries; a script that just ends is told what it leaves."""
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import signal
 import threading
 import weakref
 from typing import Protocol
 
+logger = logging.getLogger("statefx")
+
 
 class Stoppable(Protocol):
-    """What has a ``stop``."""
+    """A query, as far as the end of its process goes."""
+
+    name: str
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
 
     def stop(self) -> None:
         """Stop and return when stopped."""
@@ -19,16 +29,29 @@ class Stoppable(Protocol):
 _running: weakref.WeakSet[Stoppable] = weakref.WeakSet()
 
 
-def stop_on_sigterm(query: Stoppable) -> None:
-    """Stop `query` when the process is asked to terminate; leaves a handler of the user's own alone.
+def watch(query: Stoppable) -> None:
+    """Stop `query` when the process is asked to terminate, and say so if the process ends while it runs.
 
-    Handlers can be set in the main thread only; a query submitted elsewhere is not covered.
+    A handler of the user's own is left alone. Handlers can be set in the main thread only: a query that is submitted
+    elsewhere is not stopped.
     """
     _running.add(query)
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
+
+
+@atexit.register
+def _tell() -> None:
+    """Say which queries end with the process: threads of a query don't keep it alive."""
+    for query in list(_running):
+        if query.isActive:
+            logger.warning(
+                "query %r was running when the script ended, and ended with it; the next submit goes on after the last "
+                "committed transaction. Let it run with query.awaitTermination(), or end it with query.stop()",
+                query.name,
+            )
 
 
 def _terminate(number: int, frame: object) -> None:

@@ -26,7 +26,7 @@ from statefx.spark.pickling import dumps
 from statefx.spark.preflight import check_alone, check_executors, check_stream
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
-from statefx.spark.shutdown import stop_on_sigterm
+from statefx.spark.shutdown import watch
 from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
 from statefx.topology.checks import encodings_of
@@ -97,7 +97,7 @@ def submit(
     else:
         feed = BatchFeed(run.frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator)
-    stop_on_sigterm(query)
+    watch(query)
     query.start()
     return query
 

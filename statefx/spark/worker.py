@@ -16,6 +16,8 @@ from statefx.spark.pickling import dumps, loads
 from statefx.topology.deployment import Deployment
 
 ORDER_PROPERTY = "statefx.order"
+TRIES_PROPERTY = "statefx.tries"
+"""How often Spark tries a task."""
 
 _TASKS_BEFORE_FROZEN = 2
 _DEPLOYMENTS_KEPT = 8
@@ -65,7 +67,8 @@ class Stage:
         context = TaskContext.get()
         assert context is not None
         order = Order.from_json(str(context.getLocalProperty(ORDER_PROPERTY)))
-        slot = Slot(self._parcel.unpack(), order, self._level, context.partitionId())
+        last_try = context.attemptNumber() + 1 >= int(str(context.getLocalProperty(TRIES_PROPERTY)))
+        slot = Slot(self._parcel.unpack(), order, self._level, context.partitionId(), last_try=last_try)
         yield from slot.run(batches)
         _settle()
 

@@ -14,7 +14,7 @@ ACK = Ack(
     {("split", 0): "a", ("split", 1): "b"},
     {0: 5},
     {1: 2, 2: 0},
-    Failure("fenced", "count", 0, "generation 4"),
+    Failure("bolt", "count", 0, "no good", {"hook": "execute", "txid": 3, "traceback": "Traceback:\n  line"}),
     1000,
     (2, "head", "checksum", 12),
     9,
@@ -25,6 +25,12 @@ ACK = Ack(
 @pytest.mark.parametrize("value", [BARRIER, ACK, Barrier(BARRIER.attempt, "a", 0, "t"), Ack(ACK.attempt, "a", 0, "t")])
 def test_what_is_packed_comes_out_equal(value):
     assert type(value).unpack(value.pack()) == value
+
+
+def test_half_a_surrogate_pair_in_a_text_of_a_bolt_is_shown_and_no_error_of_its_own():
+    failed = Ack(ACK.attempt, "a", 0, "t", failed=Failure("bolt", "a", 0, "\ud83d", {"traceback": "\ud83d"}))
+    found = Ack.unpack(failed.pack()).failed
+    assert (found.reason, found.facts) == ("\\ud83d", {"traceback": "\\ud83d"})
 
 
 def test_a_plain_barrier_is_small():

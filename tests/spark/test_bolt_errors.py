@@ -95,6 +95,10 @@ def test_a_hook_that_raises_ends_the_query_and_the_next_run_goes_on(spark, place
     error = caught.value
     assert (error.component, error.task, error.hook, error.txid) == ("faulty", 0, hook, 2)
     assert query.exception() is error
+    assert error.traceback.splitlines()[0] == "Traceback (most recent call last):"
+    assert error.traceback.splitlines()[-1] == f"ValueError: no good in {hook}"
+    assert f"{__file__}" in error.traceback
+    assert "/statefx/" not in error.traceback
     assert query.status["message"] == error.message
     assert pickle.loads(pickle.dumps(error)).txid == 2
     assert state(place / "ck", "faulty") == {"total": 45}

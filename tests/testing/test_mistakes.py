@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import sqlite3
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, StatefulBolt, TopologyBuilder
-from statefx.errors import ConfigError, TopologyError
+from statefx.errors import BoltError, ConfigError, TopologyError
 from statefx.testing import TopologyTester, rows
 from tests.testing.topologies import Driver, lines, word_count
 
@@ -123,3 +124,64 @@ def test_what_is_usual_is_told_nothing(place: Path, caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "statefx"), Driver(place) as driver:
         driver.start()
     assert caplog.records == []
+
+
+class Emits(BasicBolt):
+    outputFields = "n int"
+
+    def __init__(self, do: Any) -> None:
+        self.do = do
+
+    def execute(self, tup, collector):
+        self.do(collector)
+
+
+class UnspeakableError(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+def deep(number: int) -> float:
+    return deep(number - 1) if number else 1 / number
+
+
+def in_two_steps(collector: object) -> None:
+    try:
+        deep(0)
+    except ZeroDivisionError as error:
+        raise KeyError("second") from error
+
+
+def surrogate(collector: object) -> None:
+    raise ValueError("half of \ud83d")
+
+
+def unspeakable(collector: object) -> None:
+    raise UnspeakableError
+
+
+@pytest.mark.parametrize(
+    ("do", "places", "last"),
+    [
+        (lambda c: deep(2), ["execute", "<lambda>", "deep", "deep", "deep"], "ZeroDivisionError: division by zero"),
+        (lambda c: c.emit((1, 2)), ["execute", "<lambda>"], "SchemaError: bolt 'bolt' emitted 2 values"),
+        (in_two_steps, ["in_two_steps", "deep", "execute", "in_two_steps"], "KeyError: 'second'"),
+        (surrogate, ["execute", "surrogate"], "ValueError: half of"),
+        (unspeakable, ["execute", "unspeakable"], "UnspeakableError: <exception str() failed>"),
+    ],
+    ids=["deep", "in the collector", "with a cause", "surrogate", "unspeakable"],
+)
+def test_a_bolt_error_has_the_whole_traceback_of_the_user_and_no_line_of_statefx(
+    place: Path, do: Any, places: list[str], last: str
+) -> None:
+    with Driver(place) as driver, pytest.raises(BoltError) as caught:
+        driver.start(one_bolt(Emits(do))).send(lines("a"))
+    told = caught.value.traceback.splitlines()
+    frames = [line.rpartition(" in ")[2] for line in told if line.startswith("  File ")]
+    assert frames == places
+    assert told[0] == "Traceback (most recent call last):"
+    assert last in told[-1]
+    assert all("test_mistakes.py" in line for line in told if line.startswith("  File "))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.traceback == caught.value.traceback
+    assert caught.value.traceback in str(again.__cause__)

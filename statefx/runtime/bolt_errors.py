@@ -1,0 +1,70 @@
+"""What a bolt's own code raised, as an error that names bolt and hook and shows the user's lines, not ours."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+
+from statefx.errors import BoltError
+
+_SHOWN = 2000
+_TRACEBACK_SHOWN = 20_000
+
+_OURS = (
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,
+    sysconfig.get_path("stdlib") + os.sep + "contextlib",
+    "<frozen",
+)
+_PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+
+
+def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int) -> BoltError:
+    """Build the error that a failing hook becomes; its text, one line, can be found again in a Spark stack trace."""
+    cause = " | ".join(f"{type(error).__name__}: {_text(error)}".splitlines())[:_SHOWN] + _place(error)
+    return BoltError(
+        f"bolt {component!r}, task {task}, hook {name}, transaction {txid}: {cause}",
+        component=component,
+        task=task,
+        hook=name,
+        txid=txid,
+        cause=cause,
+        traceback=user_traceback(error),
+    )
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return the traceback of `error` as Python prints it, with causes, but without the frames of statefx."""
+    found = traceback.TracebackException.from_exception(error)
+    _leave_out_ours(found)
+    text = "".join(found.format())
+    return text if len(text) <= _TRACEBACK_SHOWN else "..." + text[-_TRACEBACK_SHOWN:]  # the end says most
+
+
+def _leave_out_ours(found: traceback.TracebackException | None) -> None:
+    while found is not None:
+        found.stack = traceback.StackSummary.from_list([frame for frame in found.stack if _of_users(frame)])
+        if found.__cause__ is not None and found.__context__ is not None:
+            _leave_out_ours(found.__context__)
+        found = found.__cause__ or found.__context__
+
+
+def _place(error: BaseException) -> str:
+    """Say in which line of the user's an error arose."""
+    frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if _of_users(frame)]
+    # a bolt may be installed like any package: only if no line lies outside
+    for frame in [*(each for each in frames if not each.filename.startswith(_PACKAGES)), *frames]:
+        return f" ({frame.filename}:{frame.lineno}, in {frame.name})"
+    return ""
+
+
+def _of_users(frame: traceback.FrameSummary) -> bool:
+    return not frame.filename.startswith(_OURS) and f"{os.sep}statefx_" not in frame.filename
+
+
+def _text(error: BaseException) -> str:
+    """Return what an error says, whatever its class makes of that."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001 - code of the user's
+        return f"(its text can't be shown: {type(second).__name__})"
