@@ -12,13 +12,14 @@ import json
 import logging
 import os
 import re
+import shutil
 import uuid
 
 from statefx.coordinator import checkpoint
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.records import StreamInput
-from statefx.errors import CheckpointMismatchError
+from statefx.errors import CheckpointError, CheckpointMismatchError
 from statefx.spark import part
 
 logger = logging.getLogger("statefx")
@@ -122,9 +123,18 @@ def restore(folders: Folders, state: LogState) -> list[int]:
     passed over), lists of files of batches that are not decided, schemas and snapshots of its own state, and its
     metadata before the first transaction. Paths that Spark notes in full (``transformWithState``) are made to point to
     where this part is now.
+
+    While nothing is decided, Spark's part keeps only what tells what the first batch reads (see `_begin_anew`).
+
+    Raises
+    ------
+    CheckpointError
+        What is not to be kept can't be deleted.
     """
     mended = []
     undecided = _undecided(state)
+    if undecided == 0:
+        _begin_anew(folders)
     for source in _known(state):
         if source.batch_id == undecided and _lost_list(folders, source.offsets) is not None:
             continue
@@ -150,6 +160,31 @@ def restore(folders: Folders, state: LogState) -> list[int]:
         _drop(metadata)
     _point_to_schemas(folders)
     return mended
+
+
+def _begin_anew(folders: Folders) -> None:
+    """Take away what the first batch has left, but for its offsets: Spark makes all of it again.
+
+    Spark begins only where ``offsets``, ``commits`` and ``state`` hold nothing, not even a temporary file of its own.
+    Two schedules would otherwise end every later start: a kill while Spark writes the first offsets; and first offsets
+    that have to be given up, after Spark's own operators have kept state. Nothing is decided, so all of this is of a
+    batch that is run again from empty state. The sources keep theirs: one that begins with what is newest has noted
+    there where that was.
+    """
+    offsets = os.path.join(folders.spark, "offsets")
+    try:
+        for name in ("commits", "state"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(os.path.join(folders.spark, name))
+        for name in _names(offsets):
+            if name != "0":
+                os.unlink(os.path.join(offsets, name))
+    except OSError as error:
+        raise CheckpointError(
+            f"what a first transaction that was rolled back left in {folders.spark} can't be deleted ({error}): this "
+            f"user must own what is in {folders.location}",
+            path=folders.spark,
+        ) from error
 
 
 def _known(state: LogState) -> list[StreamInput]:

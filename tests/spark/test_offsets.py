@@ -153,6 +153,43 @@ def test_only_the_newest_lists_are_taken_away_if_they_are_empty(ck: Checkpoint) 
     assert sorted(path.name for path in folder.iterdir()) == ["0", "1"]
 
 
+@pytest.mark.parametrize("end", ["only planned", "prepared", "rolled back"])
+def test_the_first_batch_begins_where_nothing_else_is(place: Path, end: str) -> None:
+    """Spark would fail at every start: "the checkpoint location should be empty"."""
+    fresh = Checkpoint(place)
+    planned = fresh.plan(0)
+    if end != "only planned":
+        fresh.log.append(Preparing(1, 0, 1, planned))
+    if end == "rolled back":
+        fresh.log.append(RolledBack(1, 0, "the executor was lost"))
+    (fresh.spark / "state" / "0").mkdir(parents=True)
+    for name in ("offsets/.0.x.tmp", "offsets/.0.crc", "offsets/1", "commits/.0.x.tmp", "state/0/1.delta"):
+        (fresh.spark / name).write_text("v1")
+    fresh.take_over()
+    assert fresh.restore() == []
+    found = {str(path.relative_to(fresh.spark)) for path in fresh.spark.rglob("*") if path.is_file()}
+    assert found == {"metadata", "sources/0/0", "offsets/0"}
+    assert (fresh.spark / "offsets" / "0").read_text() == planned.offsets
+
+
+def test_a_first_batch_that_is_decided_keeps_all_it_has(place: Path) -> None:
+    fresh = Checkpoint(place)
+    fresh.prepare(0)
+    fresh.decide(0)
+    (fresh.spark / "state" / "0").mkdir(parents=True)
+    (fresh.spark / "state" / "0" / "1.delta").write_text("x")
+    fresh.take_over()
+    fresh.restore()
+    assert (fresh.spark / "state" / "0" / "1.delta").exists()
+
+
+def test_what_can_not_be_taken_away_is_told(place: Path) -> None:
+    fresh = Checkpoint(place)
+    (fresh.spark / "offsets" / "folder").mkdir()
+    with pytest.raises(CheckpointError, match=r"left in .*/spark-1 can't be deleted .*folder"):
+        fresh.restore()
+
+
 def test_empty_metadata_is_taken_away_before_the_first_transaction(place: Path) -> None:
     """Spark would fail at every start; afterwards it is the name of what has been committed, and durable."""
     fresh = Checkpoint(place)
