@@ -92,7 +92,8 @@ class ChangelogStore(StateStore):
         if self._committed:
             rows = merge(self._committed.between(start, stop, reverse), rows, reverse)
         for row in rows:
-            self._check_open("scan")
+            if self._closed:
+                self._check_open("scan")
             yield row
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:

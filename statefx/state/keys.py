@@ -52,6 +52,7 @@ _unpack_double = struct.Struct(">d").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOWEST_UTC = datetime.min.replace(tzinfo=UTC) - _EPOCH
 _HIGHEST_UTC = datetime.max.replace(tzinfo=UTC) - _EPOCH
+_unpack_number = struct.Struct(">Q").unpack_from
 _MICROSECOND = timedelta(microseconds=1)
 _INVERTED = bytes(255 - byte for byte in range(256))
 
@@ -290,7 +291,18 @@ def _read_escaped(data: bytes, at: int) -> tuple[bytes, int]:
 def _read_elements(data: bytes, at: int, stop: int | None) -> tuple[tuple[Any, ...], int]:
     elements: list[Any] = []
     while at != stop:
-        if stop is None and data[at] == _END:
+        tag = data[at]
+        if tag == _INT:  # ints and strings without a NUL are most of what keys are made of: twice as quick as by _read
+            elements.append(_unpack_number(data, at + 1)[0] - _BIAS)
+            at += 9
+            continue
+        if tag == _STR:
+            end = data.index(0, at + 1)
+            if data[end + 1 : end + 2] != b"\xff":
+                elements.append(data[at + 1 : end].decode())
+                at = end + 1
+                continue
+        if stop is None and tag == _END:
             return tuple(elements), at + 1
         element, at = _read(data, at)
         elements.append(element)
