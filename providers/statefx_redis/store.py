@@ -130,6 +130,12 @@ class RedisStateStore(StateStore):
             decided = self._decided(before)
             raise damaged(self._names.prepared(decided.token), f"parts of transaction {decided.txid} are gone")
 
+    def count(self) -> int:
+        """Return how many entries there are; only where a commit is not done yet they are read for it."""
+        self._check_open("count")
+        stored = self._look()
+        return stored.count if self._overlay_for(stored) is None else sum(1 for _ in self._scan(None, None, False))
+
     def _committed(
         self, rows: list[tuple[bytes, bytes]], pages: Pages, version: Version
     ) -> Iterator[tuple[bytes, bytes]]:

@@ -87,7 +87,7 @@ def openState(
         provider = load_provider(str(known["provider"]), options)
         reader = _codec(component, known, codec)
         form: dict[str, Any] = {"state_version": known["stateVersion"], "migrate": migrate}
-        opened: dict[int, KeyValueState] = {}
+        opened: dict[int, KeyValueState[Any, Any]] = {}
         try:
             for n in _tasks(known["parallelism"], component, task):
                 store, version = open_task(provider, folders, state, component, n)
@@ -123,7 +123,7 @@ class StateView(Mapping[Any, Any]):
     * A key that several tasks hold raises AmbiguousKeyError; ``len`` and iteration count it once for each.
     """
 
-    def __init__(self, txid: int, states: Mapping[int, KeyValueState], codec: Codec) -> None:
+    def __init__(self, txid: int, states: Mapping[int, KeyValueState[Any, Any]], codec: Codec) -> None:
         self.txid = txid
         self._states = states
         self._encode: Callable[[Any], bytes] = codec.encode_key

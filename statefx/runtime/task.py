@@ -160,7 +160,7 @@ def view_of(
     *,
     version: Version = EMPTY,
     read_only: bool = False,
-) -> KeyValueState:
+) -> KeyValueState[Any, Any]:
     """Open a task's state as its bolt sees it: by the bolt's codec, and of the bolt's version.
 
     Parameters
@@ -211,7 +211,7 @@ class TaskRun:
         self._collector = collector
         self._bolt: Bolt | None = None
         self._store: StateStore | None = None
-        self._state: KeyValueState | None = None
+        self._state: KeyValueState[Any, Any] | None = None
         self._classes: dict[int, Any] = {}
 
     def open(self) -> None:

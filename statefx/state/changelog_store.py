@@ -34,6 +34,10 @@ class Image(ABC):
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
 
+    def count(self) -> int | None:
+        """Return how many entries there are; None if only reading them all could tell."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Release what the image holds; called once."""
@@ -95,6 +99,16 @@ class ChangelogStore(StateStore):
             if self._closed:
                 self._check_open("scan")
             yield row
+
+    def count(self) -> int | None:
+        """Return how many committed entries there are, if the image knows how many it has."""
+        self._check_open("count")
+        count = self._image.count()
+        if count is not None and self._committed:
+            below = self._image.get(list(self._committed.by_key))
+            count += sum(data is not None for data in self._committed.by_key.values())
+            count -= sum(data is not None for data in below)
+        return count
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         """Write `writes` to a changelog file of their own, named by `token`."""

@@ -214,6 +214,10 @@ class DictImage(Image):
         rows = self._leased.ordered.between(start, stop, reverse)
         return cast("Iterator[tuple[bytes, bytes]]", rows)  # a complete one has no None
 
+    def count(self) -> int:
+        """Return how many entries there are."""
+        return len(self._leased.entries)
+
     def close(self) -> None:
         """End the lease."""
         self._cache.release(self._leased)

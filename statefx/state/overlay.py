@@ -210,11 +210,26 @@ class Overlay:
         rows: Iterator[tuple[bytes, Any]] = self._store.scan(start, stop, reverse)
         if self.prepared:
             rows = merge(self.prepared.between(start, stop, reverse), rows, reverse)
+        pending = self._in_order()
+        return rows if pending is None else merge(pending.scan(start, stop, reverse).rows(), rows, reverse)
+
+    def _in_order(self) -> PendingKeys | None:
+        """Return the changes in order; None if there are none."""
         if self.pending is None and (any(self.opened.values()) or any(self.held.values())):
             self.pending = PendingKeys(self.opened, self.held, self._encode_key, self.codec.decode_key)
-        if self.pending is not None:
-            rows = merge(self.pending.scan(start, stop, reverse).rows(), rows, reverse)
-        return rows
+        return self.pending
+
+    def count(self) -> int | None:
+        """Return how many entries there are, if the store knows how many it has."""
+        count = self._store.count()
+        if count is None:
+            return None
+        if self.prepared:
+            below = self._store.get(list(self.prepared.by_key))
+            count += sum((data is not None) for data in self.prepared.by_key.values())
+            count -= sum((data is not None) for data in below)
+        pending = self._in_order()
+        return count if pending is None else count + pending.balance(self._read)
 
     def watched(self) -> bool:
         """Say whether a scan goes on that has to be told of changes."""
@@ -258,7 +273,7 @@ class Overlay:
 
     def _hold(self, place: Place, data: bytes | None) -> None:
         if self.pending is not None:
-            self.pending.holding(place)
+            self.pending.holding(place, data)
         kind, name, _ = place
         self.opened[kind].pop(name, None)
         self.seen[kind].pop(name, None)

@@ -32,7 +32,18 @@ class PendingKeys:
         The codec's.
     """
 
-    __slots__ = ("_counted", "_decode_key", "_encode_key", "_held", "_opened", "_places", "_scans")
+    __slots__ = (
+        "_asked",
+        "_counted",
+        "_decode_key",
+        "_encode_key",
+        "_gone",
+        "_held",
+        "_hidden",
+        "_opened",
+        "_places",
+        "_scans",
+    )
 
     def __init__(
         self,
@@ -48,8 +59,12 @@ class PendingKeys:
         self._places: OrderedEntries[tuple[Kind, Any]] = OrderedEntries()
         self._counted: dict[Kind, int] = {}  # of each dict of `opened`, how many of its first keys have their place
         self._scans: list[weakref.ref[PendingScan]] = []
+        self._gone = 0  # of all changes, how many are deletions
+        self._hidden = 0  # of the first `_asked` places, how many have an entry below
+        self._asked = 0
         for kind, entries in held.items():
             self._place(kind, entries)
+            self._gone += sum(data is None for data in entries.values())
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> PendingScan:
         """Return what is changed in a range now, whatever is changed while it is read."""
@@ -64,19 +79,33 @@ class PendingKeys:
             self._scans = [ref for ref in self._scans if ref() is not None]
         return bool(self._scans)
 
+    def balance(self, below: Callable[[list[bytes]], list[bytes | None]]) -> int:
+        """Return by how many entries the changes outnumber those they hide; `below` reads what is under them."""
+        self._catch_up()
+        keys = self._places.by_key
+        if len(keys) != self._asked:  # no place is ever given up, so the new ones are the last ones
+            self._hidden += sum(
+                data is not None for data in below(list(islice(reversed(keys), len(keys) - self._asked)))
+            )
+            self._asked = len(keys)
+        return len(keys) - self._gone - self._hidden
+
     def opening(self, place: Place) -> None:
         """Take note that the entry at `place` is about to become one of `opened`."""
+        kind, name, key = place
+        if self._held[kind].get(name, UNKNOWN) is None:
+            self._gone -= 1
         if self._scans:
-            kind, name, key = place
             before = self.change(kind, name)
             for ref in self._scans:
                 scan = ref()
                 if scan is not None:
                     scan.keep(key, before)
 
-    def holding(self, place: Place) -> None:
+    def holding(self, place: Place, data: bytes | None) -> None:
         """Take note that the entry at `place` is about to become one of `held`."""
         self.opening(place)
+        self._gone += data is None
         self._catch_up()  # else a key that has no place yet would be taken for one that has, when it is taken away
         kind, name, key = place
         if name in self._opened[kind]:

@@ -126,6 +126,10 @@ class StateStore(ABC):
         entry only. `reverse`: the same entries, the last one first.
         """
 
+    def count(self) -> int | None:
+        """Return how many committed entries there are; None if only reading them all could tell."""
+        return None
+
     @abstractmethod
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         """Make `writes` durable and invisible, under `token`.

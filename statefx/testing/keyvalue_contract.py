@@ -68,7 +68,7 @@ class KeyValueContract(DurabilityContract):
         state.put("a", [1])
         state.commit(_prepare(state, 1))
         for _ in range(2):
-            state.get("a").append(2)
+            state["a"].append(2)
             state.put("a", [3])
             state.rollback()
             assert state.get("a") == [1]
@@ -171,6 +171,6 @@ class KeyValueContract(DurabilityContract):
             state.get("a")
 
 
-def _prepare(state: KeyValueState, txid: int) -> int:
+def _prepare(state: KeyValueState[Any, Any], txid: int) -> int:
     state.prepareCommit(txid)
     return txid

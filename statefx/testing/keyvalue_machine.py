@@ -57,7 +57,8 @@ class _KeyValueMachine(RuleBasedStateMachine):
         self.pending: Changes = {}
         self.scans: list[tuple[Iterator[tuple[Any, Any]], list[tuple[Any, Any]]]] = []
         self.ended: list[Iterator[tuple[Any, Any]]] = []
-        self.state: KeyValueState = self.site.state()
+        self.state: KeyValueState[Any, Any] = self.site.state()
+        self.counts = self.site.open().count() is not None
 
     def _shown(self, start: Any = None, stop: Any = None, reverse: bool = False) -> list[tuple[Any, Any]]:
         low, high = (None if bound is None else encode_key(bound) for bound in (start, stop))
@@ -86,7 +87,7 @@ class _KeyValueMachine(RuleBasedStateMachine):
     def put(self, key: Any, value: Any, read: bool) -> None:
         if read:  # put goes another way when the key is known
             assert self.state.get(key, "absent") == self._value(key)
-        self.state.put(key, value)
+        self.state[key] = value
         self.pending[encode_key(key)] = key, value
 
     @rule(key=KEYS)
@@ -107,6 +108,14 @@ class _KeyValueMachine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def get(self, key: Any) -> None:
         assert self.state.get(key, "absent") == self._value(key)
+
+    @rule()
+    def count(self) -> None:
+        """Where the provider counts; a bolt that asks it elsewhere is told what else to do."""
+        count = len(self._shown())
+        assert bool(self.state) == (count > 0)
+        if self.counts:
+            assert len(self.state) == count
 
     @rule(start=BOUNDS, stop=BOUNDS, reverse=st.booleans())
     def scan(self, start: Any, stop: Any, reverse: bool) -> None:

@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from statefx.state.keyvalue import KeyValueState
 from statefx.state.store import (
@@ -95,7 +96,7 @@ class Site:
         self._opened.append(store)
         return store
 
-    def state(self, version: Version = EMPTY, *, generation: int = 1) -> KeyValueState:
+    def state(self, version: Version = EMPTY, *, generation: int = 1) -> KeyValueState[Any, Any]:
         """Open what a bolt sees."""
         return KeyValueState(self.open(version, generation=generation), version=version)
 
@@ -167,6 +168,8 @@ def image(store: StateStore, start: bytes | None = None, stop: bytes | None = No
     assert keys == sorted(set(keys)), "a scan must yield each key once, in order"
     assert list(store.scan(start, stop, reverse=True)) == rows[::-1], "a reverse scan must yield the same, last first"
     assert store.get(keys) == [value for _, value in rows], "get and scan must agree"
+    if start is None and stop is None:
+        assert store.count() in (None, len(rows)), "count and scan must agree"
     return dict(rows)
 
 

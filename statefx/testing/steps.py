@@ -149,6 +149,9 @@ class _SteppedStore(StateStore):
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         return self._inner.scan(start, stop, reverse)
 
+    def count(self) -> int | None:
+        return self._inner.count()
+
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         with self._steps.around(f"prepare {self._name} for {txid}"):
             return self._inner.prepare(txid, token, writes)

@@ -1,0 +1,51 @@
+"""What a type checker makes of state whose keys and values are named."""
+
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+ROOT = Path(__file__).parent.parent.parent
+
+BOLT = """
+from typing import assert_type
+
+from statefx.operators import StatefulBolt
+from statefx.state import KeyValueState
+
+
+class Count(StatefulBolt):
+    def initState(self, state: KeyValueState[str, int]) -> None:
+        self.counts = state
+
+    def execute(self, tup: object, collector: object) -> None:
+        self.counts["a"] = self.counts.get("a", 0) + 1
+        self.counts["a"] += 1
+        assert_type(self.counts["a"], int)
+        assert_type(self.counts.get("a"), int | None)
+        assert_type(self.counts.get("a", 0), int)
+        assert_type(self.counts.get("a", ""), int | str)
+        assert_type(self.counts.delete("a"), int | None)
+        assert_type(next(self.counts.items()), tuple[str, int])
+        assert_type(list(self.counts), list[str])
+        assert_type(self.counts.getAll(["a"])["a"], int)
+        assert_type(len(self.counts), int)
+        assert_type(self.counts["a"], str)  # wrong
+        self.counts[1] = 1  # wrong
+        self.counts["a"] = "1"  # wrong
+        self.counts.put("a", None)  # wrong
+        self.counts.putAll({1: 1})  # wrong
+        del self.counts[1]  # wrong
+"""
+
+
+@pytest.mark.slow
+def test_mypy_knows_what_state_holds(tmp_path, monkeypatch):
+    bolt = tmp_path / "bolt.py"
+    bolt.write_text(BOLT)
+    monkeypatch.chdir(ROOT)  # where mypy's settings are
+    settings = ["--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}"]
+    out, err, _ = api.run([*settings, "--config-file=pyproject.toml", str(bolt)])
+    wrong = [number for number, line in enumerate(BOLT.splitlines(), 1) if line.endswith("# wrong")]
+    assert [int(number) for number in re.findall(r"bolt\.py:(\d+): error: ", out)] == wrong, out + err
