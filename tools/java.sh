@@ -47,14 +47,20 @@ else
     exit 1
 fi
 
-first=${packages%% *}
+wanted() { # the first package that is known; where none is, as before lists are fetched, the one that should be
+    for name in $packages; do
+        if known "$name"; then echo "$name"; return 0; fi
+    done
+    echo "${packages%% *}"
+}
+
 if [ "$as_root" = no ] || [ "$(id -u)" = 0 ]; then
     sudo=
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     sudo="sudo -n"
 else
     echo "Spark needs Java 17 or later, none was found, and installing it needs root. Please run:" >&2
-    echo "    sudo sh -c '$refresh && $install $first'" >&2
+    echo "    sudo sh -c '$refresh && $install $(wanted)'" >&2
     exit 1
 fi
 
@@ -63,10 +69,7 @@ DEBIAN_FRONTEND=noninteractive
 export DEBIAN_FRONTEND
 # A failed refresh is no reason to stop: the lists at hand may do.
 $sudo $refresh >&2 || true
-package=$first
-for name in $packages; do
-    if known "$name"; then package=$name; break; fi
-done
+package=$(wanted)
 if $sudo $install "$package" >&2 && find_java; then exit 0; fi
 echo "Installing Java failed. Please run this, or set JAVA_HOME to a Java 17 or later:" >&2
 echo "    ${sudo:+sudo }$install $package" >&2

@@ -65,7 +65,8 @@ fi
 echo "Installing statefx[$extras] into .venv"
 rm -f "$stamp"
 pip_install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    # PIP_USER: a pip.conf that says `user = true` would make pip refuse to install into an environment.
+    PIP_USER=0 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }
 # What builds packages is kept in .venv: when all packages are there already, pip then needs no network at all.
 # setuptools is for pyspark, which comes as source: before 70.1 (Python 3.11 brings 65) it can make no wheel by itself,

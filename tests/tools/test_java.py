@@ -79,3 +79,14 @@ def test_where_none_can_be_installed_the_line_to_run_is_told(tmp_path: Path) -> 
     done = run(tmp_path, path=str(tmp_path / "apt"))
     assert (done.returncode, done.stdout) == (1, "")
     assert "apt-get install --yes --no-install-recommends openjdk-17-jre-headless" in done.stderr.splitlines()[-1]
+
+
+def test_without_root_the_line_to_run_names_a_package_that_can_be_had(tmp_path: Path) -> None:
+    command(tmp_path / "apt" / "apt-cache", APT_CACHE)
+    command(tmp_path / "apt" / "apt-get", APT_GET)
+    command(tmp_path / "apt" / "id", "#!/bin/sh\necho 1000\n")
+    command(tmp_path / "apt" / "sudo", "#!/bin/sh\nexit 1\n")
+    done = run(tmp_path, path=str(tmp_path / "apt"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "apt-get update && apt-get install" in done.stderr
+    assert done.stderr.rstrip().endswith("openjdk-21-jre-headless'")
