@@ -5,9 +5,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+# By default an example that takes 200 ms fails: on a machine that does other things too, any does. A test that hangs is
+# ended by pytest-timeout.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 # No JVM that tests start lives long enough to be worth the best compiler; without it a start takes a third less.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
