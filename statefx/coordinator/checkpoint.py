@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ TAKE_TRIES = 10
 
 _NO_MATTER = (".", "format", "lost+found")
 """How names begin that a folder may hold before it is a checkpoint: left by a crash, or there from the start."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_LOCAL = re.compile(r"file:(?:/|///+|//localhost/+)((?:[^/].*)?)", re.IGNORECASE | re.DOTALL)
+"""A path as a URI without a host: ``file:/x``, ``file:///x``, ``file://localhost/x``."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +79,14 @@ def local_path(location: str | os.PathLike[str]) -> str:
     text = os.fspath(location)
     if not isinstance(text, str) or not text:
         raise ConfigError(f"checkpointLocation must be a folder's path, got {location!r}")
-    if text.startswith("file:"):
-        text = "/" + text.removeprefix("file:").lstrip("/")
-    elif "://" in text:
+    found = _LOCAL.fullmatch(text)
+    if found is None and _SCHEME.match(text):
         raise ConfigError(
-            f"checkpointLocation {text!r}: only folders that the driver and the executors can mount are supported; "
-            "give a path or file:/path"
+            f"checkpointLocation {text!r} names a file system; only folders are supported that are mounted at the same "
+            "path on the driver and the executors: give that path, or file:/path (and for a folder whose name has a "
+            f"colon: ./{text})"
         )
-    return os.path.realpath(text)
+    return os.path.realpath(f"/{found[1]}" if found else text)
 
 
 def identity(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import shutil
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.checkpoint import Folders
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
+from statefx.spark.failures import last_line
 
 _PROBES_PER_EXECUTOR = 2
 
@@ -65,7 +68,7 @@ def check_alone(session: SparkSession, query_id: str | None, location: str) -> N
 def check_executors(session: SparkSession, folders: Folders, references: Iterable[str]) -> None:
     """Refuse executors that lack a package, run another Python, or don't see the checkpoint.
 
-    In local mode the executor is this process's own JVM, and nothing is run.
+    In local mode the executor is this process's own JVM; where its workers run this very Python, nothing is run.
 
     Parameters
     ----------
@@ -83,7 +86,8 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     """
     context = session.sparkContext
     master = str(context.master)
-    if master.startswith("local") and not master.startswith("local-cluster"):
+    local = master.startswith("local") and not master.startswith("local-cluster")
+    if local and _is_this_python(context.pythonExec):
         return
     modules = ["statefx.spark.worker", *sorted({name.partition(":")[0] for name in references if ":" in name})]
     probe = os.path.join(folders.location, f".probe-{uuid.uuid4().hex}")
@@ -109,6 +113,15 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
             raise ConfigError(f"executor {host}: {problem}", host=host)
 
 
+def _is_this_python(program: str) -> bool:
+    """Tell whether a program is the interpreter of this process, or another name of it in the same environment."""
+    found = shutil.which(program)
+    if found is None or not sys.executable:
+        return False
+    folders = {os.path.realpath(os.path.dirname(path)) for path in (found, sys.executable)}
+    return len(folders) == 1 and os.path.samefile(found, sys.executable)
+
+
 def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function that needs nothing installed where it runs, but what PySpark needs."""
 
@@ -132,7 +145,11 @@ def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordB
 def _explained(text: str) -> str:
     if "PYTHON_VERSION_MISMATCH" in text:
         return (
-            f"the executors run another Python than the driver's {platform.python_version()}: set PYSPARK_PYTHON to "
-            f"one of the same minor version on every executor ({text.strip().splitlines()[0]})"
+            f"Spark's workers run another Python than the driver's {platform.python_version()}: before the session is "
+            "built, set PYSPARK_PYTHON to one of the same minor version, which is there on every executor "
+            f"({last_line(text)})"
         )
-    return f"a first job on the executors failed: {' '.join(text.split())[:600]}"
+    return (
+        f"a first job on the executors failed: {last_line(text)}. They run PYSPARK_PYTHON, or else python3: it must be "
+        "there, with statefx and its extras"
+    )

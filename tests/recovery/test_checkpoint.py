@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, Topology, TopologyBuilder, openState
+from statefx import BasicBolt, Topology, TopologyBuilder, migrate, openState
+from statefx.coordinator import checkpoint
 from statefx.coordinator.log import read_state
 from statefx.errors import (
     CheckpointError,
@@ -405,3 +406,33 @@ def test_a_folder_of_other_things_is_no_checkpoint(place: Path, name: str) -> No
         (place / "other" / "format.left-by-a-crash").touch()
         (place / "other" / "lost+found").mkdir()
         driver.start(word_count()).send(WORK[0])
+
+
+# ---- where it may be
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/a/ck", "/a/ck"),
+        ("file:/a/ck", "/a/ck"),
+        ("file:///a/ck", "/a/ck"),
+        ("FILE://localhost/a/ck", "/a/ck"),
+        ("./dbfs:/ck", f"{Path.cwd()}/dbfs:/ck"),
+        ("/a/dbfs:/ck", "/a/dbfs:/ck"),
+    ],
+)
+def test_a_location_is_a_path(location: str, path: str) -> None:
+    assert checkpoint.local_path(location) == path
+
+
+@pytest.mark.parametrize(
+    "location", ["dbfs:/ck", "hdfs://host/ck", "s3a://bucket/ck", "gs:ck", "C:/ck", "file:ck", "file://host/ck", ""]
+)
+def test_a_location_on_another_file_system_makes_no_folder(location: str) -> None:
+    """``dbfs:/x`` was a folder ``dbfs:`` below the current one, gone with the driver's machine."""
+    with pytest.raises(ConfigError, match="checkpointLocation"):
+        checkpoint.local_path(location)
+    for call in (lambda: openState(location, "count"), lambda: migrate(location, "memory")):
+        with pytest.raises(ConfigError, match="checkpointLocation"):
+            call()

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -161,10 +162,38 @@ def test_locations_that_can_t_be_used(spark, batch, place):
             submit(word_count(batch), spark, location)
     with pytest.raises(CheckpointError, match=r"/proc/statefx can't be written .*give a folder"):
         submit(word_count(batch), spark, "/proc/statefx")
-    for location in ("hdfs://host/ck", "s3a://bucket/ck", ""):
-        with pytest.raises(ConfigError, match="checkpointLocation"):
-            submit(word_count(batch), spark, location)
+    with pytest.raises(ConfigError, match="checkpointLocation 'dbfs:/ck' names a file system"):
+        submit(word_count(batch), spark, "dbfs:/ck")
     assert listing(place) == before
+
+
+def other_python(folder):
+    """An interpreter that says that it is of another version, as a `python3` of the system may be."""
+    (folder / "sitecustomize.py").write_text(
+        "import collections, sys\n"
+        "names = 'major minor micro releaselevel serial'\n"
+        "sys.version_info = collections.namedtuple('version_info', names)(3, 99, 0, 'final', 0)\n",
+        encoding="ascii",
+    )
+    program = folder / "python3"
+    start = f'PYTHONPATH={folder}:"$PYTHONPATH" exec {sys.executable} "$@"'
+    program.write_text(f"#!/bin/sh\n{start}\n", encoding="ascii")
+    program.chmod(0o755)
+    return program
+
+
+def test_workers_of_another_python_are_found_before_anything_is_begun(spark, batch, place, monkeypatch):
+    """Also in local mode: nothing but PYSPARK_PYTHON makes the workers run what the driver does."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(other_python(place)))
+    says = r"run another Python than the driver's.*set PYSPARK_PYTHON to one of the same minor.*PYTHON_VERSION_MISMATCH"
+    with pytest.raises(ConfigError, match=says):
+        submit(word_count(batch), spark, place / "ck")
+    assert not (place / "ck" / "transactions").exists()
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(place / "nothing"))
+    with pytest.raises(
+        ConfigError, match=r"first job on the executors failed: .*Cannot run program.*They run PYSPARK_PYTHON"
+    ):
+        submit(word_count(batch), spark, place / "ck")
 
 
 def refused(spark, topology, checkpoint, kind, words, **arguments):
