@@ -21,7 +21,7 @@ _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "pure
 
 def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int) -> BoltError:
     """Build the error that a failing hook becomes; its text, one line, can be found again in a Spark stack trace."""
-    cause = " | ".join(f"{type(error).__name__}: {_text(error)}".splitlines())[:_SHOWN] + _place(error)
+    cause = _printable(" | ".join(f"{type(error).__name__}: {_text(error)}".splitlines())[:_SHOWN] + _place(error))
     return BoltError(
         f"bolt {component!r}, task {task}, hook {name}, transaction {txid}: {cause}",
         component=component,
@@ -37,8 +37,13 @@ def user_traceback(error: BaseException) -> str:
     """Return the traceback of `error` as Python prints it, with causes, but without the frames of statefx."""
     found = traceback.TracebackException.from_exception(error)
     _leave_out_ours(found)
-    text = "".join(found.format())
+    text = _printable("".join(found.format()))
     return text if len(text) <= _TRACEBACK_SHOWN else "..." + text[-_TRACEBACK_SHOWN:]  # the end says most
+
+
+def _printable(text: str) -> str:
+    """Write half a surrogate pair as an escape: it can't be written to a log, nor sent to another process."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _leave_out_ours(found: traceback.TracebackException | None) -> None:
