@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,16 +25,20 @@ class Collector(ABC):
     @abstractmethod
     def emit(
         self,
-        values: Sequence[Any],
+        values: Iterable[Any] = (),
+        /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
         anchors: Sequence[tuple[Any, ...]] = (),
+        **fields: Any,
     ) -> None:
         """Send one tuple to every bolt that reads `stream`.
 
+        By position, ``collector.emit((word, count))``, or by name, ``collector.emit(word=word, count=count)``.
+
         Parameters
         ----------
-        values : Sequence
+        values : tuple, or another iterable with an order
             One value per field of the stream, in the order of its schema.
         stream : str
             A stream that ``outputFields`` declares.
@@ -42,6 +46,9 @@ class Collector(ABC):
             The consumer's task, 0..parallelism-1; required by, and only for, readers by ``directGrouping``.
         anchors : Sequence of tuples
             The input tuples this one comes from. Only for a plain ``Bolt``; a ``BasicBolt`` anchors by itself.
+        **fields : Any
+            In place of `values`: every field of the stream by its name. A field that is named as one of the other
+            parameters can be emitted by position only.
 
         Raises
         ------
@@ -51,8 +58,11 @@ class Collector(ABC):
 
         Contract
         --------
+        - What arrives is what was emitted, at any depth: a value that the declared type can't hold without a loss is
+          refused. Subclasses arrive as their plain type (numpy's integers and floats, an IntEnum), a naive datetime in
+          a timestamp as UTC, and a ``float`` field rounds to single precision.
         - A stream that nobody reads may be emitted to; the rows go nowhere.
-        - The values are taken as they are; changing a list after it was emitted may or may not be seen.
+        - Lists, dicts and other values of nested types are copied: changing one afterwards changes nothing.
         """
 
     @abstractmethod

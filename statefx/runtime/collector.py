@@ -1,146 +1,18 @@
-"""What a bolt emits: buffered per edge and target task, sent on as Arrow batches."""
+"""What a bolt hands its results to, in one task and one attempt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import pyarrow as pa
 
 from statefx.errors import BoltError, FailedException, SchemaError
-from statefx.operators import Collector
+from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.schema import to_ddl
-from statefx.runtime.routing import Direct, Everyone, Rotating, Router, router
-from statefx.topology.graph import Edge
-
-BATCH_ROWS = 4096
-
-_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
-
-Deliver = Callable[[int, pa.RecordBatch], None]
-"""Takes (target task, batch)."""
-
-
-class EdgeBuffer:
-    """Rows on their way along one edge.
-
-    Parameters
-    ----------
-    edge : Edge
-    schema : pa.Schema
-        Of the stream.
-    route : Router
-    width : int
-        The consumer's parallelism.
-    deliver : callable
-        Takes (target task, batch) when a batch is full or the task asks for all.
-
-    Attributes
-    ----------
-    add : callable
-        Takes one row (a tuple) and chooses its target.
-    """
-
-    __slots__ = ("_buffers", "_deliver", "add", "edge", "emitted", "route", "schema", "sent", "width")
-
-    def __init__(self, edge: Edge, schema: pa.Schema, route: Router, width: int, deliver: Deliver) -> None:
-        self.edge = edge
-        self.schema = schema
-        self.route = route
-        self.width = width
-        self.emitted = 0
-        self.sent = [0] * width
-        self._deliver = deliver
-        self._buffers: list[list[Sequence[Any]]] = [[] for _ in range(1 if route.copies else width)]
-        self.add = self._adder()
-
-    def _adder(self) -> Callable[[Sequence[Any]], None]:
-        """Return `add` as one function: it runs for every row, and each further call would show."""
-        buffers, pick, flush = self._buffers, self.route.pick, self._flush
-        if self.route.copies:
-            return lambda row: self.put(0, row)
-
-        def add(row: Sequence[Any]) -> None:
-            target = pick(row)
-            buffer = buffers[target]
-            buffer.append(row)
-            if len(buffer) >= BATCH_ROWS:
-                flush(target)
-
-        return add
-
-    def put(self, target: int, row: Sequence[Any]) -> None:
-        """Take one row for a given target."""
-        buffer = self._buffers[target]
-        buffer.append(row)
-        if len(buffer) >= BATCH_ROWS:
-            self._flush(target)
-
-    def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Take a whole batch, after what came before it."""
-        self.flush()
-        self.emitted += batch.num_rows
-        for target, part in self.route.split(batch):
-            self._send(target, part)
-
-    def flush(self) -> None:
-        """Send on whatever is buffered."""
-        for target in range(len(self._buffers)):
-            if self._buffers[target]:
-                self._flush(target)
-
-    def _flush(self, target: int) -> None:
-        rows = self._buffers[target]
-        self._buffers[target] = []
-        batch = _to_batch(rows, self.schema, self.edge)
-        self.emitted += len(rows)
-        if self.route.copies:
-            for everyone, part in self.route.split(batch):
-                self._send(everyone, part)
-        else:
-            self._send(target, batch)
-
-    def _send(self, target: int, batch: pa.RecordBatch) -> None:
-        self.sent[target] += batch.num_rows
-        self._deliver(target, batch)
-
-
-def _to_batch(rows: list[Sequence[Any]], schema: pa.Schema, edge: Edge) -> pa.RecordBatch:
-    """Turn emitted rows into Arrow, naming the first value that does not fit."""
-    columns = list(zip(*rows, strict=True))
-    try:
-        arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    except _MISFITS as error:
-        raise _misfit(columns, schema, edge) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Build an array; unlike Arrow, refuse a float where an integer is declared: it would lose its fraction."""
-    if pa.types.is_integer(kind) and float in set(map(type, column)):
-        raise TypeError("a float is no integer; round it, or declare the field as double")
-    return pa.array(column, kind)
-
-
-def _misfit(columns: list[tuple[Any, ...]], schema: pa.Schema, edge: Edge) -> SchemaError:
-    for column, field in zip(columns, schema, strict=True):
-        for value in column:
-            try:
-                _array([value], field.type)
-            except _MISFITS as error:
-                declared = to_ddl(pa.schema([field]))
-                return SchemaError(
-                    f"bolt {edge.source!r} emitted {value!r} ({type(value).__name__}) on stream {edge.stream!r}, "
-                    f"whose outputFields declare `{declared}`: {error}",
-                    component=edge.source,
-                    stream=edge.stream,
-                    field=field.name,
-                )
-    return SchemaError(
-        f"bolt {edge.source!r} emitted rows that do not fit stream {edge.stream!r}",
-        component=edge.source,
-        stream=edge.stream,
-    )
+from statefx.runtime.fitting import shown
+from statefx.runtime.outlets import Gathering, Outlet
 
 
 class TaskCollector(Collector):
@@ -151,66 +23,89 @@ class TaskCollector(Collector):
     component : str
     outputs : Mapping[str, pa.Schema]
         Declared streams.
-    buffers : sequence of EdgeBuffer
+    outlets : sequence of Outlet
         Where each stream goes; streams nobody reads cost next to nothing.
     txid : int
         The transaction whose tuples it takes.
     """
 
-    def __init__(
-        self, component: str, outputs: Mapping[str, pa.Schema], buffers: Sequence[EdgeBuffer], txid: int
-    ) -> None:
+    def __init__(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet], txid: int) -> None:
+        self.outlets = tuple(outlets)
         self._component = component
         self._outputs = outputs
         self._txid = txid
         self._closed = False
-        self._by_stream: dict[str, list[EdgeBuffer]] = {stream: [] for stream in outputs}
-        self.buffers = tuple(buffers)
-        for buffer in buffers:
-            self._by_stream[buffer.edge.stream].append(buffer)
-        self._ways = {
-            stream: (len(schema), tuple(buffer.add for buffer in self._by_stream[stream]))
+        self._streams = {
+            stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream], self._emit)
             for stream, schema in outputs.items()
         }
+        if DEFAULT_STREAM in self._streams:
+            self.emit = self._streams[DEFAULT_STREAM].emit  # type: ignore[method-assign]  # a call less for each row
 
-    def emit(self, values: Sequence[Any], stream: str = "default", task: int | None = None, anchors: Any = ()) -> None:
-        """Emit one tuple (see `Collector.emit`)."""
-        try:
-            width, adders = self._ways[stream]
-        except KeyError:
-            raise self._unknown(stream) from None
-        if type(values) is not tuple:
-            values = self._row(values, stream)
-        if len(values) != width:
-            raise self._wrong_width(values, stream)
-        if task is not None:
-            self._emit_direct(values, stream, task)
-            return
-        for add in adders:
-            add(values)
+    def emit(
+        self,
+        values: Iterable[Any] = (),
+        /,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        anchors: Any = (),
+        **fields: Any,
+    ) -> None:
+        """Emit one tuple (see `Collector.emit`); of the default stream its gathering's own takes the place."""
+        self._emit(values, stream, task, anchors, **fields)
 
-    def _row(self, values: Sequence[Any], stream: str) -> tuple[Any, ...]:
+    def _emit(self, values: Iterable[Any], /, stream: str, task: int | None, anchors: Any, **fields: Any) -> None:
+        """Emit what is no plain row of the default stream."""
+        gathering = self._streams.get(stream)
+        if gathering is None:
+            raise self._unknown(stream)
+        row = self.row(values, stream, fields)
+        gathering.check_width(row)
+        if gathering.outlets:
+            if task is not None:
+                gathering.choose(task)
+            gathering.emit(row, stream)
+
+    def row(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return what is emitted by position or by name as a tuple in the order of the schema."""
+        if fields:
+            return self._by_name(values, stream, fields)
+        if type(values) is tuple:
+            return values
+        if isinstance(values, Mapping):
+            raise self._no_row(values, stream, "write emit(**row) to emit by name")
+        if isinstance(values, Set):
+            raise self._no_row(values, stream, "a set has no order")
         if isinstance(values, str | bytes):
-            raise SchemaError(
-                f"bolt {self._component!r} emitted {values!r} on stream {stream!r}; emit takes a tuple of values: "
-                f"write emit(({values!r},))",
-                component=self._component,
-                stream=stream,
-            )
+            raise self._no_row(values, stream, f"write emit(({shown(values)},))")
+        if not isinstance(values, Iterable):
+            raise self._no_row(values, stream, "of one value: emit((value,))")
         return tuple(values)
 
-    def _emit_direct(self, row: Sequence[Any], stream: str, task: int) -> None:
-        for buffer in self._by_stream[stream]:
-            if not isinstance(buffer.route, Direct):
-                buffer.add(row)
-            elif 0 <= task < buffer.width:
-                buffer.put(task, row)
-            else:
-                raise BoltError(
-                    f"bolt {self._component!r} emitted to task {task} of {buffer.edge.target!r}, "
-                    f"which has tasks 0..{buffer.width - 1}",
-                    component=self._component,
-                )
+    def _no_row(self, values: Any, stream: str, remedy: str) -> SchemaError:
+        return SchemaError(
+            f"bolt {self._component!r} emitted {shown(values)} on stream {stream!r}; emit takes a tuple of values: "
+            f"{remedy}",
+            component=self._component,
+            stream=stream,
+        )
+
+    def _by_name(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
+        names = self._outputs[stream].names
+        if values != ():
+            problem = "by position and by name at once: do either"
+        elif unknown := [name for name in fields if name not in names]:
+            near = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.0)[0]
+            problem = f"the field {unknown[0]!r}, which it has not; the nearest is {near!r}"
+        elif missing := [name for name in names if name not in fields]:
+            problem = f"by name without {', '.join(missing)}: name every field, with None where it has no value"
+        else:
+            return tuple([fields[name] for name in names])
+        raise SchemaError(
+            f"bolt {self._component!r} emitted on stream {stream!r} {problem}",
+            component=self._component,
+            stream=stream,
+        )
 
     def emitBatch(self, batch: pa.RecordBatch, stream: str = "default") -> None:
         """Emit a batch of tuples (see `Collector.emitBatch`)."""
@@ -219,8 +114,7 @@ class TaskCollector(Collector):
             raise self._unknown(stream)
         if not batch.schema.equals(schema):
             batch = self._fitted(batch, schema, stream)
-        for buffer in self._by_stream[stream]:
-            buffer.add_batch(batch)
+        self._streams[stream].take_batch(batch)
 
     def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.RecordBatch:
         try:
@@ -246,14 +140,16 @@ class TaskCollector(Collector):
         """Do nothing: no tuple of a stream has a timeout of its own."""
 
     def flush(self) -> None:
-        """Send on whatever is buffered."""
-        for buffer in self.buffers:
-            buffer.flush()
+        """Send on whatever is gathered."""
+        for gathering in self._streams.values():
+            gathering.flush()
 
     def close(self) -> None:
         """Take no more: what a bolt emits after its barriers have left would be lost without a trace."""
         self._closed = True
-        self._ways = {}  # looked up for every row anyway: an open collector pays nothing
+        for gathering in self._streams.values():
+            gathering.close()
+        self._streams = {}
         self._outputs = {}
 
     def _unknown(self, stream: str) -> BoltError:
@@ -270,37 +166,3 @@ class TaskCollector(Collector):
             component=self._component,
             stream=stream,
         )
-
-    def _wrong_width(self, values: Sequence[Any], stream: str) -> BoltError:
-        names = self._outputs[stream].names
-        return SchemaError(
-            f"bolt {self._component!r} emitted {len(values)} values on stream {stream!r}, which has "
-            f"{len(names)} field{'s' * (len(names) != 1)}: {', '.join(names)}",
-            component=self._component,
-            stream=stream,
-        )
-
-
-def edge_buffer(edge: Edge, schema: pa.Schema, width: int, task: int, fused: bool, deliver: Deliver) -> EdgeBuffer:
-    """Build the buffer of one edge out of `task`; a fused edge stays with the task's own number."""
-    route = router(edge, schema, width, task)
-    if fused:
-        route = _Stay(task)
-    return EdgeBuffer(edge, schema, route, width, deliver)
-
-
-class _Stay(Rotating):
-    """A fused edge: rows stay in the Spark task that made them."""
-
-    def __init__(self, task: int) -> None:
-        super().__init__(1, 0)
-        self._task = task
-
-    def pick(self, row: Sequence[Any]) -> int:
-        return self._task
-
-    def split(self, batch: pa.RecordBatch) -> Any:
-        yield self._task, batch
-
-
-__all__ = ["BATCH_ROWS", "EdgeBuffer", "Everyone", "TaskCollector", "edge_buffer"]

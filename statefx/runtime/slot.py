@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -22,7 +22,8 @@ from statefx.protocol.alignment import Alignment, AlignmentResult
 from statefx.protocol.barrier import BOLT, FAILED, FENCED, Ack, Barrier, Failure
 from statefx.protocol.order import Order
 from statefx.runtime import wire
-from statefx.runtime.collector import Deliver, TaskCollector, edge_buffer
+from statefx.runtime.collector import TaskCollector
+from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.task import Finished, TaskRun
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Edge
@@ -49,6 +50,7 @@ class _Member:
     alignment: Alignment
     inbox: deque[tuple[Edge, pa.RecordBatch]] = field(default_factory=deque)
     last_try: bool = False
+    waiting_bytes: int = 0
     failure: Failure | None = None
 
     def attempt(self, step: str, *arguments: object) -> object:
@@ -117,12 +119,12 @@ class Slot:
             for member in self._members.values():
                 member.attempt("open")
             for batch in batches:
-                take(batch)
-                self._drain()
-                if self._outbox.full():
+                yield from take(batch)
+                yield from self._drain()
+                if self._outbox.pressing:
                     yield from self._outbox.take()
             for member in self._members.values():
-                self._finish(member)
+                yield from self._finish(member)
             yield from self._outbox.take()
             done = True
         finally:
@@ -133,8 +135,8 @@ class Slot:
         plan, attempt = self._plan, self._order.attempt
         token = uuid.uuid4().hex
         outputs = plan.components[component].outputs
-        buffers = [
-            edge_buffer(
+        outlets = [
+            outlet_of(
                 edge,
                 outputs[edge.stream],
                 plan.components[edge.target].parallelism,
@@ -144,17 +146,20 @@ class Slot:
             )
             for edge in plan.outputs[component]
         ]
-        collector = TaskCollector(component, outputs, buffers, attempt.txid)
+        collector = self._collector(component, outputs, outlets)
         raw = [edge.id for edge in plan.inputs[component] if edge in plan.raw]
         return _Member(
             component,
             task,
             token,
-            TaskRun(self._deployment, self._order, component, task, token, collector),
+            TaskRun(self._deployment, self._order, component, task, token, collector, self._outbox),
             collector,
             Alignment(component, task, attempt, plan.channels(component, task), raw=raw),
             last_try=self._last_try,
         )
+
+    def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
+        return TaskCollector(component, outputs, outlets, self._order.attempt.txid)
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
         """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""
@@ -164,6 +169,9 @@ class Slot:
                 follower = self._members[edge.target]
                 follower.alignment.records(component, task, token, edge.id, batch.num_rows)
                 follower.inbox.append((edge, batch))
+                follower.waiting_bytes += batch.nbytes
+                if follower.waiting_bytes >= wire.BATCH_BYTES:
+                    self._outbox.pressing = True
 
             return follow
         source = self._plan.index[component]
@@ -171,11 +179,11 @@ class Slot:
         def send(target: int, batch: pa.RecordBatch) -> None:
             level, partition = self._plan.place[edge.target, target]
             address = wire.Address(level, partition, edge.id, source, task)
-            self._outbox.send(address, wire.RECORDS, batch.num_rows, wire.tagged(token, wire.serialize(batch)))
+            self._outbox.send(address, wire.RECORDS, batch.num_rows, wire.serialize(token, batch))
 
         return send
 
-    def _take_raw(self, batch: pa.RecordBatch) -> None:
+    def _take_raw(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give a DataFrame's own rows to the head of the chain."""
         edges = [edge for edge in self._plan.raw if edge.target == self._head.component]
         tagged = len(self._plan.raw) > 1
@@ -184,9 +192,10 @@ class Slot:
             if tagged and len(edges) > 1:
                 rows = rows.filter(pc.equal(batch.column(EDGE_COLUMN), edge.id))
             if rows.num_rows:
-                self._feed(self._head, edge, self._plan.raw_rows(edge, rows), "", 0)
+                for part in wire.cut(self._plan.raw_rows(edge, rows)):  # Spark's are of up to 64 MB
+                    yield from self._take(edge, part, "", 0)
 
-    def _take_wire(self, batch: pa.RecordBatch) -> None:
+    def _take_wire(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give rows of the level before to the head of the chain, and pass on what is for later levels."""
         for kind, rows, head, payload in wire.rows_of(batch):
             address = wire.Address.unpack(head)
@@ -196,28 +205,51 @@ class Slot:
                 self._head.alignment.barrier(Barrier.unpack(payload))
             else:
                 edge = self._plan.edges[address.edge]
-                token, body = wire.untagged(payload)
-                source = self._plan.components[edge.source]
-                self._feed(self._head, edge, wire.deserialize(body, source.outputs[edge.stream]), token, address.task)
+                token, records = wire.deserialize(payload, self._plan.components[edge.source].outputs[edge.stream])
+                yield from self._take(edge, records, token, address.task)
 
-    def _feed(self, member: _Member, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> None:
-        member.alignment.records(edge.source, task, token, edge.id, batch.num_rows)
-        member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
+    def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:
+        """Give rows from outside to the head of the chain."""
+        self._head.alignment.records(edge.source, task, token, edge.id, batch.num_rows)
+        yield from self._feed(self._head, edge, batch)
 
-    def _drain(self) -> None:
-        """Let followers work through what came to them inside the chain."""
+    def _feed(self, member: _Member, edge: Edge, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Run the tuples of a batch; whenever what they emit is too much to hold, let it go first."""
+        more = member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
+        while more:
+            yield from self._make_room(member)
+            more = member.attempt("go_on")
+
+    def _make_room(self, paused: _Member) -> Iterator[pa.RecordBatch]:
+        """Send on what waits, while a member is in the middle of a batch.
+
+        Only members behind it work through their inboxes: its own next batch must not overtake the present one.
+        """
+        for member in self._members_behind(paused):
+            yield from self._work_through(member)
+        yield from self._outbox.take()
+
+    def _members_behind(self, paused: _Member) -> list[_Member]:
+        chain = list(self._members.values())
+        return chain[chain.index(paused) + 1 :]
+
+    def _work_through(self, member: _Member) -> Iterator[pa.RecordBatch]:
+        """Let a member work through what came to it inside the chain."""
+        while member.inbox:
+            edge, batch = member.inbox.popleft()
+            member.waiting_bytes -= batch.nbytes
+            yield from self._feed(member, edge, batch)
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        """Let followers work through what the batch that was taken has come to."""
         for member in self._members.values():
-            while member.inbox:
-                edge, batch = member.inbox.popleft()
-                member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
+            yield from self._work_through(member)
             if self._plan.follows(member.component):
                 member.attempt("flush")
 
-    def _finish(self, member: _Member) -> None:
+    def _finish(self, member: _Member) -> Iterator[pa.RecordBatch]:
         """Close a member's input, prepare it, and send its barriers and its ack."""
-        while member.inbox:
-            edge, batch = member.inbox.popleft()
-            member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
+        yield from self._work_through(member)
         aligned = member.alignment.finish()
         for barrier in aligned.stale:
             logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self._order.attempt)
@@ -228,14 +260,16 @@ class Slot:
         member.collector.close()
         self._send_barriers(member)
         self._send_ack(member, aligned, finished if isinstance(finished, Finished) else Finished())
+        if self._outbox.pressing:
+            yield from self._outbox.take()
 
     def _send_barriers(self, member: _Member) -> None:
         failed = None if member.failure is None else member.failure.reason
         counts: dict[tuple[str, int], dict[int, int]] = {}
-        for buffer in member.collector.buffers:
-            edge = buffer.edge
-            for reader in [member.task] if self._plan.fused(edge) else range(buffer.width):
-                counts.setdefault((edge.target, reader), {})[edge.id] = buffer.sent[reader]
+        for outlet in member.collector.outlets:
+            edge = outlet.edge
+            for reader in [member.task] if self._plan.fused(edge) else range(outlet.width):
+                counts.setdefault((edge.target, reader), {})[edge.id] = outlet.sent[reader]
         for (target, task), sent in counts.items():
             barrier = Barrier(self._order.attempt, member.component, member.task, member.token, sent, failed)
             level, partition = self._plan.place[target, task]
@@ -253,7 +287,7 @@ class Slot:
             member.token,
             seen=aligned.seen,
             received=aligned.received,
-            emitted={buffer.edge.id: buffer.emitted for buffer in member.collector.buffers},
+            emitted={outlet.edge.id: outlet.emitted for outlet in member.collector.outlets},
             failed=member.failure,
             prepared_bytes=finished.size_bytes,
             snapshot=finished.snapshot,

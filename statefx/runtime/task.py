@@ -29,6 +29,7 @@ from statefx.protocol.order import Order, task_key
 from statefx.runtime import restoring
 from statefx.runtime.bolt_errors import bolt_error
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.wire import Outbox
 from statefx.state import KeyValueState
 from statefx.state.store import StateProvider, StateStore
 from statefx.topology.deployment import Deployment
@@ -197,10 +198,19 @@ class TaskRun:
     token : str
         Names this task attempt and what it prepares.
     collector : TaskCollector
+    outbox : Outbox
+        When it presses, the bolt pauses between two tuples.
     """
 
     def __init__(
-        self, deployment: Deployment, order: Order, component: str, task: int, token: str, collector: TaskCollector
+        self,
+        deployment: Deployment,
+        order: Order,
+        component: str,
+        task: int,
+        token: str,
+        collector: TaskCollector,
+        outbox: Outbox,
     ) -> None:
         self.component = component
         self.task = task
@@ -209,10 +219,12 @@ class TaskRun:
         self._order = order
         self._token = token
         self._collector = collector
+        self._outbox = outbox
         self._bolt: Bolt | None = None
         self._store: StateStore | None = None
         self._state: KeyValueState[Any, Any] | None = None
         self._classes: dict[int, Any] = {}
+        self._tuples: Iterator[Any] = iter(())
 
     def open(self) -> None:
         """Take a bolt and give it its state."""
@@ -233,14 +245,14 @@ class TaskRun:
             with self._hook("initState"):
                 self._bolt.initState(self._state)
 
-    def feed(self, edge: Edge, source: str, batch: pa.RecordBatch) -> None:
-        """Run the tuples of one batch."""
+    def feed(self, edge: Edge, source: str, batch: pa.RecordBatch) -> bool:
+        """Run the tuples of one batch; True if the bolt has paused among them, until `go_on`."""
         bolt = self._bolt
         assert bolt is not None
         if bolt.vectorised:
             with self._hook("executeBatch"):
                 bolt.executeBatch(_marked(batch, edge, source), self._collector)
-            return
+            return False
         with self._hook("execute"):
             columns = [_values(batch, position, source, edge) for position in range(batch.num_columns)]
         if self._state is not None and edge.grouping.kind == "fields":
@@ -250,10 +262,19 @@ class TaskRun:
         new = self._classes.get(edge.id)
         if new is None:
             new = self._classes[edge.id] = _tuple_maker(edge, source, batch.schema)
-        execute, collector = bolt.execute, self._collector
+        self._tuples = map(new, zip(*columns, strict=True))
+        return self.go_on()
+
+    def go_on(self) -> bool:
+        """Run the tuples that are left; True if the bolt has paused again."""
+        assert self._bolt is not None
+        execute, collector, outbox = self._bolt.execute, self._collector, self._outbox
         with self._hook("execute"):
-            for tup in map(new, zip(*columns, strict=True)):
+            for tup in self._tuples:
                 execute(tup, collector)
+                if outbox.pressing:
+                    return True
+        return False
 
     def finish(self) -> Finished:
         """End the input: finishBatch, prePrepare, prepareCommit."""

@@ -8,7 +8,8 @@ edge for one target task (records), a packed Barrier, or a packed Ack.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +28,14 @@ SCHEMA = pa.schema(
 )
 
 _HEAD = struct.Struct("<HIiHI")
-_FLUSH_BYTES = 8 << 20
 _TOKEN_BYTES = 32
+
+BATCH_BYTES = 8 << 20
+"""Bytes of a batch, if it has more than one row. Each is copied some times on its way (Arrow, its message, the outbox),
+and the JVM holds a few at once; a batch's own cost is some 0.1 ms, a thousandth of what so many bytes take."""
+
+Row = tuple[int, int, int, bytes, bytes]
+"""(target, kind, rows, head, payload)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,7 @@ class Address:
 
 @dataclass(slots=True)
 class Outbox:
-    """Rows that one Spark task has to send, gathered into Arrow batches.
+    """Rows that one Spark task has to send, gathered into Arrow batches of some `BATCH_BYTES`.
 
     Parameters
     ----------
@@ -61,13 +68,21 @@ class Outbox:
         Where the sending Spark task runs.
     widths : tuple of int
         Partitions of every level.
+
+    Attributes
+    ----------
+    pressing : bool
+        So much is waiting, here or on its way to it, that it should be taken before more is made. A mere attribute:
+        it is looked at for every tuple.
     """
 
     level: int
     partition: int
     widths: tuple[int, ...]
-    size_bytes: int = 0
-    _rows: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
+    pressing: bool = False
+    _size_bytes: int = 0
+    _rows: list[Row] = field(default_factory=list)
+    _batches: deque[pa.RecordBatch] = field(default_factory=deque)
 
     def send(self, address: Address, kind: int, rows: int, payload: bytes) -> None:
         """Queue one row for the task that `address` names."""
@@ -81,44 +96,59 @@ class Outbox:
         else:
             target = (self.partition + partition) % self.widths[following]
         self._rows.append((target, kind, rows, head, payload))
-        self.size_bytes += len(payload)
+        self._size_bytes += len(payload)
+        if self._size_bytes >= BATCH_BYTES:
+            self._pack()
+            self.pressing = True
 
-    def full(self) -> bool:
-        """Tell whether enough has gathered to be sent on."""
-        return self.size_bytes >= _FLUSH_BYTES
+    def _pack(self) -> None:
+        """Make a batch of the rows at once: a column of more than 2 GiB would be none, and payloads are held twice."""
+        if self._rows:
+            self._batches.append(to_batch(self._rows))
+        self._rows.clear()
+        self._size_bytes = 0
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Yield what has gathered, if anything, and forget it."""
-        if not self._rows:
-            return
-        columns = zip(*self._rows, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        self._rows = []
-        self.size_bytes = 0
-        yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        self._pack()
+        while self._batches:
+            yield self._batches.popleft()
+        self.pressing = False
 
 
-def serialize(batch: pa.RecordBatch) -> bytes:
-    """Write a batch as an Arrow IPC message; its schema is known from the edge and isn't sent."""
-    return bytes(batch.serialize())
+def to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Return rows as an Arrow batch; their payloads come to less than 2 GiB."""
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def deserialize(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """Read what `serialize` wrote."""
-    return pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+def cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in parts of at most `BATCH_BYTES`, or of one row that is larger; they share its memory."""
+    if batch.num_rows <= 1 or batch.nbytes <= BATCH_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from cut(batch.slice(0, half))
+    yield from cut(batch.slice(half))
 
 
-def tagged(token: str, body: bytes) -> bytes:
-    """Put the sender's token before a payload of records."""
-    return token.encode("ascii") + body
+def serialize(token: str, batch: pa.RecordBatch) -> bytes:
+    """Return a payload of records: the sender's token, and the batch as an Arrow IPC message.
+
+    Its schema is known from the edge and isn't sent.
+    """
+    return b"".join((token.encode("ascii"), batch.serialize()))
 
 
-def untagged(payload: bytes) -> tuple[str, bytes]:
-    """Split a payload of records into the sender's token and the rest."""
-    return payload[:_TOKEN_BYTES].decode("ascii"), payload[_TOKEN_BYTES:]
+def deserialize(payload: bytes, schema: pa.Schema) -> tuple[str, pa.RecordBatch]:
+    """Read what `serialize` wrote; the batch shares the payload's memory."""
+    body = pa.py_buffer(payload).slice(_TOKEN_BYTES)
+    return payload[:_TOKEN_BYTES].decode("ascii"), pa.ipc.read_record_batch(body, schema)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield (kind, rows, head, payload) of a wire batch."""
-    columns = [batch.column(i).to_pylist() for i in range(1, 5)]
-    return zip(*columns, strict=True)
+    """Yield (kind, rows, head, payload) of a wire batch, a row at a time: a batch may hold 64 MB of payloads."""
+    columns = batch.columns[1:]
+    for place in range(batch.num_rows):
+        yield tuple(column[place].as_py() for column in columns)

@@ -17,7 +17,7 @@ from statefx.protocol.report import Report
 from statefx.runtime import wire
 from statefx.runtime.hooks import run_hooks
 from statefx.testing.faults import Echo, Fault, HooksFail, Stage
-from statefx.testing.processes import Emitted, Process, Run, Strand, TaskJob, WireRow, as_batch
+from statefx.testing.processes import Emitted, Process, Run, Strand, TaskJob, as_batches
 from statefx.testing.steps import Steps
 from statefx.testing.streams import Work, scatter
 from statefx.topology.deployment import Deployment
@@ -78,7 +78,7 @@ class LocalEngine(Stage):
         order = Order.from_json(order.to_json())
         self.seen.clear()
         inputs: Sequence[Sequence[pa.RecordBatch]] = scatter(self._plan, work)
-        sent: list[list[WireRow]] = []
+        sent: list[list[wire.Row]] = []
         for level, slots in enumerate(self._plan.levels):
             sent = []
             for partition in range(len(slots)):
@@ -133,7 +133,7 @@ class LocalEngine(Stage):
     def _process(self, cache: str) -> Process:
         return Process(self._deployment, self._steps, cache, fresh=self._fresh)
 
-    def _run(self, job: TaskJob) -> list[WireRow]:
+    def _run(self, job: TaskJob) -> list[wire.Row]:
         fault = self._struck(lambda fault: fault.strikes(job))
         try:
             return job.run() if fault is None else fault.play(job, self)
@@ -155,12 +155,12 @@ class LocalEngine(Stage):
                 return fault
         return None
 
-    def _shuffled(self, sent: list[list[WireRow]], width: int) -> list[list[pa.RecordBatch]]:
+    def _shuffled(self, sent: list[list[wire.Row]], width: int) -> list[list[pa.RecordBatch]]:
         """Give each partition of the next level its rows; those of one sender stay in order."""
         blocks = list(sent)
         if self._mixed:
             self._random.shuffle(blocks)
         return [
-            [batch for rows in blocks for batch in as_batch([row for row in rows if row[0] == partition])]
+            [batch for rows in blocks for batch in as_batches([row for row in rows if row[0] == partition])]
             for partition in range(width)
         ]

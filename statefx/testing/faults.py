@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from statefx.coordinator.engine import JobFailedError
 from statefx.runtime import wire
-from statefx.testing.processes import Process, Strand, TaskJob, WireRow
+from statefx.testing.processes import Process, Strand, TaskJob
 
 
 class Stage(ABC):
@@ -35,7 +35,7 @@ class Fault:
         """Tell whether it happens to this task."""
         return False
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Run the task with the fault and return what its readers get."""
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class Rerun(TaskFault):
 
     readers: Collection[int] | None = None
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Run it twice."""
         first, second = job.run(), job.run()
         if self.readers is None:
@@ -89,7 +89,7 @@ class Twins(TaskFault):
 
     winner: int = 0
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Let both go on in turn."""
         twins = job.start(), job.start(stage.fresh_process())
         while not all(twin.ended for twin in twins):
@@ -102,7 +102,7 @@ class Twins(TaskFault):
 class Killed(TaskFault):
     """The task's process dies at the end of its input, before anything is prepared; Spark runs the task again."""
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Abandon the first run."""
         first = job.start()
         first.to_end_of_input()
@@ -115,7 +115,7 @@ class Killed(TaskFault):
 class Moved(TaskFault):
     """The task runs in a process that has never seen it, on a machine without caches."""
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Run it elsewhere."""
         job.process = stage.fresh_process()
         return job.run()
@@ -133,7 +133,7 @@ class Lost(TaskFault):
 
     what: str = "rows"
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Run it and drop one kind of row."""
         kind = {"rows": wire.RECORDS, "barrier": wire.BARRIER, "ack": wire.ACK}[self.what]
         return [row for row in job.run() if row[1] != kind]
@@ -143,7 +143,7 @@ class Lost(TaskFault):
 class Doubled(TaskFault):
     """The task's records arrive twice."""
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Run it and send its records again."""
         sent = job.run()
         return sent + [row for row in sent if row[1] == wire.RECORDS]
@@ -163,7 +163,7 @@ class Zombie(TaskFault):
 
     executed: bool = True
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Leave it standing and fail the job."""
         strand = job.start()
         if self.executed:
@@ -178,7 +178,7 @@ class Zombie(TaskFault):
 class Wake(TaskFault):
     """When the task has executed its tuples, every zombie runs to its end; then the task goes on."""
 
-    def play(self, job: TaskJob, stage: Stage) -> list[WireRow]:
+    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
         """Run it with the zombies in its middle."""
         strand = job.start()
         strand.to_end_of_input()

@@ -10,21 +10,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.operators import Bolt, Collector
+from statefx.operators import DEFAULT_STREAM, Bolt
 from statefx.protocol.order import Order, Task
 from statefx.runtime import task as runtime_task
 from statefx.runtime import wire
+from statefx.runtime.collector import TaskCollector
+from statefx.runtime.outlets import Outlet
 from statefx.runtime.slot import Slot
 from statefx.state.registry import load_provider
 from statefx.state.store import StateProvider
 from statefx.testing.steps import SteppedProvider, Steps
 from statefx.topology.deployment import Deployment
 
-WireRow = tuple[int, int, int, bytes, bytes]
-"""(target, kind, rows, head, payload), as they travel between stages."""
-
 Emitted = dict[tuple[str, str], list[tuple[Any, ...]]]
 """(component, stream) -> rows."""
+
+INPUT_BYTES_MAX = 64 << 20
+"""Bytes of a batch at most, or of one row that is larger, as Spark gives them to Python."""
 
 Run = tuple[str, int, str]
 """(component, task, token): one run of one task."""
@@ -74,38 +76,47 @@ class WatchedSlot(Slot):
     def __init__(
         self, deployment: Deployment, order: Order, level: int, partition: int, seen: dict[Run, Emitted]
     ) -> None:
+        self._watched: dict[str, Emitted] = {}
         super().__init__(deployment, order, level, partition)
         for member in self._members.values():
-            emitted = seen.setdefault((member.component, member.task, member.token), {})
-            member.run._collector = _Watching(member.run._collector, member.component, emitted)  # type: ignore[assignment]
+            seen[member.component, member.task, member.token] = self._watched[member.component]
+
+    def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
+        emitted = self._watched[component] = {}
+        return _Watching(component, outputs, outlets, self._order.attempt.txid, emitted)
 
 
-class _Watching(Collector):
-    def __init__(self, inner: Any, component: str, emitted: Emitted) -> None:
-        self._inner = inner
-        self._component = component
+class _Watching(TaskCollector):
+    def __init__(
+        self,
+        component: str,
+        outputs: Mapping[str, pa.Schema],
+        outlets: Sequence[Outlet],
+        txid: int,
+        emitted: Emitted,
+    ) -> None:
+        super().__init__(component, outputs, outlets, txid)
         self._emitted = emitted
+        self.emit = self._emit  # type: ignore[method-assign]  # so that every row comes by
 
-    def emit(self, values: Sequence[Any], stream: str = "default", task: int | None = None, anchors: Any = ()) -> None:
-        self._inner.emit(values, stream, task, anchors)
-        self._emitted.setdefault((self._component, stream), []).append(tuple(values))
+    def _emit(
+        self,
+        values: Iterable[Any] = (),
+        /,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        anchors: Any = (),
+        **fields: Any,
+    ) -> None:
+        super()._emit(values, stream, task, anchors, **fields)
+        self._note(stream, [self._streams[stream].fitted(self.row(values, stream, fields))])
 
-    def emitBatch(self, batch: pa.RecordBatch, stream: str = "default") -> None:
-        self._inner.emitBatch(batch, stream)
-        found = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    def emitBatch(self, batch: pa.RecordBatch, stream: str = DEFAULT_STREAM) -> None:
+        super().emitBatch(batch, stream)
+        self._note(stream, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+    def _note(self, stream: str, found: Iterable[tuple[Any, ...]]) -> None:
         self._emitted.setdefault((self._component, stream), []).extend(found)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def ack(self, tup: Any) -> None:
-        self._inner.ack(tup)
-
-    def fail(self, tup: Any) -> None:
-        self._inner.fail(tup)
-
-    def resetTimeout(self, tup: Any) -> None:
-        self._inner.resetTimeout(tup)
 
 
 class TaskJob:
@@ -136,7 +147,7 @@ class TaskJob:
         self._batches = batches
         self._seen = seen
 
-    def run(self) -> list[WireRow]:
+    def run(self) -> list[wire.Row]:
         """Run it to its end and return the rows that it sent."""
         with self.process.running() as deployment:
             slot = WatchedSlot(deployment, self.order, self.level, self.partition, self._seen)
@@ -150,17 +161,20 @@ class TaskJob:
         return Strand(where, slot, self._batches)
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> list[WireRow]:
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[wire.Row]:
     return [row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
 
 
-def as_batch(found: Sequence[WireRow]) -> list[pa.RecordBatch]:
-    """Return rows as the input of the task that reads them."""
-    if not found:
-        return []
-    columns = zip(*found, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, wire.SCHEMA, strict=True)]
-    return [pa.RecordBatch.from_arrays(arrays, schema=wire.SCHEMA)]
+def as_batches(found: Sequence[wire.Row]) -> Iterator[pa.RecordBatch]:
+    """Yield rows as the input of the task that reads them, as many at once as Spark would give it."""
+    start, held = 0, 0
+    for place, row in enumerate(found):
+        held += len(row[4])
+        if held >= INPUT_BYTES_MAX:
+            yield wire.to_batch(found[start : place + 1])
+            start, held = place + 1, 0
+    if start < len(found):
+        yield wire.to_batch(found[start:])
 
 
 class _KilledError(runtime_task.ProcessGone):
@@ -174,7 +188,7 @@ class Strand:
     """
 
     def __init__(self, process: Process, slot: Slot, batches: Sequence[pa.RecordBatch]) -> None:
-        self.sent: list[WireRow] = []
+        self.sent: list[wire.Row] = []
         self.ended = False
         self._process = process
         self._batches = batches
@@ -199,7 +213,7 @@ class Strand:
         for _ in range(len(self._batches) + 1):
             self.step()
 
-    def finish(self) -> list[WireRow]:
+    def finish(self) -> list[wire.Row]:
         """Run it to its end and return the rows that it sent."""
         while self.step():
             pass

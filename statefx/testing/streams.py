@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from statefx.coordinator.records import StreamInput
 from statefx.errors import ConfigError
+from statefx.runtime.fitting import MISFITS, fitter, to_array
 from statefx.runtime.routing import router
 from statefx.runtime.slot import EDGE_COLUMN
 from statefx.topology.graph import Edge
@@ -82,10 +83,14 @@ def _batch(stream: str, schema: pa.Schema, given: Sequence[Row]) -> pa.RecordBat
             raise ConfigError(f"a row of stream {stream!r} has the values of {', '.join(schema.names)}, not {row!r}")
     columns: Sequence[Sequence[Any]] = list(zip(*given, strict=True)) or [()] * len(schema)
     try:
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    except MISFITS as error:
         raise ConfigError(f"rows of stream {stream!r} do not fit its schema: {error}", stream=stream) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return to_array(list(map(fitter(kind), column)) if pa.types.is_nested(kind) else column, kind)
 
 
 def _united(plan: Plan, edge: Edge, part: pa.RecordBatch) -> pa.RecordBatch:

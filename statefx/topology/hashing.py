@@ -85,12 +85,44 @@ def row_hasher(schema: pa.Schema, fields: Sequence[str]) -> RowHasher:
     return _nested([(place, _fold(kind)) for place, kind in zip(places, kinds, strict=True)], careful)
 
 
+def task_chooser(schema: pa.Schema, parallelism: int) -> Callable[[Sequence[Sequence[Any]]], list[int]]:
+    """Return the function that names the tasks of many rows, as `row_hasher` and ``% parallelism`` do one by one.
+
+    Called by the runtime, once per edge and task.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The key, in the order of the grouping.
+    parallelism : int
+
+    Returns
+    -------
+    Callable
+        Takes the key's columns, sequences of Python values; returns a task for each row.
+    """
+    hasher = row_hasher(schema, schema.names)
+
+    def choose(columns: Sequence[Sequence[Any]]) -> list[int]:
+        return [hasher(row) % parallelism for row in zip(*columns, strict=True)]
+
+    def choose_by_text(columns: Sequence[Sequence[Any]]) -> list[int]:
+        try:
+            return [
+                (found if (found := digest(text.encode(), SEED)) < _HALF else found - _WHOLE) % parallelism
+                for text in columns[0]
+            ]
+        except _MISFITS:  # None, or what is no text
+            return choose(columns)
+
+    return choose_by_text if schema.types == [pa.string()] else choose
+
+
 def batch_hashes(batch: pa.RecordBatch, fields: Sequence[str]) -> list[int]:
     """Return the hash of every row of an Arrow batch, as `row_hasher` does one by one."""
     columns = [_countable(batch.column(batch.schema.get_field_index(name))) for name in fields]
     schema = pa.schema([pa.field(name, column.type) for name, column in zip(fields, columns, strict=True)])
-    hasher = row_hasher(schema, fields)
-    return list(map(hasher, zip(*(column.to_pylist() for column in columns), strict=True)))
+    return list(map(row_hasher(schema, fields), zip(*(column.to_pylist() for column in columns), strict=True)))
 
 
 def partial_key_chooser(schema: pa.Schema, fields: Sequence[str], parallelism: int) -> RowHasher:

@@ -222,3 +222,33 @@ def test_an_error_names_the_line_of_the_bolt_and_is_told_whole(place: Path, erro
 def test_a_text_is_not_taken_for_a_tuple_of_its_letters(place: Path, values: Any) -> None:
     with pytest.raises(BoltError, match=rf"emit takes a tuple of values: write emit\(\({values!r},\)\)"):
         run(place, lambda c: c.emit(values))
+
+
+def test_a_row_may_be_emitted_by_name(place: Path) -> None:
+    sent = run(place, lambda c: (c.emit(count=1, word="a"), c.emit(word="b", count=None, stream="default")))
+    assert sent.emitted("emits") == [("a", 1), ("b", None)]
+    assert sent.progress.rows == {"emits": 1, "reads": 2}
+
+
+@pytest.mark.parametrize(
+    ("emit", "says"),
+    [
+        (lambda c: c.emit(word="a"), "by name without count: name every field"),
+        (lambda c: c.emit(word="a", cuont=1), "the field 'cuont', which it has not; the nearest is 'count'"),
+        (lambda c: c.emit(("a", 1), word="a"), "by position and by name at once"),
+        (lambda c: c.emit({"word": "a", "count": 1}), r"write emit\(\*\*row\) to emit by name"),
+        (lambda c: c.emit({"a", "b"}), "a set has no order"),
+        (lambda c: c.emit({"a": 1, "b": 2}.keys()), "a set has no order"),
+        (lambda c: c.emit(7), r"emit takes a tuple of values: of one value: emit\(\(value,\)\)"),
+        (lambda c: c.emit(None), "emit takes a tuple of values"),
+        (lambda c: c.emit(), "emitted 0 values on stream 'default', which has 2 fields"),
+    ],
+)
+def test_what_is_no_row_is_refused(place: Path, emit: Emit, says: str) -> None:
+    with pytest.raises(BoltError, match=says):
+        run(place, emit)
+
+
+@pytest.mark.parametrize("values", [["a", 1], iter(("a", 1)), {0: "a", 1: 1}.values()])
+def test_what_has_an_order_is_a_row(place: Path, values: Any) -> None:
+    assert run(place, lambda c: c.emit(values)).progress.rows["reads"] == 1

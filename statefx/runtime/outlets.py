@@ -1,0 +1,234 @@
+"""Rows on their way out of a task: gathered by stream, turned into Arrow, and sent along every edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.errors import SchemaError
+from statefx.operators import DEFAULT_STREAM
+from statefx.operators.schema import to_ddl
+from statefx.runtime.fitting import MISFITS, Fit, Weigh, fitter, fixed, is_text, shown, to_array, weigher
+from statefx.runtime.routing import Direct, Router, Staying, router
+from statefx.runtime.wire import BATCH_BYTES, cut
+from statefx.topology.graph import Edge
+
+BATCH_ROWS = 4096
+"""Rows of a batch for one target, on average: fewer and each batch's own cost shows, more and nothing is gained."""
+
+GATHERED_ROWS_MAX = 65_536
+"""Rows that a stream gathers at most, however many targets share them; as Python objects some 10 MB."""
+
+Deliver = Callable[[int, pa.RecordBatch], None]
+"""Takes (target task, batch)."""
+
+
+class Outlet:
+    """The way out of a task along one edge.
+
+    Parameters
+    ----------
+    edge : Edge
+    route : Router
+    width : int
+        The consumer's parallelism.
+    deliver : callable
+        Takes (target task, batch).
+
+    Attributes
+    ----------
+    emitted : int
+        Rows that came, before they were copied for an all-grouping.
+    sent : list of int
+        Rows that went, by target task.
+    """
+
+    __slots__ = ("_deliver", "edge", "emitted", "route", "sent", "width")
+
+    def __init__(self, edge: Edge, route: Router, width: int, deliver: Deliver) -> None:
+        self.edge = edge
+        self.route = route
+        self.width = width
+        self.emitted = 0
+        self.sent = [0] * width
+        self._deliver = deliver
+
+    def send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
+        """Send a batch's rows to their targets; `columns` has its values, if they are at hand."""
+        self.emitted += batch.num_rows
+        for target, part in self.route.split(batch, columns):
+            self.sent[target] += part.num_rows
+            self._deliver(target, part)
+
+
+class Gathering:
+    """The rows of one stream of a task, until there are enough for a batch.
+
+    Values of nested types are copied as they come, so that what a bolt changes afterwards changes neither the row nor
+    the way it takes; those of other types can't change.
+
+    Parameters
+    ----------
+    component, stream : str
+    schema : pa.Schema
+    outlets : sequence of Outlet
+        Those of the stream; without any, rows go nowhere.
+    otherwise : callable
+        What a call of `emit` is handed on to, arguments and all, if it is no plain row of this stream, or of a closed
+        one or one that nobody reads.
+
+    Attributes
+    ----------
+    emit : callable
+        `Collector.emit`. The plain row is taken at once: it runs for every row, and each further call would show.
+    flush : callable
+        Sends on whatever is gathered.
+    close : callable
+        From now on `emit` hands every row on.
+    """
+
+    __slots__ = ("_component", "_nested", "_schema", "close", "emit", "flush", "outlets", "stream")
+
+    def __init__(
+        self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], otherwise: Callable[..., None]
+    ) -> None:
+        self.stream = stream
+        self.outlets = tuple(outlets)
+        self._component = component
+        self._schema = schema
+        self._nested: list[tuple[int, Fit, Weigh]] = [
+            (place, fitter(field.type), weigher(field.type) or fixed)
+            for place, field in enumerate(schema)
+            if pa.types.is_nested(field.type)
+        ]
+        self._gather(otherwise)
+
+    def _gather(self, otherwise: Callable[..., None]) -> None:
+        """Make the functions that share the rows and what they weigh."""
+        own, width = self.stream, len(self._schema)
+        shares = max((outlet.route.shares for outlet in self.outlets), default=1)
+        # every row weighs its share of a batch, so that one sum tells of too many rows and of too many bytes
+        row_bytes = BATCH_BYTES // min(GATHERED_ROWS_MAX, BATCH_ROWS * shares)
+        texts = [place for place, field in enumerate(self._schema) if is_text(field.type)]
+        nested = bool(self._nested)
+        plain_width = width if self.outlets else -1
+        rows: list[tuple[Any, ...]] = []
+        append, held = rows.append, 0
+
+        def emit(
+            values: Any = (), /, stream: str = DEFAULT_STREAM, task: Any = None, anchors: Any = (), **fields: Any
+        ) -> None:
+            nonlocal held
+            if type(values) is not tuple or len(values) != plain_width or task is not None or stream != own or fields:
+                otherwise(values, stream, task, anchors, **fields)
+                return
+            if nested:
+                values = self.fitted(values)
+                held += self._nested_bytes(values)
+            append(values)
+            held += row_bytes
+            try:
+                for place in texts:
+                    held += len(values[place] or "")
+            except TypeError:
+                pass  # no text: the flush says so
+            if held >= BATCH_BYTES:
+                flush()
+
+        def flush() -> None:
+            nonlocal held
+            if rows:
+                columns = [list(map(itemgetter(place), rows)) for place in range(width)]
+                rows.clear()
+                held = 0
+                self._send(self._batch(columns), columns)
+
+        def close() -> None:
+            nonlocal plain_width
+            plain_width = -1
+
+        self.emit, self.flush, self.close = emit, flush, close
+
+    def choose(self, task: int) -> None:
+        """Name the task of the next row, for readers by directGrouping."""
+        for outlet in self.outlets:
+            if isinstance(outlet.route, Direct):
+                outlet.route.choose(task)
+
+    def fitted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a row whose nested values are copies that fit; without readers, as it is."""
+        if not (self._nested and self.outlets):
+            return row
+        values = list(row)
+        for place, fit, _ in self._nested:
+            try:
+                values[place] = fit(values[place])
+            except TypeError as error:
+                raise self._misfit(place, values[place], error) from None
+        return tuple(values)
+
+    def _nested_bytes(self, row: tuple[Any, ...]) -> int:
+        found = 0
+        for place, _, weigh in self._nested:
+            found += weigh(row[place])
+        return found
+
+    def take_batch(self, batch: pa.RecordBatch) -> None:
+        """Take a whole batch, after what came before it."""
+        self.flush()
+        for part in cut(batch):
+            self._send(part)
+
+    def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
+        for outlet in self.outlets:
+            outlet.send(batch, columns)
+
+    def _batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        """Turn emitted rows into Arrow, naming the first value that does not fit."""
+        try:
+            arrays = [to_array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        except MISFITS as error:
+            raise self._first_misfit(columns) from error
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _first_misfit(self, columns: Sequence[Sequence[Any]]) -> SchemaError:
+        for place, (column, field) in enumerate(zip(columns, self._schema, strict=True)):
+            for value in column:
+                try:
+                    to_array([value], field.type)
+                except MISFITS as error:
+                    return self._misfit(place, value, error)
+        return SchemaError(
+            f"bolt {self._component!r} emitted rows that do not fit stream {self.stream!r}",
+            component=self._component,
+            stream=self.stream,
+        )
+
+    def _misfit(self, place: int, value: Any, error: BaseException) -> SchemaError:
+        field = self._schema.field(place)
+        return SchemaError(
+            f"bolt {self._component!r} emitted {shown(value)} ({type(value).__name__}) on stream {self.stream!r}, "
+            f"whose outputFields declare `{to_ddl(pa.schema([field]))}`: {error}",
+            component=self._component,
+            stream=self.stream,
+            field=field.name,
+        )
+
+    def check_width(self, row: Sequence[Any]) -> None:
+        """Refuse a row of more or fewer values than the stream has fields."""
+        names = self._schema.names
+        if len(row) != len(names):
+            raise SchemaError(
+                f"bolt {self._component!r} emitted {len(row)} values on stream {self.stream!r}, which has "
+                f"{len(names)} field{'s' * (len(names) != 1)}: {', '.join(names)}",
+                component=self._component,
+                stream=self.stream,
+            )
+
+
+def outlet_of(edge: Edge, schema: pa.Schema, width: int, task: int, fused: bool, deliver: Deliver) -> Outlet:
+    """Build the way out of `task` along one edge; a fused edge stays with the task's own number."""
+    return Outlet(edge, Staying(task) if fused else router(edge, schema, width, task), width, deliver)

@@ -1,0 +1,172 @@
+"""Rows are gathered, sent and held by their bytes, not only by their number."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statefx import BatchBolt, TopologyBuilder
+from statefx.operators import parse_schema
+from statefx.protocol.barrier import Ack
+from statefx.runtime import wire
+from statefx.runtime.collector import TaskCollector
+from statefx.runtime.outlets import BATCH_ROWS, outlet_of
+from statefx.runtime.slot import Slot
+from statefx.testing import rows
+from statefx.testing.processes import as_batches
+from statefx.topology.graph import Edge, Grouping
+from tests.runtime.test_conformance import FIRST, deployment
+from tests.testing.topologies import Driver
+
+LARGE = "x" * (1 << 20)
+AT_MOST = wire.BATCH_BYTES + 2 * len(LARGE)
+
+
+def collected(ddl: str, grouping: str = "shuffle", width: int = 1) -> tuple[TaskCollector, list[pa.RecordBatch]]:
+    """A collector, and what it sends on."""
+    sent: list[pa.RecordBatch] = []
+    schema = parse_schema(ddl)
+    fields = ("a",) if grouping == "fields" else ()
+    edge = Edge(0, "emits", "default", "reads", Grouping(grouping, fields))
+    outlet = outlet_of(edge, schema, width, 0, False, lambda target, batch: sent.append(batch))
+    return TaskCollector("emits", {"default": schema}, [outlet], 1), sent
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value"),
+    [
+        ("a string", LARGE),
+        ("a binary", LARGE.encode()),
+        ("a array<string>", [LARGE]),
+        ("a struct<x:array<binary>>", {"x": [LARGE.encode()]}),
+        ("a map<string,string>", {LARGE: None}),
+    ],
+)
+def test_large_values_are_sent_before_there_are_many(ddl: str, value: Any) -> None:
+    collector, sent = collected(ddl)
+    for _ in range(40):
+        collector.emit((value,))
+    collector.flush()
+    assert sum(batch.num_rows for batch in sent) == 40
+    assert max(batch.nbytes for batch in sent) <= AT_MOST
+
+
+def test_a_large_value_after_many_small_ones_is_noticed_at_once() -> None:
+    collector, sent = collected("n long, a string")
+    for n in range(1000):
+        collector.emit((n, ""))
+    assert not sent
+    for n in range(40):
+        collector.emit((n, LARGE))
+    assert sum(batch.num_rows for batch in sent) >= 1030
+    assert max(batch.nbytes for batch in sent) <= AT_MOST
+
+
+@pytest.mark.parametrize(("grouping", "width", "most"), [("shuffle", 1, 1), ("fields", 3, 3), ("all", 3, 1)])
+def test_small_rows_are_sent_by_their_number(grouping: str, width: int, most: int) -> None:
+    collector, sent = collected("a string", grouping, width)
+    for n in range(20_000):
+        collector.emit((f"key-{n}",))
+    batches = len(sent)
+    collector.flush()
+    assert sum(batch.num_rows for batch in sent) == 20_000 * (3 if grouping == "all" else 1)
+    assert BATCH_ROWS * most * 0.9 <= sum(b.num_rows for b in sent[:width]) / (3 if grouping == "all" else 1)
+    assert sum(b.num_rows for b in sent[:width]) <= BATCH_ROWS * most * (3 if grouping == "all" else 1)
+    assert batches >= width * (20_000 // (BATCH_ROWS * most))
+
+
+def test_a_batch_that_is_emitted_whole_is_cut() -> None:
+    collector, sent = collected("a string")
+    collector.emitBatch(pa.record_batch([pa.array([LARGE] * 40)], names=["a"]))
+    assert sum(batch.num_rows for batch in sent) == 40
+    assert max(batch.nbytes for batch in sent) <= AT_MOST
+
+
+def test_an_outbox_makes_many_batches_of_many_bytes() -> None:
+    """One column of more than 2 GiB would be none: so it must not depend on how much comes before it is taken."""
+    outbox = wire.Outbox(0, 0, (1, 1))
+    payload = LARGE.encode()
+    for _ in range(40):
+        outbox.send(wire.Address(1, 0, 0, 0, 0), wire.RECORDS, 1, payload)
+    assert outbox.pressing
+    batches = list(outbox.take())
+    assert not outbox.pressing
+    assert sum(batch.num_rows for batch in batches) == 40
+    assert max(batch.nbytes for batch in batches) <= AT_MOST
+
+
+def test_the_tester_gives_a_reader_as_many_bytes_at_once_as_spark_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statefx.testing.processes.INPUT_BYTES_MAX", 1 << 20)
+    row = (0, wire.RECORDS, 1, b"", LARGE.encode()[: 1 << 19])
+    assert [batch.num_rows for batch in as_batches([row] * 5)] == [2, 2, 1]
+
+
+class Grow(BatchBolt):
+    """Makes a large value of each small one, and counts them in ``config["journal"]``."""
+
+    outputFields = "n long, a string"
+
+    def open(self, context):
+        self.journal = context.config["journal"]
+
+    def execute(self, tup, collector):
+        self.journal.append((type(self).__name__, tup.n))
+        collector.emit((tup.n, LARGE))
+
+
+class Again(Grow):
+    pass
+
+
+class Sizes(BatchBolt):
+    outputFields = "rows long, bytes long"
+
+    def open(self, context):
+        self.seen = []
+
+    def execute(self, tup, collector):
+        self.seen.append(len(tup.a))
+
+    def finishBatch(self, collector):
+        collector.emit((len(self.seen), sum(self.seen)))
+
+
+def grown(chained: bool) -> Any:
+    builder = TopologyBuilder("grown")
+    builder.setStream("ticks", rows("n long"))
+    builder.setBolt("grow", Grow()).shuffleGrouping("ticks")
+    if chained:
+        builder.setBolt("again", Again()).shuffleGrouping("grow")
+    builder.setBolt("sizes", Sizes(), 2).shuffleGrouping("again" if chained else "grow")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place: Path, chained: bool) -> None:
+    journal: list[tuple[str, int]] = []
+    slot = Slot(deployment(place, grown(chained), journal=journal), FIRST, 0, 0)
+    ticks = pa.record_batch([pa.array(range(100), pa.int64())], names=["c0"])
+    sent: Iterator[pa.RecordBatch] = slot.run([ticks])
+    first = next(sent)
+    assert first.nbytes <= AT_MOST
+    most = 2 * wire.BATCH_BYTES // len(LARGE) + 4
+    assert len([entry for entry in journal if entry[0] == "Grow"]) <= most, "the bolt has paused"
+    found = [row for batch in [first, *sent] for row in wire.rows_of(batch)]
+    assert max(len(payload) for _, _, _, payload in found) <= AT_MOST
+    for name in ("Grow", "Again") if chained else ("Grow",):
+        assert [n for who, n in journal if who == name] == list(range(100)), "in order, each once"
+    acks = [Ack.unpack(payload) for kind, _, _, payload in found if kind == wire.ACK]
+    assert sum(rows for kind, rows, _, _ in found if kind == wire.RECORDS) == 100
+    assert all(ack.failed is None for ack in acks)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_forty_large_values_a_task_go_through_a_transaction(place: Path, chained: bool) -> None:
+    with Driver(place) as driver:
+        sent = driver.start(grown(chained)).send({"ticks": [(n,) for n in range(40)]})
+        found = sent.emitted("sizes")
+        assert sum(rows for rows, _ in found) == 40
+        assert sum(size for _, size in found) == 40 * len(LARGE)
+        assert sent.progress.attempt == 0
