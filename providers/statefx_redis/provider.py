@@ -11,7 +11,7 @@ from statefx.state.store import Capabilities, Namespace, Retention, StateContext
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
-from statefx_redis.settings import OPTIONS, Settings, masked
+from statefx_redis.settings import OPTIONS, Settings, masked, unmasked
 
 if TYPE_CHECKING:
     from statefx_redis.server import Server
@@ -45,6 +45,10 @@ class RedisStateProvider(StateProvider):
         super().__init__(masked(options))
         self._settings = Settings.of(self.options)
         _require_redis("the driver")
+
+    def public_options(self) -> Mapping[str, Any] | None:
+        """Return all of them, unless a password is among them or in the url."""
+        return None if self._settings.password else unmasked(self.options)
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
         _require_redis("this worker")

@@ -124,6 +124,14 @@ def masked(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def unmasked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `options`, among which there is no password, as they were given."""
+    return {
+        name: unmasked(value) if isinstance(value, Mapping) else str.__str__(value) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
+
+
 def hidden(text: str) -> Secret:
     """Return `text` as a `Secret`."""
     return text if isinstance(text, Secret) else Secret(text)

@@ -36,6 +36,10 @@ class RocksDbStateProvider(ChangelogProvider):
         self._settings = Settings.of(options)
         _require_rocksdict("the driver")
 
+    def public_options(self) -> Mapping[str, Any]:
+        """Return all of them: folders and sizes."""
+        return self.options
+
     def open_image(self, changelog: Changelog, context: StateContext) -> Image:
         """Return the image of ``context.version`` from the machine's copy, or from a private one."""
         _require_rocksdict("this worker")

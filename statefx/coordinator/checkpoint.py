@@ -9,13 +9,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from statefx.coordinator.fitness import check_identity
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.records import Generation, Lineage
-from statefx.errors import CheckpointError, CheckpointFormatError, CheckpointMismatchError, ConfigError, FencedError
+from statefx.errors import (
+    CheckpointError,
+    CheckpointFormatError,
+    CheckpointMismatchError,
+    ConfigError,
+    FencedError,
+    ProviderError,
+)
 from statefx.operators import overrides
 from statefx.state.encodings import Encoding
 from statefx.topology.checks import keyed, routing
@@ -90,7 +98,11 @@ def local_path(location: str | os.PathLike[str]) -> str:
 
 
 def identity(
-    topology: Topology, provider: str, source: str, encodings: Mapping[str, Encoding] | None = None
+    topology: Topology,
+    provider: str,
+    source: str,
+    encodings: Mapping[str, Encoding] | None = None,
+    options: Mapping[str, Any] | None = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what must stay the same for a topology to go on with a checkpoint.
 
@@ -103,10 +115,22 @@ def identity(
         ``stream`` or ``batch``.
     encodings : Mapping[str, Encoding], optional
         Of stateful components; those it has none for have the standard one.
+    options : Mapping[str, Any] or None
+        What the provider's `public_options` says; for `openState`, and may change.
+
+    Raises
+    ------
+    ProviderError
+        JSON can't write them.
     """
     given = encodings or {}
+    kept = None if options is None else dict(options)
+    try:
+        json.dumps(kept)
+    except (TypeError, ValueError) as error:
+        raise ProviderError(f"{provider}: public_options() must return what JSON can write: {error}") from None
     stateful = {
-        c.id: _of_component(topology, c, provider, given.get(c.id, Encoding()))
+        c.id: {**_of_component(topology, c, provider, given.get(c.id, Encoding())), "options": kept}
         for c in topology.components
         if c.stateful
     }

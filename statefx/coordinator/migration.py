@@ -28,7 +28,7 @@ from statefx.coordinator.contents import Entries, Sum, sum_of
 from statefx.coordinator.fitness import CODECS
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.reading import open_task
+from statefx.coordinator.reading import kept_options, open_task
 from statefx.coordinator.records import Migrated
 from statefx.errors import (
     CheckpointError,
@@ -98,7 +98,8 @@ def migrate(
     config : Mapping or JSON text, optional
         Its options, as for ``topology.state.provider.config``.
     source : Mapping or JSON text, optional
-        The options of the provider that keeps the state now, where it needs any to be reached.
+        The options of the provider that keeps the state now, where the checkpoint does not have them: if a secret is
+        among them.
 
     Returns
     -------
@@ -140,6 +141,9 @@ def migrate(
             provider=wanted,
         )
     target = load_provider(wanted, _options("config", to, config).state_provider_config)
+    if source is None:
+        some = next(iter(found.topology["stateful"].values()))  # one provider keeps all of them
+        source = kept_options(some, "the state", "source={...}")
     origin = load_provider(kept, _options("source", kept, source).state_provider_config)
     return Migrator(folders, origin, target, wanted).run(found)
 
@@ -187,7 +191,8 @@ class Migrator:
                 "state of %s is copied to %s and read back: %d keys, %d bytes (%d of %d)",
                 name, self.reference, copied.keys, copied.bytes, number, len(before.heads),
             )  # fmt: skip
-        log.append(Migrated(before.generation, lineage, self.reference, tokens, sizes))
+        options = self.target.public_options()
+        log.append(Migrated(before.generation, lineage, self.reference, tokens, sizes, options))
         logger.info("the state of the checkpoint in %s is kept by %s now", self.folders.location, self.reference)
         return Migration(
             source=_provider_of(before, self.folders),

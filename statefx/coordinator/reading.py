@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self
@@ -18,11 +19,13 @@ from statefx.errors import (
     CheckpointError,
     CheckpointMismatchError,
     ConfigError,
+    StateClosedError,
     StateCorruptedError,
 )
 from statefx.protocol.order import task_key
 from statefx.state import Codec, KeyValueState, load_provider
 from statefx.state.encodings import Encoding
+from statefx.state.registry import name_of
 from statefx.state.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider, StateStore, Version
 from statefx.state.versions import Migrate
 from statefx.topology.deployment import cache_folder
@@ -51,7 +54,8 @@ def openState(
     task : int, optional
         Read one task's state only; by default that of all tasks, as one mapping.
     config : Mapping, optional
-        Settings as given to ``submit``, for a provider that needs ``topology.state.provider.config`` to be reached.
+        Settings as given to ``submit``: needed only for ``topology.state.provider.config``, where a secret is among
+        the provider's options; the checkpoint has all others, as last given.
     codec : Codec, optional
         What the state was written with, if it was not the standard codec and its class can't be imported here; by
         default the class that the checkpoint names is loaded.
@@ -70,7 +74,7 @@ def openState(
         There is no checkpoint, or no such bolt or task in it; the message lists those there are. Or the state was
         written with another codec than `codec`.
     ConfigError
-        The codec that the state was written with can't be loaded.
+        The codec that the state was written with can't be loaded; or the provider's options have to be given.
     StateCorruptedError
         A file is damaged.
 
@@ -79,28 +83,86 @@ def openState(
     >>> with openState("checkpoints/word-count", "count") as counts:     # doctest: +SKIP
     ...     print(counts.txid, counts["spark"], len(counts))
     """
-    folders = Folders(local_path(checkpointLocation))
-    for tries in range(_TRIES):
-        state = look(folders)
-        known = _component(state, component, folders)
-        options = Config.parse(config, str(state.topology["name"])).state_provider_config
-        provider = load_provider(str(known["provider"]), options)
-        reader = _codec(component, known, codec)
-        form: dict[str, Any] = {"state_version": known["stateVersion"], "migrate": migrate}
+    return StateView(_Asked(Folders(local_path(checkpointLocation)), component, task, config, codec, migrate))
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """The states of one moment."""
+
+    txid: int
+    lineage: str
+    states: Mapping[int, KeyValueState[Any, Any]]
+    codec: Codec
+
+    def close(self) -> None:
+        for state in self.states.values():
+            state.close()
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `openState` was asked for."""
+
+    folders: Folders
+    component: str
+    task: int | None
+    config: Mapping[str, Any] | None
+    codec: Codec | None
+    migrate: Migrate | None
+
+    def open(self, known: _Opened | None = None) -> _Opened | None:
+        """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
+        for tries in range(_TRIES):
+            state = look(self.folders)
+            if known is not None and (known.txid, known.lineage) == (_decided(state), state.lineage):
+                return None
+            try:
+                return self._open(state)
+            except StateCorruptedError as error:
+                passed = getattr(error, "missing", False)
+                if not passed or tries == _TRIES - 1 or _decided(look(self.folders)) == _decided(state):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _open(self, state: LogState) -> _Opened:
+        found = _component(state, self.component, self.folders)
+        given = Config.parse(self.config, str(state.topology["name"])).state_provider_config
+        options = given or kept_options(found, f"the state of {self.component!r}", _WITH_CONFIG)
+        provider = load_provider(str(found["provider"]), options)
+        codec = _codec(self.component, found, self.codec)
+        form: dict[str, Any] = {"state_version": found["stateVersion"], "migrate": self.migrate}
         opened: dict[int, KeyValueState[Any, Any]] = {}
         try:
-            for n in _tasks(known["parallelism"], component, task):
-                store, version = open_task(provider, folders, state, component, n)
-                opened[n] = KeyValueState(store, reader, version=version, read_only=True, **form)
-        except BaseException as error:
+            for n in _tasks(found["parallelism"], self.component, self.task):
+                store, version = open_task(provider, self.folders, state, self.component, n)
+                opened[n] = KeyValueState(store, codec, version=version, read_only=True, **form)
+        except BaseException:
             for each in opened.values():
                 each.close()
-            passed = isinstance(error, StateCorruptedError) and getattr(error, "missing", False)
-            if not passed or tries == _TRIES - 1 or _decided(look(folders)) == _decided(state):
-                raise
-        else:
-            return StateView(_decided(state), opened, reader)
-    raise AssertionError("unreachable")
+            raise
+        return _Opened(_decided(state), state.lineage, opened, codec)
+
+
+_WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
+
+
+def kept_options(found: Mapping[str, Any], what: str, remedy: str) -> Mapping[str, Any]:
+    """Return the provider's options that the checkpoint has for a component.
+
+    Raises
+    ------
+    ConfigError
+        It has none, for the provider did not say that they hold no secret.
+    """
+    options: Mapping[str, Any] | None = found.get("options", {})
+    if options is None:
+        raise ConfigError(
+            f"{what} is kept by {name_of(str(found['provider']))!r}, whose options are not in the checkpoint, since "
+            f"there is a secret among them, or the provider does not say that there is none: give them, {remedy}",
+            provider=found["provider"],
+        )
+    return options
 
 
 def _decided(state: LogState) -> int:
@@ -123,10 +185,38 @@ class StateView(Mapping[Any, Any]):
     * A key that several tasks hold raises AmbiguousKeyError; ``len`` and iteration count it once for each.
     """
 
-    def __init__(self, txid: int, states: Mapping[int, KeyValueState[Any, Any]], codec: Codec) -> None:
-        self.txid = txid
-        self._states = states
-        self._encode: Callable[[Any], bytes] = codec.encode_key
+    def __init__(self, asked: _Asked) -> None:
+        self._asked = asked
+        self._closed = False
+        opened = asked.open()
+        assert opened is not None
+        self._show(opened)
+
+    def _show(self, opened: _Opened) -> None:
+        self._opened = opened
+        self._states = opened.states
+        self._encode: Callable[[Any], bytes] = opened.codec.encode_key
+        self.txid = opened.txid
+
+    def __repr__(self) -> str:
+        tasks = "all tasks" if self._asked.task is None else f"task {self._asked.task}"
+        return f"<StateView of {self._asked.component!r}, {tasks}, at transaction {self.txid}>"
+
+    def refresh(self) -> bool:
+        """Show the last transaction whose commit is decided by now; return whether that is another one.
+
+        Costs a look at the transaction log, and opening the state if there is something new. Raises what `openState`
+        does; this view then goes on showing what it did. An iterator from before ends with StateClosedError.
+        """
+        if self._closed:
+            raise StateClosedError(f"the view of {self._asked.component!r} is closed: call openState again")
+        opened = self._asked.open(self._opened)
+        if opened is None:
+            return False
+        before = self._opened
+        self._show(opened)
+        before.close()
+        return True
 
     def __getitem__(self, key: Any) -> Any:
         found = {n: value for n, state in self._states.items() if (value := state.get(key, _ABSENT)) is not _ABSENT}
@@ -145,24 +235,24 @@ class StateView(Mapping[Any, Any]):
         return (key for key, _ in self.items())
 
     def __len__(self) -> int:
-        return sum(1 for state in self._states.values() for _ in state.items())
+        return sum(map(_length, self._states.values()))
 
     def items(  # type: ignore[override]  # an iterator with a range, as of KeyValueState: a view would look up each key
-        self, start: Any = None, stop: Any = None
+        self, start: Any = None, stop: Any = None, reverse: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield (key, value) with start <= key < stop in key order over all tasks; None is unbounded."""
+        """Yield (key, value) with start <= key < stop in key order over all tasks, or the last first."""
         encode = self._encode
         tagged = [
-            ((encode(key), task, key, value) for key, value in state.items(start, stop))
+            ((encode(key), task, key, value) for key, value in state.items(start, stop, reverse))
             for task, state in self._states.items()
         ]
-        for _, _, key, value in heapq.merge(*tagged, key=itemgetter(0, 1)):
-            yield key, value
+        merged = heapq.merge(*tagged, key=itemgetter(0, 1), reverse=reverse)
+        return ((key, value) for _, _, key, value in merged)
 
     def close(self) -> None:
         """Release what the view holds; again is a no-op."""
-        for state in self._states.values():
-            state.close()
+        self._closed = True
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -171,6 +261,13 @@ class StateView(Mapping[Any, Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _length(state: KeyValueState[Any, Any]) -> int:
+    try:
+        return len(state)
+    except TypeError:  # its provider does not count
+        return sum(1 for _ in state.items())
 
 
 def _component(state: LogState, component: str, folders: Folders) -> Mapping[str, Any]:

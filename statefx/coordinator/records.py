@@ -225,6 +225,8 @@ class Migrated:
         ``component/task`` -> the token of its copy; there is one for every task that has committed state.
     prepared_bytes : Mapping[str, int]
         Size of what was prepared.
+    options : Mapping[str, Any] or None
+        What the provider's `public_options` says.
     """
 
     generation: int
@@ -232,6 +234,7 @@ class Migrated:
     provider: str
     tokens: Mapping[str, str]
     prepared_bytes: Mapping[str, int]
+    options: Mapping[str, Any] | None = field(default_factory=dict)
 
     kind: ClassVar[str] = "MIGRATED"
 
@@ -243,6 +246,7 @@ class Migrated:
             "provider": self.provider,
             "tokens": dict(self.tokens),
             "prepared_bytes": dict(self.prepared_bytes),
+            "options": None if self.options is None else dict(self.options),
         }
 
 

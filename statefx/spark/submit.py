@@ -126,7 +126,9 @@ class _Run:
     def take(self, adopt: str | None) -> TransactionLog:
         """Check that the checkpoint fits, and only then take a generation on it."""
         source = "stream" if self._streaming else "batch"
-        wanted = checkpoint.identity(self._topology, self._reference, source, self._encodings)
+        wanted = checkpoint.identity(
+            self._topology, self._reference, source, self._encodings, self._provider.public_options()
+        )
         shared = self._provider.capabilities.shared
         found = checkpoint.look(self.folders)
         checkpoint.check(found, wanted, self.folders, adopt, shared=shared)

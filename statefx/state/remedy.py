@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import Enum
 from typing import Any
 
 from statefx.errors import CodecError
 
 KEY_TYPES = "None, bool, int, float, Decimal, str, bytes, date, aware datetime and tuples of them"
-VALUE_TYPES = "None, bool, int, float, Decimal, str, bytes, date, datetime, and lists, tuples and dicts of them"
+VALUE_TYPES = (
+    "None, bool, int, float, Decimal, str, bytes, date, datetime, timedelta, and lists, tuples and dicts of them"
+)
 
 
 def refusal(value: Any, path: str, *, as_key: bool) -> CodecError:
@@ -34,6 +37,8 @@ def _remedy(value: Any, as_key: bool) -> str:
         return "store a sorted tuple of it" if as_key else "store a list of it, or a dict with None for values"
     if as_key and isinstance(value, list):
         return "use tuple(...) of it"
+    if as_key and isinstance(value, timedelta):
+        return "use its total_seconds(), or value // timedelta(microseconds=1), which is exact"
     for plain in (bool, int, float, str, bytes, dict, list, tuple):
         if isinstance(value, plain):
             return f"only exact types come back as they went in: store {plain.__name__}(...) of it"

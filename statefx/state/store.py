@@ -215,6 +215,15 @@ class StateProvider(ABC):
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
         """Open the store of `namespace` at ``context.version``; never deletes and never fences."""
 
+    def public_options(self) -> Mapping[str, Any] | None:
+        """Return the options that anybody may read who can read the checkpoint, for `openState` to go by.
+
+        Called on the driver at every start; what is returned is written into the transaction log, as JSON. So it
+        must hold no password, nor a url that has one. None: `openState` and `migrate` have to be given the options,
+        for one of them is a secret, or, as here, nobody has said that none is.
+        """
+        return None if self.options else {}
+
     def fence(self, lineage: str, generation: int, folder: str) -> None:
         """Refuse commits and deletions of generations older than `generation` from now on.
 

@@ -9,6 +9,7 @@ code    payload
 4       Decimal: its text, exact (``Decimal("1.00")`` keeps its zeros)
 5       date: ordinal of the day
 6       datetime: fields, fold and, if aware, its UTC offset in microseconds
+7       timedelta: days, seconds and microseconds, as Python keeps them
 ======  =====================================================================
 
 An aware datetime comes back with the offset it had, as a fixed one: the name of its zone is not kept.
@@ -32,10 +33,10 @@ from statefx.state.remedy import refusal
 MAX_DEPTH = 64
 """Containers nested in containers; deeper values (and those that contain themselves) are refused."""
 
-SCALARS: frozenset[type] = frozenset({type(None), bool, int, float, Decimal, str, bytes, date, datetime})
+SCALARS: frozenset[type] = frozenset({type(None), bool, int, float, Decimal, str, bytes, date, datetime, timedelta})
 """Immutable types, by exact type: a value of one of them can be kept as it is until it is encoded."""
 
-_TUPLE, _RECORD, _BIG_INT, _DECIMAL, _DATE, _DATETIME = range(1, 7)
+_TUPLE, _RECORD, _BIG_INT, _DECIMAL, _DATE, _DATETIME, _TIMEDELTA = range(1, 8)
 _PLAIN_HEADS = frozenset({*range(0x80), *range(0xA0, 0xC0), 0xC0, 0xC2, 0xC3, 0xC4, 0xC5, 0xC6})
 _PLAIN_HEADS |= {*range(0xCA, 0xD4), 0xD9, 0xDA, 0xDB, *range(0xE0, 0x100)}
 _NATIVE: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes})
@@ -43,6 +44,7 @@ _SHORT_EXTENSION = struct.Struct(">BBb").pack
 _LONG_EXTENSION = struct.Struct(">BIb").pack
 _ordinal = struct.Struct(">I")
 _moment = struct.Struct(">HBBBBBIB")
+_span = struct.Struct(">iII")
 _moment_aware = struct.Struct(">HBBBBBIBq")
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -185,6 +187,8 @@ def _payload(value: Any, pack: Callable[[Any], bytes]) -> tuple[int, bytes]:
         return _DATETIME, _pack_datetime(value)
     if kind is date:
         return _DATE, _ordinal.pack(value.toordinal())
+    if kind is timedelta:
+        return _TIMEDELTA, _span.pack(value.days, value.seconds, value.microseconds)
     if _is_namedtuple(value):
         return _RECORD, pack([list(value._fields), list(value), _extra(value)])
     raise refusal(value, "value", as_key=False)
@@ -250,6 +254,8 @@ def _read_extension(code: int, data: bytes, unpack: Callable[[bytes], Any] | Non
         return date.fromordinal(*_ordinal.unpack(data))
     if code == _DATETIME:
         return _read_datetime(data)
+    if code == _TIMEDELTA:
+        return timedelta(*_span.unpack(data))
     raise ValueError(f"unknown extension type {code}")
 
 

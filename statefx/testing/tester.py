@@ -125,7 +125,9 @@ class TopologyTester:
         _check_sendable(topology, settings)
         folders = self._folders = Folders(location)
         encodings = encodings_of(topology, settings)
-        wanted = checkpoint.identity(topology, reference, "stream" if self._streaming else "batch", encodings)
+        wanted = checkpoint.identity(
+            topology, reference, "stream" if self._streaming else "batch", encodings, wrapped.public_options()
+        )
         shared = provider.capabilities.shared
         found = checkpoint.look(folders)
         checkpoint.check(found, wanted, folders, adopt, shared=shared)

@@ -73,7 +73,7 @@ MIGRATED: list[Record] = [
     committing(2, snapshots={"count/0": snapshot(1)}),
     Committed(2),
     Generation(2, "/data", {"stateful": {"count": {"parallelism": 2, "provider": "old:Old"}}}, "2024-01-02"),
-    Migrated(2, "lineage-2", "new:New", {"count/0": "a", "count/1": "b"}, {"count/0": 7, "count/1": 8}),
+    Migrated(2, "lineage-2", "new:New", {"count/0": "a", "count/1": "b"}, {"count/0": 7, "count/1": 8}, {"size": 1}),
     Generation(3, "/data", {"stateful": {"count": {"parallelism": 2, "provider": "new:New"}}}, "2024-01-03"),
     *transaction(3, generation=3),
 ]

@@ -54,7 +54,7 @@ def test_what_a_migration_changes_and_what_it_leaves():
     assert before.snapshots
     assert (state.lineage, state.topology["stateful"]) == (
         "lineage-2",
-        {"count": {"parallelism": 2, "provider": "new:New"}},
+        {"count": {"parallelism": 2, "provider": "new:New", "options": {"size": 1}}},
     )
     assert state.heads == {"count/0": Version(2, "a"), "count/1": Version(2, "b")}
     assert state.growth == {"count/0": Growth(1, 7), "count/1": Growth(1, 8)}

@@ -34,6 +34,7 @@ scalars = st.one_of(
     st.dates(),
     st.datetimes(),
     st.datetimes(timezones=zones),
+    st.timedeltas(),
 )
 hashable = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
 anything = st.recursive(
@@ -76,6 +77,7 @@ def test_a_value_comes_back_equal_and_of_the_same_types(value):
         datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=-3, microseconds=1))),
         datetime.max.replace(tzinfo=UTC),
         date.min,
+        *(timedelta(0), timedelta(microseconds=-1), timedelta.min, timedelta.max, [{timedelta(days=1): timedelta(1)}]),
         *((), [], {}, [()], ([],), {(): {}}, {(1, ("a", None)): [b"\0", ("\udfff", {2.5: [True]})]}),
         {True: 0, 2: 1, 2.5: 2, Decimal("0.5"): 3, None: 4, b"a": 5, "a": 6, date.min: 7, datetime.min: 8, 2**70: 9},
         tuple(range(1000)),
@@ -89,6 +91,12 @@ def test_one_of_each(value):
 def test_nan_comes_back_as_nan():
     assert math.isnan(decode_value(encode_value(math.nan)))
     assert decode_value(encode_value(Decimal("sNaN123"))).is_snan()
+
+
+def test_the_bytes_of_a_timedelta_are_its_days_seconds_and_microseconds():
+    value = timedelta(days=-1, seconds=2, microseconds=3)
+    assert encode_value(value) == bytes.fromhex("c70c07 ffffffff 00000002 00000003")
+    assert encode_value([value]) == bytes.fromhex("91 c70c07 ffffffff 00000002 00000003")
 
 
 def test_an_aware_datetime_keeps_its_offset_but_not_the_name_of_its_zone():

@@ -1,0 +1,143 @@
+"""What `openState` gives: a view that can be refreshed, and that finds its provider by itself."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statefx import migrate, openState
+from statefx.errors import CheckpointError, ConfigError, ProviderError, StateClosedError
+from statefx_memory import MemoryStateProvider
+from statefx_redis import RedisStateProvider
+from statefx_rocksdb import RocksDbStateProvider
+from tests.testing.places import place
+from tests.testing.topologies import Driver, lines, words
+
+__all__ = ["place"]
+
+WORK = [lines("to be or not to be", "that is"), lines("the question"), lines("to be")]
+
+
+class Placed(MemoryStateProvider):
+    """Can't be opened without its option, which is ``secret`` unless it says otherwise."""
+
+    kept: Any = None
+
+    def __init__(self, options: Any) -> None:
+        super().__init__({})
+        self.options = dict(options)
+        if options != {"where": "there"}:
+            raise ConfigError(f"where must be there, got {dict(options)}")
+
+    def public_options(self) -> Any:
+        return super().public_options() if self.kept is None else self.kept
+
+
+class Told(Placed):
+    kept = {"where": "there"}
+
+
+class Unwritable(Placed):
+    kept = {"where": object()}
+
+
+def driver_of(place: Path, provider: type) -> Driver:
+    driver = Driver(place)
+    driver.config["topology.state.provider"] = f"{__name__}:{provider.__name__}"
+    driver.config["topology.state.provider.config"] = {"where": "there"}
+    return driver
+
+
+def test_a_view_is_refreshed_to_what_is_committed_by_then(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        with openState(driver.folder, "count") as view:
+            assert (view.txid, view.refresh()) == (0, False)
+            for txid, rows in enumerate(WORK, 1):
+                tester.send(rows)
+                assert dict(view.items()) == words(WORK[: txid - 1])
+                entries = view.items()
+                assert view.refresh()
+                assert (view.txid, view.refresh()) == (txid, False)
+                assert dict(view.items()) == words(WORK[:txid])
+                assert len(view) == len(words(WORK[:txid]))
+                if txid > 1:
+                    with pytest.raises(StateClosedError):
+                        next(entries)
+        with pytest.raises(StateClosedError, match="call openState again"):
+            view.refresh()
+
+
+def test_a_view_that_can_not_be_refreshed_shows_what_it_did(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        tester.send(WORK[0])
+        with openState(driver.folder, "count") as view:
+            tester.send(WORK[1])
+            (driver.folder / "transactions").rename(place / "away")
+            with pytest.raises(CheckpointError):
+                view.refresh()
+            assert (view.txid, dict(view.items())) == (1, words(WORK[:1]))
+            (place / "away").rename(driver.folder / "transactions")
+            assert view.refresh()
+
+
+def test_a_view_goes_both_ways_and_is_shown_in_short(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.start().send(WORK[0])
+        with openState(driver.folder, "count") as view:
+            assert list(view.items(reverse=True)) == list(view.items())[::-1]
+            assert list(view.items("be", "or", reverse=True)) == list(view.items("be", "or"))[::-1]
+            assert repr(view) == "<StateView of 'count', all tasks, at transaction 1>"
+        with openState(driver.folder, "count", task=1) as view:
+            assert repr(view) == "<StateView of 'count', task 1, at transaction 1>"
+
+
+def test_options_that_a_provider_calls_public_are_found_in_the_checkpoint(place: Path) -> None:
+    with driver_of(place, Told) as driver:
+        driver.start().send(WORK[0])
+        with openState(driver.folder, "count") as view:
+            assert dict(view.items()) == words(WORK[:1])
+
+
+def test_others_are_not_written_and_have_to_be_given(place: Path) -> None:
+    with driver_of(place, Placed) as driver:
+        driver.start().send(WORK[0])
+        assert not any(b"there" in file.read_bytes() for file in (driver.folder / "transactions").iterdir())
+        with pytest.raises(ConfigError, match=r"whose options are not in the checkpoint.*give them, config=\{"):
+            openState(driver.folder, "count")
+        given = {"topology.state.provider.config": {"where": "there"}}
+        with openState(driver.folder, "count", config=given) as view:
+            assert dict(view.items()) == words(WORK[:1])
+            assert not view.refresh()
+    with pytest.raises(ConfigError, match=r"whose options are not in the checkpoint.*give them, source=\{"):
+        migrate(driver.folder, to="rocksdb")
+    migrate(driver.folder, to="rocksdb", config={"block_cache_mb": 2}, source={"where": "there"})
+    with openState(driver.folder, "count") as view:
+        assert dict(view.items()) == words(WORK[:1])
+
+
+def test_options_that_json_can_not_write_are_refused_before_anything_is(place: Path) -> None:
+    with driver_of(place, Unwritable) as driver:
+        with pytest.raises(ProviderError, match="public_options"):
+            driver.start()
+        assert not (driver.folder / "transactions").exists()
+
+
+@pytest.mark.parametrize(
+    ("provider", "options", "public"),
+    [
+        (MemoryStateProvider, {}, True),
+        (RocksDbStateProvider, {"dir": "/scratch", "catch_up_kb": 0}, True),
+        (RedisStateProvider, {"url": "redis://db:6380/1", "prefix": "mine"}, True),
+        (RedisStateProvider, {"jedisPoolConfig": {"host": "db", "password": None}}, True),
+        (RedisStateProvider, {"url": "redis://db:6380/1", "password": "geheim"}, False),
+        (RedisStateProvider, {"url": "redis://:geheim@db:6380/1"}, False),
+        (RedisStateProvider, {"url": "redis://me:geheim@db:6380/1"}, False),
+        (RedisStateProvider, {"jedisPoolConfig": {"host": "db", "password": "geheim"}}, False),
+    ],
+)
+def test_what_is_public_of_the_options_of_the_providers(provider: Any, options: dict[str, Any], public: bool) -> None:
+    found = provider(options).public_options()
+    assert found == (options if public else None)
+    assert not public or type(found.get("url", "")) is str
