@@ -33,7 +33,7 @@ from statefx.protocol.barrier import BOLT, FENCED
 from statefx.protocol.identity import TransactionAttempt, Version
 from statefx.protocol.ledger import AckLedger, Complete
 from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
-from statefx.protocol.report import Report
+from statefx.protocol.report import MISUSE, Report
 from statefx.protocol.transaction import Action, ActionKind
 
 logger = logging.getLogger("statefx")
@@ -42,6 +42,10 @@ BACKOFF_FIRST_SECS = 0.1
 BACKOFF_MAX_SECS = 10.0
 CORRUPTED = "corrupted"
 
+_MEND = {
+    "commit": "It is decided: mend what fails and start again, and it is committed first",
+    "rollback": "The next start goes on with it",
+}
 _AGAIN = {
     "commit": "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what fails; "
     "if that is the bolt's code, call query.stop(), mend it and submit again",
@@ -250,7 +254,7 @@ class Coordinator:
         """Roll back before the query ends; if even that fails, what ended it is still what is raised."""
         try:
             self._roll_back(attempt, reason)
-        except AttemptsExhaustedError as error:
+        except (AttemptsExhaustedError, BoltError) as error:
             logger.error("%s; the next start rolls it back", error.message)
 
     def _hooks(self, order: HookOrder) -> None:
@@ -264,7 +268,8 @@ class Coordinator:
             if not left:
                 break
             reason = "; ".join(f"{name}[{task}]: {failed[name, task]}" for name, task in left[:3])
-            logger.warning(_AGAIN[order.phase], order.attempt.txid, reason)
+            if tries.bit_count() == 1:  # at the first try, and then as rarely as it has lasted
+                logger.warning(_AGAIN[order.phase], order.attempt.txid, reason)
             self.progress.stuck(order.phase, order.attempt.txid, reason)
             if order.phase == "rollback" and tries >= self.attempts_max:
                 raise AttemptsExhaustedError(
@@ -272,7 +277,10 @@ class Coordinator:
                     txid=order.attempt.txid,
                 )
             if not self.pause(backoff_secs(tries)):
-                raise StoppedError(f"stopped while the {order.phase} of transaction {order.attempt.txid} went on")
+                raise StoppedError(
+                    f"stopped while the {order.phase} of transaction {order.attempt.txid} went on: {reason}. "
+                    f"{_MEND[order.phase]}"
+                )
         self.progress.stuck(None, 0, "")
 
     def _run_hooks(self, order: HookOrder) -> dict[Task, str]:
@@ -280,14 +288,16 @@ class Coordinator:
         failed: dict[Task, str] = dict.fromkeys(order.tasks, "no report")
         try:
             for report in self.engine.hooks(order):
-                self._take_report(report, failed)
+                self._take_report(order.phase, report, failed)
         except JobFailedError as error:
             return dict.fromkeys(order.tasks, error.message)
         return failed
 
-    def _take_report(self, report: Report, failed: dict[Task, str]) -> None:
+    def _take_report(self, phase: str, report: Report, failed: dict[Task, str]) -> None:
         if report.kind == FENCED:
             raise FencedError(report.error or "", component=report.component, task=report.task)
+        if report.kind == MISUSE:
+            raise BoltError(f"{report.error}. {_MEND[phase]}", **report.facts)
         if report.error is None:
             failed.pop((report.component, report.task), None)
         else:

@@ -64,7 +64,8 @@ class Stateful(ABC):
         Parameters
         ----------
         state : KeyValueState
-            Keep it; it is valid until the next ``initState``.
+            Keep it; it is valid until the next ``initState``. It reads and writes; its ``prepareCommit``, ``commit``,
+            ``rollback`` and ``close`` are the runtime's, and raise StatePhaseError here.
         """
 
     def prePrepare(self, txid: int) -> None:
@@ -98,7 +99,8 @@ class Stateful(ABC):
             That it runs once, soon or in the same process: it may run after a restart, several times, and late from a
             task that was thought dead. ``put`` raises StatePhaseError.
         Raising
-            The commit is tried again until it succeeds; it is never rolled back.
+            The commit is tried again until it succeeds; it is never rolled back. A StatePhaseError, which no further
+            try would mend, ends the query with BoltError; the next run commits first.
 
         Parameters
         ----------

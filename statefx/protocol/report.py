@@ -8,6 +8,8 @@ from typing import Any
 
 import msgpack
 
+MISUSE = "misuse"
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -19,7 +21,7 @@ class Report:
     error : str or None
         None: done.
     kind : str
-        ``bolt``, ``fenced`` or ``store``, where there is an error.
+        ``bolt``, ``misuse`` (no further try can succeed), ``fenced`` or ``store``, where there is an error.
     facts : Mapping[str, Any]
         Of ``bolt``, the attributes of the BoltError.
     """

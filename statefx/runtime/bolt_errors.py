@@ -21,7 +21,7 @@ _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "pure
 
 def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int) -> BoltError:
     """Build the error that a failing hook becomes; its text, one line, can be found again in a Spark stack trace."""
-    cause = _printable(" | ".join(f"{type(error).__name__}: {_text(error)}".splitlines())[:_SHOWN] + _place(error))
+    cause = _printable(" | ".join(f"{type(error).__name__}: {_text(error)}".splitlines())[:_SHOWN] + place_of(error))
     return BoltError(
         f"bolt {component!r}, task {task}, hook {name}, transaction {txid}: {cause}",
         component=component,
@@ -54,8 +54,8 @@ def _leave_out_ours(found: traceback.TracebackException | None) -> None:
         found = found.__cause__ or found.__context__
 
 
-def _place(error: BaseException) -> str:
-    """Say in which line of the user's an error arose."""
+def place_of(error: BaseException) -> str:
+    """Say in which line of the user's an error arose, in brackets; nothing if in none."""
     frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if _of_users(frame)]
     # a bolt may be installed like any package: only if no line lies outside
     for frame in [*(each for each in frames if not each.filename.startswith(_PACKAGES)), *frames]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from statefx.errors import BoltError, FailedException, FencedError
+from statefx.errors import BoltError, FailedException, FencedError, StatePhaseError
 from statefx.operators import Stateful
 from statefx.operators.hooks import overrides
 from statefx.protocol.identity import EMPTY, Version
 from statefx.protocol.order import HookOrder, Task, task_key
-from statefx.protocol.report import Report
+from statefx.protocol.report import MISUSE, Report
 from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of, view_of
+from statefx.state import lent
 from statefx.state.store import StateStore
 from statefx.topology.deployment import Deployment
 
@@ -24,7 +25,8 @@ def run_hooks(deployment: Deployment, order: HookOrder, task: Task) -> Report:
     except FencedError as error:
         return Report(*task, error.message, "fenced")
     except BoltError as error:
-        return Report(*task, error.message, "bolt", error.data)
+        kind = MISUSE if isinstance(error.__cause__, StatePhaseError) else "bolt"
+        return Report(*task, error.message, kind, error.data)
     except FailedException as error:
         return Report(*task, error.message, "bolt")
     except Exception as error:  # noqa: BLE001 - a provider's client raises what it likes
@@ -74,7 +76,7 @@ class _Phase:
                     bolt.preRollback()
         finally:
             if state is not None:
-                state.close()
+                lent.close(state)
             close_bolt(bolt)
 
     def _open(self, version: Version | None) -> StateStore:

@@ -22,6 +22,7 @@ from statefx.protocol.alignment import Alignment, AlignmentResult
 from statefx.protocol.barrier import BOLT, FAILED, FENCED, Ack, Barrier, Failure
 from statefx.protocol.order import Order
 from statefx.runtime import wire
+from statefx.runtime.bolt_errors import place_of
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.task import Finished, TaskRun
@@ -64,7 +65,7 @@ class _Member:
                 raise
             self._fail(BOLT, error.message, **error.data)
         except FailedException as error:
-            self._fail(FAILED, error.message)
+            self._fail(FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
         except FencedError as error:
             self._fail(FENCED, error.message)
         except StateCorruptedError as error:

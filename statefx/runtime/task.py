@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
+import reprlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,7 +32,8 @@ from statefx.runtime import restoring
 from statefx.runtime.bolt_errors import bolt_error
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.wire import Outbox
-from statefx.state import KeyValueState
+from statefx.state import lent
+from statefx.state.lent import LentState
 from statefx.state.store import StateProvider, StateStore
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Edge
@@ -161,7 +164,7 @@ def view_of(
     *,
     version: Version = EMPTY,
     read_only: bool = False,
-) -> KeyValueState[Any, Any]:
+) -> LentState:
     """Open a task's state as its bolt sees it: by the bolt's codec, and of the bolt's version.
 
     Parameters
@@ -182,7 +185,7 @@ def view_of(
 
     with hook(component, task, "open", txid):
         codec = deployment.codec(component)
-    return KeyValueState(
+    return LentState(
         opened(), codec, version=version, read_only=read_only, state_version=bolt.stateVersion, migrate=migrate
     )
 
@@ -222,7 +225,7 @@ class TaskRun:
         self._outbox = outbox
         self._bolt: Bolt | None = None
         self._store: StateStore | None = None
-        self._state: KeyValueState[Any, Any] | None = None
+        self._state: LentState | None = None
         self._classes: dict[int, Any] = {}
         self._tuples: Iterator[Any] = iter(())
 
@@ -251,7 +254,8 @@ class TaskRun:
         assert bolt is not None
         if bolt.vectorised:
             with self._hook("executeBatch"):
-                bolt.executeBatch(_marked(batch, edge, source), self._collector)
+                returned: object = bolt.executeBatch(_marked(batch, edge, source), self._collector)  # type: ignore[func-returns-value]  # users' may
+                _check_nothing("executeBatch", returned)
             return False
         with self._hook("execute"):
             columns = [_values(batch, position, source, edge) for position in range(batch.num_columns)]
@@ -271,7 +275,8 @@ class TaskRun:
         execute, collector, outbox = self._bolt.execute, self._collector, self._outbox
         with self._hook("execute"):
             for tup in self._tuples:
-                execute(tup, collector)
+                if (given := execute(tup, collector)) is not None:
+                    _check_nothing("execute", given)
                 if outbox.pressing:
                     return True
         return False
@@ -282,7 +287,8 @@ class TaskRun:
         assert bolt is not None
         if isinstance(bolt, BatchBolt):
             with self._hook("finishBatch"):
-                bolt.finishBatch(self._collector)
+                returned: object = bolt.finishBatch(self._collector)  # type: ignore[func-returns-value]  # users' may
+                _check_nothing("finishBatch", returned)
         if not isinstance(bolt, Stateful):
             return Finished()
         assert state is not None
@@ -290,7 +296,7 @@ class TaskRun:
         with self._hook("prePrepare"):
             bolt.prePrepare(self.txid)
         try:
-            state.prepareCommit(self.txid, token=self._token)
+            lent.prepare(state, self.txid, self._token)
         except CodecError as error:
             raise bolt_error(error, self.component, self.task, "prepareCommit", self.txid) from error
         return Finished(state.prepared_bytes, state.prepared_keys, self._snapshot())
@@ -311,7 +317,7 @@ class TaskRun:
         """Release the state; keep the bolt for the next transaction if it came through this one."""
         self._collector.close()
         if self._state is not None:
-            self._state.close()
+            lent.close(self._state)
         if self._bolt is None:
             return
         if keep and not lives_for_one_attempt(self._bolt):
@@ -322,6 +328,18 @@ class TaskRun:
 
     def _hook(self, name: str) -> Any:
         return hook(self.component, self.task, name, self.txid)
+
+
+def _check_nothing(name: str, returned: object) -> None:
+    """Refuse what a hook returns: nobody would see it, and it was likely meant to be emitted."""
+    if returned is None:
+        return
+    if inspect.iscoroutine(returned):
+        returned.close()  # else Python warns later that it was never awaited
+    raise TypeError(
+        f"{name} returned {reprlib.repr(returned)} ({type(returned).__name__}), which nobody would see: emit rows with "
+        "collector.emit(...), and return nothing"
+    )
 
 
 def _marked(batch: pa.RecordBatch, edge: Edge, source: str) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import StoppedError
-from statefx.errors import BoltError
+from statefx.errors import BoltError, StatefxError
 
 logger = logging.getLogger("statefx")
 
@@ -144,7 +144,9 @@ class Query:
             # of a bolt's error the lines that count are in its own traceback, which is shown before it
             self._trace = None if isinstance(error, BoltError) else error.__traceback__
             if self._started.is_set() and not self._listeners:  # who neither waits nor asks would never hear of it
-                logger.error("query %s ended", self.name, exc_info=error.with_traceback(self._trace))
+                known = isinstance(error, StatefxError) and not isinstance(error, BoltError)  # its text says enough
+                shown = None if known else error.with_traceback(self._trace)
+                logger.error("query %s ended: %s: %s", self.name, type(error).__name__, error, exc_info=shown)
         finally:
             self._ended.set()
             self._started.set()

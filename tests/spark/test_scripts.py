@@ -1,6 +1,7 @@
 """What a script with a mistake leaves on the terminal: the user's own lines, last and unburied."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -28,9 +29,9 @@ def told(place, mistake, code):
 
 TRACEBACK = [
     "Traceback (most recent call last):",
-    'scripts.py", line 12, in execute',
+    ", in execute",
     "self.divide(tup.n)",
-    'scripts.py", line 15, in divide',
+    ", in divide",
     "return 1 / n",
     "~~^~~",
     "ZeroDivisionError: division by zero",
@@ -49,14 +50,14 @@ def test_the_users_traceback_is_shown_and_spark_s_is_not(place):
     lines = told(place, "failing", 1)
     assert shows(lines, TRACEBACK)
     assert lines[-1].startswith("statefx.errors.BoltError: bolt 'divide', task ")
-    assert lines[-1].endswith("scripts.py:15, in divide)")
+    assert re.search(r"scripts\.py:\d+, in divide\)$", lines[-1])
     assert [line for line in lines if line.startswith("\tat ")] == []
     assert len(lines) < 45
 
 
 def test_an_error_that_nobody_waits_for_is_logged(place):
     lines = told(place, "failing unheard", 0)
-    assert any(line.startswith("query zero ended") for line in lines)
+    assert any(line.startswith("query zero ended: BoltError: bolt ") for line in lines)
     assert shows(lines, TRACEBACK)
 
 

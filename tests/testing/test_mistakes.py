@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder
-from statefx.errors import BoltError, ConfigError, TopologyError
+from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder
+from statefx.coordinator.engine import StoppedError
+from statefx.errors import AttemptsExhaustedError, BoltError, ConfigError, TopologyError
 from statefx.testing import TopologyTester, rows
 from tests.testing.topologies import Driver, lines, word_count
 
@@ -185,3 +186,128 @@ def test_a_bolt_error_has_the_whole_traceback_of_the_user_and_no_line_of_statefx
     again = pickle.loads(pickle.dumps(caught.value))
     assert again.traceback == caught.value.traceback
     assert caught.value.traceback in str(again.__cause__)
+
+
+class Does(Stateful, BatchBolt):
+    """Does one thing in one hook, in every attempt."""
+
+    outputFields = "value string"
+
+    def __init__(self, hook: str, do: Any) -> None:
+        self.hook = hook
+        self.do = do
+
+    def initState(self, state):
+        self.state = state
+
+    def act(self, hook: str, *arguments: Any) -> Any:
+        return self.do(self.state, *arguments) if hook == self.hook else None
+
+    def execute(self, tup, collector):
+        self.state.put("seen", self.state.get("seen", 0) + 1)
+        return self.act("execute", collector)
+
+    def finishBatch(self, collector):
+        return self.act("finishBatch", collector)
+
+    def prePrepare(self, txid):
+        self.act("prePrepare")
+
+    def preCommit(self, txid):
+        self.act("preCommit")
+
+
+async def coroutine() -> None:
+    pass
+
+
+RETURNED = [
+    ([("x",)], r"returned \[\('x',\)\] \(list\)"),
+    (("x", 1), r"returned \('x', 1\) \(tuple\)"),
+    (lambda: (row for row in [1]), r"returned <generator .*\(generator\)"),
+    (coroutine, r"returned <coroutine .*\(coroutine\)"),
+    (True, r"returned True \(bool\)"),
+]
+
+
+@pytest.mark.parametrize("hook", ["execute", "finishBatch"])
+@pytest.mark.parametrize(("value", "says"), RETURNED, ids=["list", "tuple", "generator", "coroutine", "bool"])
+def test_rows_that_are_returned_instead_of_emitted(place: Path, hook: str, value: Any, says: str) -> None:
+    bolt = Does(hook, lambda state, collector: value() if callable(value) else value)
+    with (
+        Driver(place) as driver,
+        pytest.raises(BoltError, match=rf"{hook} {says}, which nobody would see: emit") as told,
+    ):
+        driver.start(one_bolt(bolt)).send(lines("a"))
+    assert told.value.hook == hook
+
+
+def test_a_batch_that_is_returned_instead_of_emitted(place: Path) -> None:
+    class Returns(BasicBolt):
+        outputFields = "value string"
+
+        def executeBatch(self, batch, collector):
+            return batch
+
+    with Driver(place) as driver, pytest.raises(BoltError, match=r"executeBatch returned .*\(RecordBatch\), which"):
+        driver.start(one_bolt(Returns())).send(lines("a"))
+
+
+@pytest.mark.parametrize("hook", ["execute", "finishBatch", "prePrepare", "preCommit"])
+@pytest.mark.parametrize(
+    ("call", "arguments", "remedy"),
+    [
+        ("rollback", (), "raise FailedException to have the whole transaction rolled back"),
+        ("commit", (1,), "it is committed once every task has prepared"),
+        ("prepareCommit", (1,), "it is prepared when prePrepare has returned"),
+        ("close", (), "it is closed when the transaction has ended"),
+    ],
+)
+def test_a_bolt_can_not_end_its_transaction(
+    place: Path, hook: str, call: str, arguments: tuple[int, ...], remedy: str
+) -> None:
+    bolt = Does(hook, lambda state, *_: getattr(state, call)(*arguments))
+    says = rf"hook {hook}, transaction 1: StatePhaseError: {call}\(\) is not the bolt's to call: {remedy}"
+    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+        driver.start(one_bolt(bolt)).send(lines("a"))
+    with Driver(place) as driver:
+        done = driver.start(one_bolt(Does("none", None)))
+        done.send(lines("a"))
+        committed = 2 if hook == "preCommit" else 1  # the first is decided before preCommit comes
+        assert done.state("bolt") == {"seen": committed}
+
+
+def test_a_change_of_state_in_pre_commit_ends_the_query_at_once(place: Path, caplog: Any) -> None:
+    """It can never succeed, however often it is tried; what is decided is committed by the mended bolt."""
+    with Driver(place) as driver, caplog.at_level(logging.WARNING, "statefx"):
+        tester = driver.start(one_bolt(Does("preCommit", lambda state: state.put("more", 1))))
+        says = r"hook preCommit, transaction 1: StatePhaseError: put on a read-only .*mend what fails and start again"
+        with pytest.raises(BoltError, match=says):
+            tester.send(lines("a"))
+        assert tester.pauses == []
+        assert caplog.records == []
+        mended = tester.restart(one_bolt(Does("none", None)))
+        assert mended.recoveries == [{"txid": 1, "rolled": "forward"}]
+        assert mended.state("bolt") == {"seen": 1}
+
+
+def test_a_raise_in_pre_commit_is_told_with_its_cause_and_not_fifty_times(place: Path, caplog: Any) -> None:
+    def fail(state: Any) -> None:
+        raise ValueError("no such mailbox")
+
+    with Driver(place) as driver, caplog.at_level(logging.WARNING, "statefx"):
+        tester = driver.start(one_bolt(Does("preCommit", fail)))
+        with pytest.raises(StoppedError, match=r"hook preCommit, transaction 1: ValueError: no such mailbox .*in fail"):
+            tester.send(lines("a"))
+        assert len(tester.pauses) == 50
+        assert len(caplog.records) == 6
+        assert "It is decided and can't be rolled back: mend what fails" in caplog.text
+
+
+def test_a_failed_exception_without_a_reason_names_the_line(place: Path) -> None:
+    def fail(state: Any, collector: Any) -> None:
+        raise FailedException
+
+    says = r"failed 8 times .*FailedException, without a reason \(.*test_mistakes\.py:\d+, in fail\)"
+    with Driver(place) as driver, pytest.raises(AttemptsExhaustedError, match=says):
+        driver.start(one_bolt(Does("execute", fail))).send(lines("a"))
