@@ -222,7 +222,7 @@ class StreamFeed:
         source = StreamInput(query.id, batch_id, offsets.read(self._folders, batch_id))
         txid = batch_id + 1
         if txid == state.committed + 1:
-            self._durable.sync_input()
+            self._durable.sync_input(source.offsets)
             self._coordinator.transact(source, frame)
         elif txid == state.committed and state.last_input == source:
             logger.info("transaction %d is committed: Spark's batch %d is passed over", txid, batch_id)
@@ -235,7 +235,7 @@ class StreamFeed:
                 txid=txid,
                 committed=state.committed,
             )
-        self._durable.sync_state()
+        self._durable.sync_state(batch_id)
 
     def _check_newest(self, cause: Exception | None = None) -> None:
         """Raise FencedError if a newer generation has taken over."""

@@ -46,6 +46,13 @@ def read(folders: Folders, batch_id: int) -> str:
         return file.read()
 
 
+def lists(offsets: str) -> dict[int, int]:
+    """Return, for each file source of a batch with these offsets, the number of the last list of files it reads."""
+    lines = enumerate(offsets.splitlines()[2:])  # after version and metadata, one line a source
+    found = {source: _LISTED.fullmatch(line) for source, line in lines}
+    return {source: int(each[1]) for source, each in found.items() if each}
+
+
 def wanted(state: LogState) -> str | None:
     """Return the id of the Spark query that the log knows, or None if there has been no transaction."""
     known = _known(state)
@@ -200,11 +207,10 @@ def _undecided(state: LogState) -> int:
 
 def _lost_list(folders: Folders, offsets: str) -> str | None:
     """Return the list of files that a batch with these offsets needs of a file source, if it is not there."""
-    for number, line in enumerate(offsets.splitlines()[2:]):  # after version and metadata, one line a source
-        found = _LISTED.fullmatch(line)
-        folder = os.path.join(folders.spark, "sources", str(number))
-        if found and not _holds(folder, int(found[1])):
-            return os.path.join(folder, found[1])
+    for source, number in lists(offsets).items():
+        folder = os.path.join(folders.spark, "sources", str(source))
+        if not _holds(folder, number):
+            return os.path.join(folder, str(number))
     return None
 
 

@@ -52,6 +52,10 @@ class Checkpoint:
         (self.spark / "offsets" / str(batch)).write_text(text)
         return StreamInput(QUERY, batch, text)
 
+    def offsets(self, batch: int) -> str:
+        """The text of a batch's offsets."""
+        return (self.spark / "offsets" / str(batch)).read_text()
+
     def prepare(self, batch: int, attempt: int = 0) -> None:
         self.log.append(Preparing(batch + 1, attempt, self.log.state.generation, self.plan(batch)))
 

@@ -260,27 +260,31 @@ def synced(ck: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_each_list_of_files_is_made_durable_once(ck: Checkpoint, synced: list[str]) -> None:
     durable = Durable(ck.folders)
     (ck.spark / "sources" / "0" / ".0.crc").touch()
-    durable.sync_input()
+    durable.sync_input(ck.offsets(0))
     below = ["spark-1", "spark-1/metadata", "spark-1/sources", "spark-1/sources/0", "spark-1/sources/0/0"]
     assert sorted(synced) == [".", *below]
     synced.clear()
     ck.plan(1)
-    durable.sync_input()
+    durable.sync_input(ck.offsets(1))
     assert sorted(synced) == ["spark-1/sources/0", "spark-1/sources/0/1"], "the folder, and the list"
     synced.clear()
-    durable.sync_input()
+    durable.sync_input(ck.offsets(1))
     assert synced == []
+    (ck.spark / "sources" / "0" / "2").write_text("v1")
+    (ck.spark / "sources" / "0" / "3.compact").write_text("v1")
+    durable.sync_input(ck.offsets(1).replace('{"logOffset":1}', '{"logOffset":3}'))
+    assert sorted(synced) == [f"spark-1/sources/0{name}" for name in ("", "/2", "/3.compact")]
 
 
 def test_spark_s_own_state_is_made_durable_and_again_where_it_was_replaced(ck: Checkpoint, synced: list[str]) -> None:
     durable = Durable(ck.folders)
-    durable.sync_state()
+    durable.sync_state(0)
     store = ck.spark / "state" / "0" / "1"
     store.mkdir(parents=True)
     (store / "1.delta").write_text("x")
     (store / ".2.delta.tmp").write_text("x")
     synced.clear()
-    durable.sync_state()
+    durable.sync_state(0)
     assert sorted(synced) == [
         "spark-1",
         *("spark-1/state", "spark-1/state/0", "spark-1/state/0/1", "spark-1/state/0/1/1.delta"),
@@ -288,9 +292,67 @@ def test_spark_s_own_state_is_made_durable_and_again_where_it_was_replaced(ck: C
     synced.clear()
     (store / ".1.delta.tmp").write_text("y")
     (store / ".1.delta.tmp").rename(store / "1.delta")
+    durable.sync_state(0)
+    assert sorted(synced) == [f"spark-1/state/0/1{name}" for name in ("", "/1.delta")]
+    synced.clear()
     (store / "2.delta").write_text("x")
-    durable.sync_state()
-    assert sorted(synced) == [f"spark-1/state/0/1{name}" for name in ("", "/1.delta", "/2.delta")]
+    durable.sync_state(1)
+    assert sorted(synced) == [f"spark-1/state/0/1{name}" for name in ("", "/2.delta")]
+
+
+@pytest.mark.parametrize(
+    "name", ["{}.zip", "{}_5e0d.changelog", "SSTs/{}.sst", "default/{}.changelog", "_metadata/v2/{}"]
+)
+def test_whatever_spark_s_stores_write_is_made_durable(ck: Checkpoint, synced: list[str], name: str) -> None:
+    """Snapshots too, beside the changes of a version, though they are made in passing: within some versions."""
+    durable = Durable(ck.folders)
+    store = ck.spark / "state" / "0" / "1"
+    missing = set()
+    for version in range(1, 20):
+        for path in (store / f"{version}.delta", store / name.format(version)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+            missing.add(str(path.relative_to(ck.location)))
+        durable.sync_state(version - 1)
+        missing -= set(synced)
+        assert f"spark-1/state/0/1/{version}.delta" not in missing
+        assert len(missing) <= 8
+
+
+def test_what_is_done_for_a_batch_does_not_grow_with_those_before_it(
+    ck: Checkpoint, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand lists of files, and two stores with a thousand versions: nothing of them is looked at again."""
+    durable = Durable(ck.folders)
+    sources, stores = ck.spark / "sources", [ck.spark / "state" / "0" / str(task) for task in range(2)]
+    for folder in (sources / "1", *stores):
+        folder.mkdir(parents=True)
+    for number in range(1000):
+        (sources / "1" / str(number)).write_text("v1")
+        for store in stores:
+            (store / f"{number}.delta").write_text("x")
+    text = "v1\n{}\n17\n" + '{"logOffset":%d}'
+    durable.sync_input(text % 999)
+    durable.sync_state(998)
+    entries: list[str] = []
+    scandir = os.scandir
+
+    def counted(folder: str) -> object:
+        entries.extend(os.listdir(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    for batch in range(1000, 1008):
+        (sources / "1" / str(batch)).write_text("v1")
+        for store in stores:
+            (store / f"{batch + 1}.delta").write_text("x")
+        synced.clear()
+        durable.sync_input(text % batch)
+        durable.sync_state(batch)
+        below = [f"spark-1/sources/1/{batch}", *(f"spark-1/state/0/{task}/{batch + 1}.delta" for task in range(2))]
+        assert {*below, *(os.path.dirname(path) for path in below)} <= set(synced)
+        assert len(synced) <= 6 + 2 * 8, "those since it was last listed, once more"
+    assert len(entries) < 2 * 1010, "each store was listed once in eight versions"
 
 
 def test_what_can_not_be_made_durable_is_no_input(ck: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,6 +360,7 @@ def test_what_can_not_be_made_durable_is_no_input(ck: Checkpoint, monkeypatch: p
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    for sync in (Durable.sync_input, Durable.sync_state):
+    (ck.spark / "state").mkdir()
+    for sync, given in ((Durable.sync_input, ck.offsets(0)), (Durable.sync_state, 0)):
         with pytest.raises(CheckpointError, match=r"can't be made durable.*Input/output error"):
-            sync(Durable(ck.folders))
+            sync(Durable(ck.folders), given)
