@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from statefx.state.changelog import Changelog, Route
+from statefx.state.merging import COVERED_MAX
 from statefx.state.ranges import OrderedEntries
 from statefx.state.store import StateContext
 from statefx_rocksdb import folders
@@ -33,6 +34,10 @@ _handles = Handles()
 """The process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
 
 _STEPS_MAX = 16
+_VERSIONS_MAX = COVERED_MAX // 2
+"""How far the shared copy may lie behind, however little has changed: merged files name only so many of the versions to
+which they can be applied, and a copy that is at an older one would be built again."""
+
 _OVERLAY_BYTES = 32 << 20
 
 
@@ -160,6 +165,8 @@ class Place:
         """Say whether what is missing is so little that it need not be written down."""
         if not route.steps and route.snapshot is None:
             return True
+        if self._context.version.txid - route.start.txid > _VERSIONS_MAX:
+            return False
         return route.size_bytes <= self._settings.catch_up_kb << 10 and len(route.steps) <= _STEPS_MAX
 
     def _may_replace(self, look: _Look) -> bool:

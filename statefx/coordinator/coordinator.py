@@ -20,6 +20,7 @@ from statefx.coordinator.engine import Engine, JobFailedError, RenewInputError, 
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.records import Committed, Committing, Input, Preparing, RolledBack
+from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.errors import (
     AttemptsExhaustedError,
     BoltError,
@@ -57,19 +58,6 @@ def backoff_secs(tries: int) -> float:
     """Return how long to wait after so many tries in vain."""
     doublings = min(tries - 1, 64)  # a commit may be tried for ever
     return min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2.0**doublings)
-
-
-@dataclass(frozen=True)
-class SnapshotPolicy:
-    """When a task shall write a snapshot: its changelog has outgrown the last one, or has too many files."""
-
-    files: int = 500
-    min_bytes: int = 32 << 20
-
-    def due(self, files: int, size_bytes: int, snapshot: SnapshotName | None) -> bool:
-        """Tell whether a task with such a changelog shall write one."""
-        base = 0 if snapshot is None else snapshot.size_bytes
-        return files >= self.files or size_bytes > max(self.min_bytes, base)
 
 
 @dataclass
@@ -184,10 +172,8 @@ class Coordinator:
     def _order(self, attempt: TransactionAttempt) -> Order:
         state = self.log.state
         newest = {name: kept[-1] for name, kept in state.snapshots.items()}
-        due = [
-            name for name, grown in state.growth.items() if self.policy.due(grown.files, grown.bytes, newest.get(name))
-        ]
-        return Order(attempt, state.generation, state.heads, newest, frozenset(due))
+        due = self.policy.due(state.growth, newest)
+        return Order(attempt, state.generation, state.heads, newest, due)
 
     def _decide(self, attempt: TransactionAttempt, complete: Complete) -> None:
         """Make the decision to commit durable. From the moment the append begins nothing is rolled back."""

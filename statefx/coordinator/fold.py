@@ -77,14 +77,6 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """What has been committed to a namespace since its newest snapshot."""
-
-    files: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class LogState:
     """The log, folded.
 
@@ -102,8 +94,8 @@ class LogState:
         ``component/task`` -> its last committed version.
     snapshots : Mapping[str, tuple of SnapshotName]
         The newest two per task, oldest first.
-    growth : Mapping[str, Growth]
-        Files and bytes since the newest snapshot.
+    growth : Mapping[str, int]
+        Bytes of what has been committed to each task since its newest snapshot, and is not merged into later files.
     attempts : Mapping[int, int]
         txid -> next attempt number, for transactions that have been tried and are not committed.
     batch_id : int or None
@@ -121,7 +113,7 @@ class LogState:
     previous_input: Input | None = None
     heads: Mapping[str, Version] = field(default_factory=dict)
     snapshots: Mapping[str, tuple[SnapshotName, ...]] = field(default_factory=dict)
-    growth: Mapping[str, Growth] = field(default_factory=dict)
+    growth: Mapping[str, int] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)
     batch_id: int | None = None
 
@@ -237,7 +229,7 @@ def _committing(state: LogState, record: Committing) -> LogState:
         kept = {each.version: each for each in (*snapshots.get(name, ()), snapshot)}
         snapshots[name] = tuple(sorted(kept.values(), key=lambda each: each.version))[-SNAPSHOTS_KEPT:]
         if snapshot.version == state.head(name):
-            growth[name] = Growth()
+            growth[name] = 0
     entry = replace(entry, transaction=entry.transaction.step(Event.ALL_ACKED), committing=record)
     return replace(_with(state, entry), snapshots=snapshots, growth=growth)
 
@@ -248,8 +240,8 @@ def _committed(state: LogState, record: Committed) -> LogState:
         _refuse(record, f"transaction {record.txid} is not COMMITTING")
     growth = dict(state.growth)
     for name in entry.committing.tokens:
-        before, size = growth.get(name, Growth()), entry.committing.prepared_bytes.get(name, 0)
-        growth[name] = Growth(before.files + 1, before.bytes + size)
+        # less than 0 where files were merged that are as old as the snapshot: they count with it
+        growth[name] = max(0, growth.get(name, 0) + entry.committing.prepared_bytes.get(name, 0))
     given = _given(entry.input)
     return replace(
         state,
@@ -285,7 +277,7 @@ def _migrated(state: LogState, record: Migrated) -> LogState:
         topology={**state.topology, "stateful": {name: {**each, **place} for name, each in kept}},
         heads={name: Version(state.heads[name].txid, token) for name, token in record.tokens.items()},
         snapshots={},
-        growth={name: Growth(1, record.prepared_bytes.get(name, 0)) for name in record.tokens},
+        growth={name: record.prepared_bytes.get(name, 0) for name in record.tokens},
     )
 
 
@@ -356,7 +348,7 @@ def _body(state: LogState) -> dict[str, Json]:
         "previous_input": state.previous_input.body() if state.previous_input else None,
         "heads": {name: [version.txid, version.token] for name, version in state.heads.items()},
         "snapshots": {name: [snapshot_body(each) for each in kept] for name, kept in state.snapshots.items()},
-        "growth": {name: [each.files, each.bytes] for name, each in state.growth.items()},
+        "growth": dict(state.growth),
         "attempts": [[txid, attempt] for txid, attempt in sorted(state.attempts.items())],
         "batch_id": state.batch_id,
     }
@@ -375,7 +367,7 @@ def _state(body: Mapping[str, Json]) -> LogState:
         previous_input=input_from(body["previous_input"]) if body["previous_input"] else None,
         heads={name: Version(*version) for name, version in body["heads"].items()},
         snapshots={name: tuple(snapshot_from(each) for each in kept) for name, kept in body["snapshots"].items()},
-        growth={name: Growth(*each) for name, each in body["growth"].items()},
+        growth=body["growth"],
         attempts=dict(body["attempts"]),
         batch_id=body["batch_id"],
     )

@@ -18,6 +18,9 @@ logger = logging.getLogger("statefx")
 
 MIN_AGE_SECS = 60.0
 EVERY_TRANSACTIONS = 50
+VERSIONS_KEPT = 100
+"""How many transactions back a version stays readable, whatever its files were merged into: for who has read the log
+and opens state some seconds later, and for tasks that are late."""
 
 
 class Aside:
@@ -74,6 +77,7 @@ class Janitor:
     generation: int
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
+    versions_kept: int = VERSIONS_KEPT
     run: Callable[[Callable[[], object]], None] = field(default_factory=Aside)
 
     def committed(self, txid: int) -> None:
@@ -118,7 +122,9 @@ class Janitor:
 
     def _retained(self, state: LogState, name: str) -> Retention:
         kept = tuple(Snapshot(s.version, s.checksum, s.size_bytes) for s in state.snapshots.get(name, ()))
-        return Retention(self.generation, state.head(name), kept, self.min_age_secs)
+        head = state.head(name)
+        since = max(0, head.txid - self.versions_kept)
+        return Retention(self.generation, head, kept, self.min_age_secs, since)
 
 
 def _warn(component: str, task: int, error: Exception) -> None:

@@ -154,7 +154,7 @@ class Committing:
     snapshots : Mapping[str, SnapshotName]
         Full images written beside it; they count from now on.
     prepared_bytes : Mapping[str, int]
-        Size of what was prepared.
+        By how much what has to be read has grown; less than 0 where files were merged.
     hooks : tuple of str
         Tasks whose commit has something to run; the others are committed by this record.
     """

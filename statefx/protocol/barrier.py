@@ -111,7 +111,7 @@ class Ack:
     failed : Failure or None
         Why nothing can be committed.
     prepared_bytes, keys : int
-        Size of what was prepared, and how many keys it holds.
+        By how much what has to be read has grown, and how many keys the transaction changed.
     snapshot : (txid, token, checksum, size in bytes) or None
         A full image the task has written beside it.
     metrics : Mapping[str, Any]

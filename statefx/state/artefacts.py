@@ -4,7 +4,7 @@
 
     head    magic 8s | format u32 | identity bytes u32 | entries u64 | body bytes u64 | body xxh3_128 16s
     seal    xxh3_128 16s over head and identity; its hex is the file's `checksum`
-    identity  JSON: kind, lineage, component, task, txid, token, generation, predecessor
+    identity  JSON: kind, lineage, component, task, txid, token, generation, predecessor, covers, beneath
     body    chunks: payload bytes u32 | payload xxh3_64 8s | payload = msgpack [keys, values], nil deletes
 
 Head, seal and identity lie like this in every format, so that a newer one is told from a damaged one.
@@ -14,6 +14,7 @@ A file gets its name only when it is complete and on disk, so a damaged one is c
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import operator
@@ -21,7 +22,7 @@ import os
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, BinaryIO, cast
 
@@ -64,6 +65,10 @@ class Identity:
         ``changelog`` (what one transaction changed) or ``snapshot`` (a full image).
     predecessor : Version
         The version that a changelog's entries are applied to; a snapshot's own version.
+    covers : bytes
+        The versions between, to which a changelog can be applied as well (`statefx.state.merging`).
+    beneath : tuple of int
+        For each tier of sizes, how many changelogs come next before it, without a larger one between.
     """
 
     kind: str
@@ -71,6 +76,8 @@ class Identity:
     version: Version
     generation: int
     predecessor: Version
+    covers: bytes = field(default=b"", repr=False)
+    beneath: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class Artefact:
     entries: int
     size_bytes: int
     checksum: str
+    body_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ def _write_to(file: BinaryIO, folder: str, identity: Identity, entries: Iterable
     file.write(head + seal.digest() + text)
     checksum = seal.hexdigest()
     name = changelog_name(identity.version) if identity.kind == CHANGELOG else snapshot_name(identity.version, checksum)
-    return Artefact(os.path.join(folder, name), identity, count, start + size, checksum)
+    return Artefact(os.path.join(folder, name), identity, count, start + size, checksum, size)
 
 
 def _pack(entries: Iterable[Write]) -> Iterator[tuple[int, bytes]]:
@@ -241,7 +249,7 @@ def _read_head(path: str, file: BinaryIO) -> Artefact:
     size = os.fstat(file.fileno()).st_size
     if size != fixed + length + body_bytes:
         raise corrupted(path, f"{size} bytes", f"{fixed + length + body_bytes} bytes")
-    return Artefact(path, _from_json(json.loads(text)), count, size, seal.hexdigest())
+    return Artefact(path, _from_json(json.loads(text)), count, size, seal.hexdigest(), body_bytes)
 
 
 def read(artefact: Artefact) -> Iterator[Chunk]:
@@ -345,6 +353,8 @@ def _to_json(identity: Identity) -> dict[str, Any]:
         "token": identity.version.token,
         "generation": identity.generation,
         "predecessor": [identity.predecessor.txid, identity.predecessor.token],
+        "covers": base64.b64encode(identity.covers).decode("ascii"),
+        "beneath": identity.beneath,
     }
 
 
@@ -355,4 +365,6 @@ def _from_json(data: dict[str, Any]) -> Identity:
         version=Version(data["txid"], data["token"]),
         generation=data["generation"],
         predecessor=Version(*data["predecessor"]),
+        covers=base64.b64decode(data["covers"]),
+        beneath=tuple(data["beneath"]),
     )

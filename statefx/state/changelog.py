@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from statefx.errors import StateCorruptedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state import artefacts
+from statefx.state import artefacts, merging
 from statefx.state.artefacts import CHANGELOG, SNAPSHOT, Artefact, Chunk, Identity, corrupted
-from statefx.state.store import Snapshot, Write
+from statefx.state.merging import TIERS, Intake, covers, start_of
+from statefx.state.store import FILES_MAX, Snapshot, Write
+
+logger = logging.getLogger("statefx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +65,55 @@ class Changelog:
         """``<checkpointLocation>/state``, two above the namespace's own."""
         return os.path.dirname(os.path.dirname(os.path.abspath(self.folder)))
 
-    def prepare(self, version: Version, generation: int, predecessor: Version, writes: Sequence[Write]) -> Artefact:
-        """Write what `version` changes on top of `predecessor`."""
-        identity = Identity(CHANGELOG, self.namespace, version, generation, predecessor)
-        return artefacts.write(self.folder, identity, writes)
+    def prepare(
+        self,
+        version: Version,
+        generation: int,
+        previous: Version,
+        writes: Sequence[Write],
+        snapshot: Snapshot | None = None,
+        files_max: int = FILES_MAX,
+    ) -> int:
+        """Write what `version` changes on top of `previous`; with what it takes in, where there are many files.
+
+        Parameters
+        ----------
+        version, previous : Version
+        generation : int
+        writes : sequence of (key, value)
+            Sorted by key; None deletes.
+        snapshot : Snapshot, optional
+            The newest one that the log names; what is before it is not taken in.
+        files_max : int
+            How many files of like size are left, at least.
+
+        Returns
+        -------
+        int
+            Bytes by which the files of the chain have grown; negative if they take less than before.
+        """
+        oldest = 0 if snapshot is None else snapshot.version.txid
+        files_max = merging.files_of(self.namespace, files_max)
+        try:
+            intake = merging.intake(self._find, previous, oldest, files_max, lambda: _size(writes))
+            written = self._write(version, generation, intake, writes)
+        except StateCorruptedError as error:  # of what is prepared already: not the fault of this transaction
+            logger.warning("changelogs of %s can't be merged: %s", self.namespace, error)
+            intake = Intake(previous, (), (0,) * TIERS)
+            written = self._write(version, generation, intake, writes)
+        return written.size_bytes - sum(file.size_bytes for file in intake.files)
+
+    def _write(self, version: Version, generation: int, intake: Intake, writes: Sequence[Write]) -> Artefact:
+        identity = Identity(
+            CHANGELOG, self.namespace, version, generation, intake.predecessor, intake.covers, intake.beneath
+        )
+        entries = merging.merged(writes, intake.files) if intake.files else writes
+        return artefacts.write(self.folder, identity, entries)
 
     def prepared(self, version: Version, predecessor: Version) -> list[Chunk]:
         """Return the entries of `version`, verified to the last, as something that can follow `predecessor`."""
         artefact = self._find(version)
-        if artefact.identity.predecessor != predecessor:
+        if artefact.identity.predecessor != predecessor and not covers(artefact, predecessor):
             raise StatePhaseError(
                 f"{artefact.path} was prepared on top of {artefact.identity.predecessor}, but this store is at "
                 f"{predecessor}; open the store at the version that the transaction log names",
@@ -90,7 +134,7 @@ class Changelog:
         at = version
         while at not in (cached, EMPTY) and (snapshot is None or at != snapshot.version):
             steps.append(self._find(at))
-            at = steps[-1].identity.predecessor
+            at = start_of(steps[-1], (cached, None if snapshot is None else snapshot.version))
         steps.reverse()
         if at == cached:
             return Route(at, True, None, tuple(steps))
@@ -115,7 +159,7 @@ class Changelog:
                 if error.missing:
                     return None
                 raise
-            at, size = steps[-1].identity.predecessor, size + steps[-1].size_bytes
+            at, size = start_of(steps[-1], (cached,)), size + steps[-1].size_bytes
             if size > image.size_bytes:
                 return None
         return steps[::-1]
@@ -129,7 +173,7 @@ class Changelog:
         at = later
         while at.txid > version.txid:
             try:
-                at = self._find(at).identity.predecessor
+                at = start_of(self._find(at), (version,))
             except StateCorruptedError:  # what it came from was deleted with that history
                 return False
         return at == version
@@ -172,3 +216,7 @@ class Changelog:
         identity = Identity(SNAPSHOT, self.namespace, version, generation, version)
         artefact = artefacts.write(self.folder, identity, entries)
         return Snapshot(version, artefact.checksum, artefact.size_bytes)
+
+
+def _size(writes: Sequence[Write]) -> int:
+    return sum(len(key) for key, _ in writes) + sum(len(value) for _, value in writes if value)

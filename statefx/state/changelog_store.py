@@ -119,8 +119,11 @@ class ChangelogStore(StateStore):
         if txid <= self._version.txid:
             raise self._phase(f"prepare({txid}) at or below the committed txid {self._version.txid}")
         if self._prepared is None:
-            artefact = self._changelog.prepare(version, self._context.generation, self._version, writes)
-            self._prepared, self._size_bytes = version, artefact.size_bytes
+            context = self._context
+            self._size_bytes = self._changelog.prepare(
+                version, context.generation, self._version, writes, context.snapshot, context.files_max
+            )
+            self._prepared = version
         return Prepared(token, self._size_bytes)
 
     def commit(self, txid: int, token: str) -> None:

@@ -12,6 +12,8 @@ from statefx.protocol.identity import EMPTY, Namespace, Version
 
 Write = tuple[bytes, bytes | None]
 
+FILES_MAX = 7
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -53,7 +55,8 @@ class Prepared:
     token : str
         The name under which the store keeps it; the one that it was given.
     size_bytes : int
-        What it takes, where the store knows; a new snapshot is due by that.
+        By how much what has to be read to build the state has grown, where the store knows; less than 0 where what
+        was there before need not be read any more. A new snapshot is due by that.
     """
 
     token: str
@@ -78,6 +81,9 @@ class StateContext:
         Folder on this machine that caches of this checkpoint may use; may be lost at any time.
     read_only : bool
         The store will be read only; nothing may be written outside private temporary folders.
+    files_max : int
+        How many files of like size a store that keeps what it prepares in files leaves, before the next one takes
+        them in; some tasks leave up to twice as many, so that not all of a bolt do that in one transaction.
     """
 
     generation: int
@@ -86,6 +92,7 @@ class StateContext:
     cache: str
     snapshot: Snapshot | None = None
     read_only: bool = False
+    files_max: int = FILES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +107,18 @@ class Retention:
         The last committed version.
     snapshots : tuple of Snapshot
         Retained snapshots, oldest first; every version from the oldest one's to `head` must stay readable
-        (from the empty state on, if there is none).
+        (from the empty state on, if there is none) whose txid is at or above `since`.
     min_age_secs : float
         Files younger than this are kept in any case, for readers that are under way.
+    since : int
+        A txid; what serves only versions before it may go.
     """
 
     generation: int
     head: Version
     snapshots: tuple[Snapshot, ...]
     min_age_secs: float
+    since: int = 0
 
 
 class StateStore(ABC):

@@ -16,12 +16,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 from statefx.errors import StateCorruptedError, StatePhaseError
 from statefx.state import artefacts, fencing
-from statefx.state.artefacts import Listed
+from statefx.state.artefacts import CHANGELOG, Artefact, Listed
 from statefx.state.changelog import Changelog
+from statefx.state.merging import covers, forgets
 from statefx.state.store import Retention
 
 
@@ -37,13 +39,10 @@ def sweep(
     StateCorruptedError
         What is retained is not whole: nothing was deleted, for a file that seems to be of no use may help to mend it.
     """
-    needed = _needed(changelog, retained)
+    known = [each for each in artefacts.parsed(changelog.folder, found) if each.txid <= retained.head.txid]
+    needed = _Needed(changelog, known, retained)
     youngest = clock() - retained.min_age_secs
-    passed = [
-        listed
-        for listed in artefacts.parsed(changelog.folder, found)
-        if listed.txid <= retained.head.txid and listed.path not in needed and _older_than(listed.path, youngest)
-    ]
+    passed = [each for each in known if not needed.keeps(each) and _older_than(each.path, youngest)]
     gone = [listed.path for listed in passed if _generation(listed) <= retained.generation]
     if gone:
         fencing.check(changelog.state_folder, changelog.namespace.lineage, retained.generation)
@@ -55,14 +54,50 @@ def sweep(
     return deleted
 
 
-def _needed(changelog: Changelog, retained: Retention) -> set[str]:
-    """Return the paths of what has to stay, all of it looked at."""
-    snapshots = [changelog.find_snapshot(snapshot).path for snapshot in retained.snapshots]
-    oldest = retained.snapshots[0] if retained.snapshots else None
-    route = changelog.route(retained.head, oldest, None)
-    if oldest is not None and route.snapshot is None:
-        raise StatePhaseError(f"{changelog.folder}: {oldest.version} is no version that {retained.head} came from")
-    return {*snapshots, *(step.path for step in route.steps)}
+class _Needed:
+    """What has to stay: the chains of the head and of the versions since `Retention.since`, those looked at whole.
+
+    A chain is a stack: a changelog lies on top of what was there, or takes the place of the newest files. So the chains
+    of all versions after some F consist of files of F's chain and of files written after it. F is the newest version
+    that was committed and is not after `since`: of what was written up to it, its chain is all that anybody needs, and
+    of what was written after it, everything that was ever committed. A file of the head's chain names what it covers,
+    which tells what was committed from what attempts have left.
+    """
+
+    def __init__(self, changelog: Changelog, found: Iterable[Listed], retained: Retention) -> None:
+        snapshots = [changelog.find_snapshot(snapshot).path for snapshot in retained.snapshots]
+        oldest = retained.snapshots[0] if retained.snapshots else None
+        route = changelog.route(retained.head, oldest, None)
+        if oldest is not None and route.snapshot is None:
+            raise StatePhaseError(f"{changelog.folder}: {oldest.version} is no version that {retained.head} came from")
+        self._chain = route.steps
+        self._txids = [step.identity.version.txid for step in route.steps]
+        self._paths = {*snapshots, *(step.path for step in route.steps)}
+        self._floor = route.start.txid
+        before = [each.version for each in found if each.version.txid <= retained.since and self._committed(each)]
+        if before:
+            with contextlib.suppress(StateCorruptedError):  # if it can't be read, all that is committed stays
+                steps = changelog.route(max(before), oldest, None).steps
+                self._paths.update(step.path for step in steps)
+                self._floor = max(before).txid
+
+    def keeps(self, listed: Listed) -> bool:
+        """Say whether a file that is not newer than the head is needed."""
+        if listed.path in self._paths or self._committed(listed):
+            return True
+        step = self._at(listed)
+        return step is not None and forgets(step, listed.version)
+
+    def _committed(self, listed: Listed) -> bool:
+        """Say whether a changelog after the floor is known to have been committed."""
+        step = self._at(listed)
+        return step is not None and (listed.path == step.path or covers(step, listed.version))
+
+    def _at(self, listed: Listed) -> Artefact | None:
+        """Return the file of the chain that would hold what a changelog after the floor does."""
+        if listed.kind != CHANGELOG or listed.version.txid <= self._floor:
+            return None
+        return self._chain[bisect_left(self._txids, listed.version.txid)]
 
 
 def _generation(listed: Listed) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from statefx.coordinator.coordinator import SnapshotPolicy
-from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS
+from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
+from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.state.store import FILES_MAX
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Limits:
         Transactions between two sweeps.
     min_age_secs : float
         Files younger than this are not swept; see ``TopologyTester.advance``.
+    files_max : int
+        How many state files of like size a task leaves before it merges them.
+    versions_kept : int
+        How many transactions back a version stays readable.
     pauses : int
         How many waits between tries a driver may ask for before it is stopped.
     """
@@ -31,4 +36,6 @@ class Limits:
     fold_after: int = RECORDS_BEFORE_CHECKPOINT
     sweep_every: int = EVERY_TRANSACTIONS
     min_age_secs: float = MIN_AGE_SECS
+    files_max: int = FILES_MAX
+    versions_kept: int = VERSIONS_KEPT
     pauses: int = 50

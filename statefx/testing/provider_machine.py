@@ -40,6 +40,7 @@ class _ProviderMachine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="statefx-machine-"))
         self.site = Site(self.factory(), self.root)
+        self.site.files_max = 1
         self.generation = 1
         self.site.start(1)
         self.versions: list[tuple[Version, dict[bytes, bytes]]] = [(EMPTY, {})]
@@ -47,6 +48,7 @@ class _ProviderMachine(RuleBasedStateMachine):
         self.pending: dict[bytes, bytes | None] = {}
         self.prepared: tuple[Version, dict[bytes, bytes]] | None = None
         self.decided = False
+        self.since = 0
         self._reopen()
 
     @property
@@ -62,7 +64,7 @@ class _ProviderMachine(RuleBasedStateMachine):
     @property
     def oldest(self) -> int:
         """The oldest transaction whose version a provider that keeps versions still has."""
-        return self.snapshot.version.txid if self.snapshot is not None else 0
+        return max(self.since, self.snapshot.version.txid if self.snapshot is not None else 0)
 
     def _reopen(self) -> None:
         self.store = self.site.open(self.head, generation=self.generation, snapshot=self.snapshot)
@@ -204,10 +206,12 @@ class _ProviderMachine(RuleBasedStateMachine):
         self.snapshot = store.snapshot() or self.snapshot
         store.close()
 
-    @rule()
-    def sweep(self) -> None:
+    @rule(kept=st.integers(0, 5))
+    def sweep(self, kept: int) -> None:
+        """What serves only versions that are further back may go."""
         snapshots = () if self.snapshot is None else (self.snapshot,)
-        self.site.sweep(Retention(self.generation, self.head, snapshots, 0))
+        self.since = max(self.since, self.head.txid - kept)
+        self.site.sweep(Retention(self.generation, self.head, snapshots, 0, self.since))
 
     @invariant()
     def the_committed_image_is_what_is_read(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from statefx.state.keyvalue import KeyValueState
 from statefx.state.store import (
     EMPTY,
+    FILES_MAX,
     Namespace,
     Retention,
     Snapshot,
@@ -45,6 +46,11 @@ class Site:
         An empty folder of this machine.
     lineage : str, optional
         Default: a new one.
+
+    Attributes
+    ----------
+    files_max : int
+        As of `StateContext`; a test may want fewer.
     """
 
     def __init__(self, provider: StateProvider, root: Path, lineage: str | None = None) -> None:
@@ -53,6 +59,7 @@ class Site:
         self.lineage = lineage or uuid.uuid4().hex
         self.checkpoint = root / "checkpoint"
         self.cache = root / "cache"
+        self.files_max = FILES_MAX
         self._opened: list[StateStore | Site] = []
 
     @property
@@ -91,6 +98,7 @@ class Site:
             cache=str(self.cache),
             snapshot=snapshot,
             read_only=read_only,
+            files_max=self.files_max,
         )
         store = self.provider.newState(namespace, context)
         self._opened.append(store)
@@ -107,12 +115,13 @@ class Site:
         *,
         component: str = "count",
         generation: int = 1,
+        snapshot: Snapshot | None = None,
     ) -> Version:
         """Commit `changes` as the transaction after `version`, each phase in a store of its own."""
-        store = self.open(version, component=component, generation=generation)
+        store = self.open(version, component=component, generation=generation, snapshot=snapshot)
         after = Version(version.txid + 1, prepare(store, version.txid + 1, writes(changes)))
         store.close()
-        store = self.open(version, component=component, generation=generation)
+        store = self.open(version, component=component, generation=generation, snapshot=snapshot)
         store.commit(*after_parts(after))
         store.close()
         return after
@@ -121,6 +130,7 @@ class Site:
         """Return the same checkpoint as a machine sees it that has no caches of it; it is closed with this one."""
         other = Site(self.provider, self.root / f"machine-{uuid.uuid4().hex}", self.lineage)
         self._opened.append(other)
+        other.files_max = self.files_max
         other.root.mkdir()
         if self.checkpoint.exists():
             shutil.copytree(self.checkpoint, other.checkpoint)

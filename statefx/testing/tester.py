@@ -149,6 +149,7 @@ class TopologyTester:
             location=location,
             cache=self._cache,
             encodings=encodings,
+            files_max=limits.files_max,
         )
         self._engine = LocalEngine(deployment, steps, self._cache, self._processes, self._seed, fresh=self._fresh)
         cast = cast_of(plan, lazy_commit=provider.capabilities.lazy_commit)
@@ -160,6 +161,7 @@ class TopologyTester:
             log.state.generation,
             min_age_secs=limits.min_age_secs,
             every=limits.sweep_every,
+            versions_kept=limits.versions_kept,
             run=_in_line,
         )
         self._coordinator = Coordinator(

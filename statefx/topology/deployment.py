@@ -13,7 +13,7 @@ from statefx.protocol.order import Order, task_key
 from statefx.state.codec import Codec
 from statefx.state.encodings import Encoding
 from statefx.state.registry import load_provider
-from statefx.state.store import Namespace, Snapshot, StateContext, StateProvider, Version
+from statefx.state.store import FILES_MAX, Namespace, Snapshot, StateContext, StateProvider, Version
 from statefx.topology.plan import Plan
 
 _STANDARD = Encoding()
@@ -41,6 +41,8 @@ class Deployment:
         Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
     encodings : Mapping[str, Encoding]
         Of the keys and values of each stateful component; those it has none for have the standard one.
+    files_max : int
+        As of `StateContext`.
     run : str
         Random, of this start. A worker keeps things by it, and not by lineage and generation: these come again when a
         checkpoint is replaced by a backup, or copied.
@@ -56,6 +58,7 @@ class Deployment:
     location: str
     cache: str = ""
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
+    files_max: int = FILES_MAX
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def build_provider(self) -> StateProvider:
@@ -83,6 +86,7 @@ class Deployment:
             folder=self.folder(component, task),
             cache=self.cache or cache_folder(),
             snapshot=None if named is None else Snapshot(named.version, named.checksum, named.size_bytes),
+            files_max=self.files_max,
         )
 
 

@@ -69,7 +69,7 @@ class Case:
     @property
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
-        return self.script not in ("statefx_growth.py", "provider_store.py", "redis_pipelined.py")
+        return self.script not in ("statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py")
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
@@ -111,6 +111,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
                      args.warmup, args.batches, ("--provider", provider), reference=existing == few)
             )  # fmt: skip
     found += provider_cases(args)
+    found += file_cases(args)
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
 
 
@@ -138,6 +139,27 @@ def provider_cases(args: argparse.Namespace) -> list[Case]:
                      args.warmup, args.batches, options, reference=existing == 10 * few)
                 for existing in (10 * few, 1000 * few)
             ]  # fmt: skip
+    return found
+
+
+def file_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of many state files, without Spark."""
+    found: list[Case] = []
+    few = inputs.Shape(20, 20)
+    for provider in ("memory", "rocksdb"):
+        group = f"Opening state in a warm worker, {provider}"
+        found += [
+            Case(group, f"{there:,} files", "state_files.py", few, args.warmup, args.batches,
+                 ("--provider", provider, "--part", "open", "--there", str(there)), reference=there == 50)
+            for there in (50, 1000)
+        ]  # fmt: skip
+    for tasks, there in ((1, 125), (1, 500), (1, 2000), (64, 31)):
+        name = f"{tasks} task{'s' * (tasks > 1)}, {there:,} files each"
+        found.append(
+            Case("A sweep with nothing to delete", name, "state_files.py", few, min(args.warmup, 2),
+                 min(args.batches, 10), ("--part", "sweep", "--there", str(there), "--tasks", str(tasks)),
+                 reference=there == 125)
+        )  # fmt: skip
     return found
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from statefx.coordinator.entries import as_read
-from statefx.coordinator.fold import Growth, LogState, fold
+from statefx.coordinator.fold import LogState, fold
 from statefx.coordinator.records import (
     BatchInput,
     Checkpoint,
@@ -57,7 +57,7 @@ def test_what_a_migration_changes_and_what_it_leaves():
         {"count": {"parallelism": 2, "provider": "new:New", "options": {"size": 1}}},
     )
     assert state.heads == {"count/0": Version(2, "a"), "count/1": Version(2, "b")}
-    assert state.growth == {"count/0": Growth(1, 7), "count/1": Growth(1, 8)}
+    assert state.growth == {"count/0": 7, "count/1": 8}
     assert state.snapshots == {}
     kept = {name: getattr(before, name) for name in ("generation", "location", "committed", "last_input", "attempts")}
     assert {name: getattr(state, name) for name in kept} == kept
@@ -72,7 +72,7 @@ def test_what_an_eventful_life_amounts_to():
     assert (state.last_input, state.previous_input) == (BatchInput(7), offsets(2))
     assert state.heads == {"count/0": Version(3, "c"), "count/1": Version(2, "token-2-1-1")}
     assert state.snapshots == {"count/0": (snapshot(1),)}
-    assert state.growth == {"count/0": Growth(2, 27), "count/1": Growth(2, 30)}
+    assert state.growth == {"count/0": 27, "count/1": 30}
     assert state.batch_id == 7
     assert state.next_attempt(4) == 1
 
@@ -99,8 +99,8 @@ def test_snapshots_count_as_soon_as_committing_names_them_and_two_are_kept():
         assert state.snapshots.get("count/0", ())[-1:] == tuple(named.values())
         state = state.apply(Committed(txid))
     assert state.snapshots["count/0"] == (snapshot(3), snapshot(4))
-    assert state.growth["count/0"] == Growth(1, 50)
-    assert state.growth["count/1"] == Growth(5, 150)
+    assert state.growth["count/0"] == 50
+    assert state.growth["count/1"] == 150
 
 
 def test_a_batch_id_counts_as_applied_once_it_is_committed_and_all_lower_ones_with_it():

@@ -20,10 +20,10 @@ import pytest
 from statefx import migrate, openState
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.contents import Entries, sum_of
-from statefx.coordinator.coordinator import SnapshotPolicy
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.migration import Migration
 from statefx.coordinator.records import Generation
+from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -53,7 +53,7 @@ from tests.testing.topologies import words
 __all__ = ["place"]
 
 ODD = "tests.coordinator.migrating"
-SMALL = Limits(SnapshotPolicy(files=1, min_bytes=0), fold_after=6, sweep_every=1, min_age_secs=0.0)
+SMALL = Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), fold_after=6, sweep_every=1, min_age_secs=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,13 @@ import statefx
 import statefx.errors
 from statefx.config import SETTINGS
 from statefx.coordinator import checkpoint, janitor, log, records
-from statefx.coordinator.coordinator import SnapshotPolicy
 from statefx.coordinator.fold import SNAPSHOTS_KEPT
+from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.operators.hooks import CALLED, STORM
 from statefx.protocol.transaction import mermaid
 from statefx.spark.session import RECOMMENDED
 from statefx.state import materialisation
+from statefx.state.store import FILES_MAX
 from statefx.topology import BoltDeclarer
 from tests.docs.tables import DOCS, TABLES, shown
 
@@ -102,7 +103,9 @@ def test_the_recommended_session_is_what_submit_hints_at():
     [
         f'{{"format": {checkpoint.FORMAT}}}',
         f"After {log.RECORDS_BEFORE_CHECKPOINT} records",
-        f"when it has {SnapshotPolicy().files} files since",
+        f"more than {FILES_MAX} to {2 * FILES_MAX - 1} files",
+        {0.125: "an eighth of all tasks"}[SnapshotPolicy().share],
+        f"the last {janitor.VERSIONS_KEPT} transactions",
         f"more than {SnapshotPolicy().min_bytes >> 20} MiB",
         f"newest {['no', 'one', 'two', 'three'][SNAPSHOTS_KEPT]} snapshots",
         f"Every {janitor.EVERY_TRANSACTIONS} transactions",

@@ -26,8 +26,9 @@ def identity(kind: str = CHANGELOG) -> Identity:
 def chain(changelog: Changelog, length: int, value: bytes = b"v") -> list[Version]:
     versions = [EMPTY]
     for txid in range(1, length + 1):
-        artefact = changelog.prepare(Version(txid, uuid.uuid4().hex), 1, versions[-1], [(b"%d" % txid, value)])
-        versions.append(artefact.identity.version)
+        version = Version(txid, uuid.uuid4().hex)
+        changelog.prepare(version, 1, versions[-1], [(b"%d" % txid, value)])
+        versions.append(version)
     return versions
 
 
@@ -154,7 +155,7 @@ class TestRoute:
         snapshot = changelog.snapshot(versions[3], 1, [(b"%05d" % number, b"v" * 100) for number in range(100)])
         [path] = Path(changelog.folder).glob(f"*{versions[2].token}*")
         path.unlink()
-        route = changelog.route(versions[4], snapshot, versions[1])
+        route = Changelog(NAMESPACE, changelog.folder).route(versions[4], snapshot, versions[1])
         assert (route.start, route.cached) == (versions[3], False)
 
     def test_without_the_snapshot_named_there_is_no_way(self, changelog: Changelog) -> None:

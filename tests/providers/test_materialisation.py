@@ -23,10 +23,9 @@ def changelog(tmp_path: Path) -> Changelog:
 def versions(changelog: Changelog) -> list[Version]:
     versions = [EMPTY]
     for txid in range(1, 4):
-        artefact = changelog.prepare(
-            Version(txid, uuid.uuid4().hex), 1, versions[-1], [(b"a", b"%d" % txid), (b"k%d" % txid, b"")]
-        )
-        versions.append(artefact.identity.version)
+        version = Version(txid, uuid.uuid4().hex)
+        changelog.prepare(version, 1, versions[-1], [(b"a", b"%d" % txid), (b"k%d" % txid, b"")])
+        versions.append(version)
     return versions
 
 
@@ -130,11 +129,10 @@ def test_partial_ones_of_all_folders_together_are_bounded(tmp_path: Path) -> Non
     cache = MaterialisationCache(300_000)
     for task in range(5):
         changelog = Changelog(Namespace("lineage", "count", task), str(tmp_path / "state" / "count" / str(task)))
-        artefact = changelog.prepare(
-            Version(1, uuid.uuid4().hex), 1, EMPTY, [(b"%06d" % number, b"v" * 100) for number in range(500)]
-        )
+        version = Version(1, uuid.uuid4().hex)
+        changelog.prepare(version, 1, EMPTY, [(b"%06d" % number, b"v" * 100) for number in range(500)])
         cache.release(cache.lease(changelog, context(changelog, EMPTY)))
-        cache.release(cache.lease(changelog, context(changelog, artefact.identity.version)))
+        cache.release(cache.lease(changelog, context(changelog, version)))
     kept = list(cache._newest.values())
     assert kept[-1].namespace.task == 4
     assert sum(each.size_bytes for each in kept) <= 300_000
@@ -150,7 +148,8 @@ class TestForgetting:
     def checkpoint(self, tmp_path: Path, name: str, entries: int = 500) -> tuple[Changelog, Version]:
         changelog = Changelog(Namespace(name, "count", 0), str(tmp_path / name / "state" / "count" / "0"))
         writes = [(b"%06d" % number, b"v" * 100) for number in range(entries)]
-        return changelog, changelog.prepare(Version(1, name), 1, EMPTY, writes).identity.version
+        changelog.prepare(Version(1, name), 1, EMPTY, writes)
+        return changelog, Version(1, name)
 
     def test_what_nobody_has_used_for_a_minute_is_forgotten_but_for_a_little(self, tmp_path: Path) -> None:
         now = 0.0

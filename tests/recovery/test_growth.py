@@ -1,18 +1,28 @@
 """Snapshots, folds and sweeps: what is kept, and what a restart has to read, stay bounded."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from statefx import openState
-from statefx.coordinator.coordinator import SnapshotPolicy
+from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.state import artefacts
 from statefx.testing import Limits
 from statefx.testing.faults import JobFails, Zombie
-from tests.testing.topologies import Driver, lines, totals, words
+from tests.testing.topologies import Driver, lines, totals, word_count, words
 
-LIMITS = Limits(SnapshotPolicy(files=10, min_bytes=1 << 30), fold_after=20, sweep_every=5, min_age_secs=0.0)
+LIMITS = Limits(
+    SnapshotPolicy(min_bytes=1500, ratio=0),
+    fold_after=20,
+    sweep_every=5,
+    min_age_secs=0.0,
+    files_max=2,
+    versions_kept=10,
+)
 TRANSACTIONS = 200
+NEVER = replace(LIMITS, snapshots=SnapshotPolicy())
+"""What the transactions of these tests change is little: no snapshot is due because of it, however many there are."""
 
 
 @pytest.fixture
@@ -29,12 +39,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("limits", [LIMITS, NEVER], ids=["snapshots", "merges"])
 def test_over_hundreds_of_transactions_files_and_replay_stay_bounded(
-    place: Path, provider: str, read: list[str]
+    place: Path, provider: str, limits: Limits, read: list[str]
 ) -> None:
     work = [lines(f"word-{n % 10} all") for n in range(TRANSACTIONS)]
     with Driver(place, provider) as driver:
-        tester = driver.start(totals(), limits=LIMITS)
+        tester = driver.start(totals(), limits=limits)
         most = {"state": 0, "transactions": 0}
         for n, each in enumerate(work):
             faults = [JobFails()] if n % 20 == 3 else [Zombie("count", 1)] if n % 20 == 13 else []
@@ -45,12 +56,14 @@ def test_over_hundreds_of_transactions_files_and_replay_stay_bounded(
                 files = sum(1 for path in (driver.folder / folder).rglob("*") if path.is_file())
                 most[folder] = max(before, files)
         assert most["transactions"] <= 20 + 2
-        assert most["state"] <= 3 * (2 * 12 + 5 + 5), "two snapshots' worth, what no sweep has seen, what failed"
+        assert most["state"] <= 3 * (2 * 12 + 10 + 5 + 5), (
+            "two snapshots, what is kept, what no sweep has seen, what failed"
+        )
         read.clear()
-        fresh = driver.start(totals(), cache=place / "fresh", limits=LIMITS)
+        fresh = driver.start(totals(), cache=place / "fresh", limits=limits)
         fresh.send(lines())
         assert len(read) <= 3 * (1 + 11), "one snapshot and what came after it, for each of three tasks"
-        assert any(path.endswith(".snapshot") for path in read)
+        assert any(path.endswith(".snapshot") for path in read) == (limits is LIMITS)
         assert fresh.state("count") == words(work)
         assert fresh.txid == TRANSACTIONS + 1
         bytes_kept = sum(path.stat().st_size for path in driver.folder.rglob("*") if path.is_file())
@@ -115,7 +128,9 @@ def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
     from statefx.coordinator import reading
 
     with Driver(place) as driver:
-        tester = driver.start(limits=Limits(SnapshotPolicy(files=1, min_bytes=0), min_age_secs=0.0, sweep_every=1000))
+        tester = driver.start(
+            limits=Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), min_age_secs=0.0, sweep_every=1000)
+        )
         for _ in range(3):
             tester.send(lines("a"))
         original, late = reading.look, [True]
@@ -132,3 +147,17 @@ def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
         monkeypatch.setattr(reading, "look", look)
         with openState(driver.folder, "count") as view:
             assert (view.txid, dict(view.items())) == (9, {"a": 9})
+
+
+def test_snapshots_that_are_due_are_spread_over_transactions(place: Path) -> None:
+    limits = Limits(SnapshotPolicy(min_bytes=1, ratio=0), min_age_secs=0.0)
+    with Driver(place) as driver:
+        tester = driver.start(word_count(16), limits=limits)
+        made, passed = [], 0
+        for number in range(12):
+            tester.send(lines(" ".join(f"word-{n}-{number}" for n in range(64))))
+            made.append({step for step in tester.steps[passed:] if step.startswith("after snapshot")})
+            passed = len(tester.steps)
+        assert made[0] == set()
+        assert [len(each) for each in made[1:]] == [2] * 11
+        assert len(set().union(*made)) == 16, "each has its turn"

@@ -2,18 +2,22 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from statefx.coordinator.coordinator import SnapshotPolicy
+from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.testing import Crash, Limits, TopologyTester
 from statefx.testing.faults import Fault, HooksFail, JobFails, Zombie
 from tests.testing.topologies import Driver, lines, totals, words
 
 TRANSACTIONS = [lines("to be or not to be", "that is"), lines(), lines("the question", "to be")]
-LIMITS = Limits(SnapshotPolicy(files=1, min_bytes=0), fold_after=6, sweep_every=1, min_age_secs=0.0)
+LIMITS = Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), fold_after=6, sweep_every=1, min_age_secs=0.0)
+MERGING = Limits(files_max=1, fold_after=6, sweep_every=1, min_age_secs=0.0, versions_kept=0)
+"""Every other transaction takes the file before it in, and the sweep after it deletes that one."""
+
 STEPS_MAX = 400
 TOTALS = totals()
 
@@ -105,15 +109,22 @@ def test_a_crash_at_any_step_with_snapshots_folds_and_sweeps(place: Path) -> Non
     assert {"before snapshot count/0", "after CHECKPOINT", "after delete count/1"} <= set(moments)
 
 
+def test_a_crash_at_any_step_with_merges_and_sweeps(place: Path, provider: str) -> None:
+    moments = all_crashes(Runs(place, provider, MERGING).run)
+    assert {"after delete count/0", "after delete total/0"} <= set(moments)
+    assert "before snapshot count/0" not in moments
+
+
+@pytest.mark.parametrize("limits", [LIMITS, MERGING], ids=["snapshots", "merges"])
 @pytest.mark.parametrize("fault", [JobFails(), Zombie("total"), HooksFail(done=1)])
-def test_a_crash_at_any_step_of_a_run_with_a_failure(place: Path, fault: Fault) -> None:
-    moments = all_crashes(Runs(place, "memory", None, (fault,)).run)
+def test_a_crash_at_any_step_of_a_run_with_a_failure(place: Path, fault: Fault, limits: Limits) -> None:
+    moments = all_crashes(Runs(place, "memory", limits, (fault,)).run)
     rolled_back = not isinstance(fault, HooksFail)
     assert ("before ROLLED_BACK(1, 0)" in moments) == rolled_back
 
 
 def test_a_crash_during_the_recovery_from_a_crash(place: Path, provider: str) -> None:
-    runs = Runs(place, provider, LIMITS)
+    runs = Runs(place, provider, replace(LIMITS, files_max=1, versions_kept=0))
     every = {"memory": 13, "rocksdb": 23}[provider]
     for first in range(7, STEPS_MAX, every):
         if runs.run(first) is None:

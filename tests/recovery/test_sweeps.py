@@ -2,28 +2,38 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from statefx.coordinator import janitor as janitor_module
-from statefx.coordinator.coordinator import SnapshotPolicy
 from statefx.coordinator.janitor import Aside
+from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.faults import JobFails, Zombie
 from tests.testing.topologies import Driver, lines, totals, words
 
-EAGER = Limits(SnapshotPolicy(files=1, min_bytes=0), fold_after=6, sweep_every=10_000, min_age_secs=0.0)
-"""Snapshots in every transaction, no sweep but those of the test, nothing too young for it."""
+EAGER = Limits(
+    SnapshotPolicy(min_bytes=1, ratio=0, share=1),
+    fold_after=6,
+    sweep_every=10_000,
+    min_age_secs=0.0,
+    files_max=1,
+    versions_kept=0,
+)
+"""Snapshots in every transaction, merges too, no sweep but those of the test, nothing too young for it."""
+
+MERGING = replace(EAGER, snapshots=SnapshotPolicy())
 
 BEFORE = [lines("a b"), lines("b c"), lines("c d a")]
 DURING = lines("to be or not")
 
 
-def moments(place: Path) -> list[str]:
+def moments(place: Path, limits: Limits) -> list[str]:
     """Return the moments of one transaction that rolls an attempt back, and makes snapshots in both."""
     with Driver(place, name="rehearsal") as driver:
-        tester = driver.start(totals(), limits=EAGER)
+        tester = driver.start(totals(), limits=limits)
         for work in BEFORE:
             tester.send(work)
         passed = len(tester.steps)
@@ -52,14 +62,15 @@ def sweep_between(tester: TopologyTester, first: str, second: str, gone: list[in
     tester.when(first, look)
 
 
-def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(place: Path) -> None:
+@pytest.mark.parametrize("limits", [EAGER, MERGING], ids=["snapshots", "merges"])
+def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(place: Path, limits: Limits) -> None:
     """It lists at one moment, and reads the log and deletes at a later one, as a thread of its own may."""
-    found = moments(place)
-    assert any("snapshot" in moment for moment in found)
+    found = moments(place, limits)
+    assert any("snapshot" in moment for moment in found) == (limits is EAGER)
     swept = 0
     for number, (listed, deleted) in enumerate(pairs(len(found))):
         with Driver(place, name=f"run-{number}") as driver:
-            tester = driver.start(totals(), limits=EAGER)
+            tester = driver.start(totals(), limits=limits)
             for work in BEFORE:
                 tester.send(work)
             gone: list[int] = []
@@ -67,7 +78,7 @@ def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(p
             tester.send(DURING, JobFails())
             assert len(gone) == 1, (found[listed], found[deleted])
             swept += gone[0]
-            after = driver.start(totals(), cache=place / f"fresh-{number}", limits=EAGER)
+            after = driver.start(totals(), cache=place / f"fresh-{number}", limits=limits)
             after.send(lines("x"))
             assert after.state("count") == words([*BEFORE, DURING, lines("x")]), (found[listed], found[deleted])
     assert swept > 100, "the sweeps had something to do"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, Topology, TopologyBuilder
-from statefx.coordinator.coordinator import SnapshotPolicy
+from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester, rows
 
 Lines = Mapping[str, Sequence[tuple[str]]]
@@ -69,8 +69,8 @@ class Total(Stateful, BatchBolt):
         journal.append((what, txid, self.context.attempt, self.state.get("txid", 0)))
 
 
-SMALL = Limits(SnapshotPolicy(files=2, min_bytes=0), fold_after=10, sweep_every=1, min_age_secs=0.0)
-"""A snapshot every other transaction, a sweep in each."""
+SMALL = Limits(SnapshotPolicy(min_bytes=1, ratio=0), fold_after=10, sweep_every=1, min_age_secs=0.0)
+"""A snapshot of one task in each transaction, and a sweep."""
 
 
 def word_count(parallelism: int = 2, name: str = "word-count") -> Topology:

@@ -1,0 +1,181 @@
+"""Which of the newest changelogs the next one takes in: their number stays small, at the cost of what they changed.
+
+A changelog follows the version before it, or an older one. Then it holds the newest value of every key that was changed
+since that one, and *covers* the versions between: it can be applied to any of them, because what it sets again is set
+to what it has to be in the end. So a cache at a covered version is caught up with it, and the files that it took in
+serve older versions only.
+
+Files are told apart by size, in tiers. When the newest ones of a tier and of those below it are many, the next one
+takes them in. So an entry is written again at most once for each tier, and few files of each are left. Those above the
+last tier are left alone: merging them would make a transaction wait, and there are never many, since a snapshot is due
+when they outgrow the last one.
+
+It takes no name, no record and no job of its own. The file of an attempt is written whole and counts when a COMMITTING
+record names its token, like any other; attempts of one transaction, and those of a task thought dead, each write
+their own and leave what they took in alone. (Tried on paper: files of a kind of their own, beside the changelogs and
+named in COMMITTING. Every order then carries the names of all files of all tasks.)
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from xxhash import xxh3_64_digest
+
+from statefx.protocol.identity import EMPTY, Namespace, Version
+from statefx.state import artefacts
+from statefx.state.artefacts import Artefact
+from statefx.state.store import Write
+
+TIERS_BYTES = (16 << 10, 128 << 10, 1 << 20, 4 << 20)
+"""Where each tier ends. Eight files of one come to about one of the next; at the most eight times 4 MiB are merged in
+one transaction, or twice that (see `files_of`)."""
+
+TIERS = len(TIERS_BYTES)
+COVERED_MAX = 4096
+"""Versions that a file names as covered, the newest; a cache that is further behind is built again. 8 bytes each."""
+
+_MARK_BYTES = 8
+_FILES_MAX = 1024
+
+Head = Callable[[Version], Artefact]
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What the next changelog takes in.
+
+    Attributes
+    ----------
+    predecessor : Version
+        What its entries are applied to.
+    files : tuple of Artefact
+        Newest first.
+    beneath : tuple of int
+        For each tier, how many files of it and of lower ones come next, without a larger one between.
+    """
+
+    predecessor: Version
+    files: tuple[Artefact, ...]
+    beneath: tuple[int, ...]
+
+    @property
+    def covers(self) -> bytes:
+        """Marks of the versions between, oldest first."""
+        marks = [part for file in reversed(self.files) for part in (file.identity.covers, mark(file.identity.version))]
+        return b"".join(marks)[-COVERED_MAX * _MARK_BYTES :]
+
+
+def files_of(namespace: Namespace, files: int) -> int:
+    """Return how many files of a tier a task leaves: `files` to twice as many, so that not all merge at once."""
+    return files + crc32(f"{namespace.component}/{namespace.task}".encode()) % files
+
+
+def mark(version: Version) -> bytes:
+    """Return what stands for a version among those that a file covers."""
+    return xxh3_64_digest(f"{version.txid}-{version.token}".encode())
+
+
+def covers(file: Artefact, version: Version) -> bool:
+    """Say whether `file` can be applied to `version`, which is newer than its predecessor."""
+    identity = file.identity
+    if not identity.predecessor.txid < version.txid < identity.version.txid:
+        return False
+    wanted = mark(version)
+    at = identity.covers.find(wanted)
+    while at % _MARK_BYTES and at >= 0:
+        at = identity.covers.find(wanted, at + 1)
+    return at >= 0
+
+
+def forgets(file: Artefact, version: Version) -> bool:
+    """Say whether `file` covers so many versions that it may cover this one and not name it any more."""
+    return file.identity.predecessor.txid < version.txid and len(file.identity.covers) >= COVERED_MAX * _MARK_BYTES
+
+
+def start_of(file: Artefact, wanted: Iterable[Version | None]) -> Version:
+    """Return where to come from with `file`: the first of the versions `wanted` that it covers, or its predecessor."""
+    for version in wanted:
+        if version is not None and covers(file, version):
+            return version
+    return file.identity.predecessor
+
+
+def intake(head: Head, previous: Version, oldest: int, files_max: int, size: Callable[[], int]) -> Intake:
+    """Say what a changelog on top of `previous` takes in.
+
+    Parameters
+    ----------
+    head : callable
+        Reads the head of a version's file; most often only that of `previous`.
+    previous : Version
+    oldest : int
+        The txid of the newest snapshot: what is not newer than that is not looked at, and may be gone.
+    files_max : int
+        How many files of a tier are left.
+    size : callable
+        Bytes of what the changelog itself has to hold; called if it may take something in.
+    """
+    at, taken, beneath = previous, [], _beneath(head, previous, oldest)
+    if beneath[-1] < files_max:
+        return Intake(at, (), beneath)
+    total = size()
+    while (tier := _tier(total)) < TIERS and beneath[tier] >= files_max:
+        found = _newest(head, at, oldest, tier)
+        if len(found) < files_max:  # the count goes on below a snapshot that was not there when it began
+            beneath = tuple(min(count, len(found)) for count in beneath)
+            break
+        taken += found
+        total += sum(file.body_bytes for file in found)
+        at = found[-1].identity.predecessor
+        beneath = _beneath(head, at, oldest)
+    return Intake(at, tuple(taken), beneath)
+
+
+def merged(writes: Iterable[Write], files: Sequence[Artefact]) -> Iterator[Write]:
+    """Yield the newest value of every key, in key order; `files` are newest first, `writes` newer still.
+
+    Deletes stay: they have to reach caches at the versions that are covered.
+    """
+    last: bytes | None = None
+    sources: list[Iterator[tuple[bytes, int, bytes | None]]] = [((key, 0, value) for key, value in writes)]
+    sources += [_ranked(rank, file) for rank, file in enumerate(files, 1)]
+    for key, _, value in heapq.merge(*sources):
+        if key != last:
+            yield key, value
+            last = key
+
+
+def _ranked(rank: int, file: Artefact) -> Iterator[tuple[bytes, int, bytes | None]]:
+    for keys, values in artefacts.read(file):
+        for key, value in zip(keys, values, strict=True):
+            yield key, rank, value
+
+
+def _tier(size_bytes: int) -> int:
+    return bisect_right(TIERS_BYTES, size_bytes)
+
+
+def _beneath(head: Head, at: Version, oldest: int) -> tuple[int, ...]:
+    """Count the files of each tier from `at` on: by the head of its file, which knows of those before it."""
+    if at == EMPTY or at.txid <= oldest:
+        return (0,) * TIERS
+    file = head(at)
+    tier = _tier(file.body_bytes)
+    return tuple(count + 1 if tier <= each else 0 for each, count in enumerate(file.identity.beneath))
+
+
+def _newest(head: Head, at: Version, oldest: int, tier: int) -> list[Artefact]:
+    """Return the newest files from `at` on, as long as they are of the tier or a lower one."""
+    found: list[Artefact] = []
+    while at != EMPTY and at.txid > oldest and len(found) < _FILES_MAX:
+        file = head(at)
+        if _tier(file.body_bytes) > tier:
+            break
+        found.append(file)
+        at = file.identity.predecessor
+    return found
