@@ -53,7 +53,7 @@ class Scene:
         provider, namespace = self.site.provider, self.site.namespace()
         retention = Retention(1, self.first, (), 0)
         yield "fence", lambda: provider.fence(self.site.lineage, 1, "")
-        yield "sweep", lambda: provider.sweep(namespace, "", lambda: retention)
+        yield "sweep", lambda: provider.sweep(namespace, "", provider.artefacts(namespace, ""), retention)
         yield "rollback", lambda: self.site.open(self.first).rollback(2, "0" * 32)
         yield "prepare", lambda: prepare(self.site.open(self.first), 2, writes(CHANGES))
         yield "commit", lambda: self.site.open(self.first).commit(2, self.second.token)
