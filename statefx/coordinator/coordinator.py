@@ -66,6 +66,8 @@ class Coordinator:
 
     Parameters
     ----------
+    name : str
+        The topology's.
     log : TransactionLog
         Open, with this driver's GENERATION record as the newest of its kind.
     engine : Engine
@@ -75,16 +77,17 @@ class Coordinator:
     pause : callable
         Waits the given seconds between tries; returns False if the query is being stopped.
     committed : callable
-        Called after each COMMITTED record with the txid.
+        Called after each COMMITTED record with what the transaction came to.
     policy : SnapshotPolicy
     """
 
+    name: str
     log: TransactionLog
     engine: Engine
     players: Cast
     attempts_max: int
     pause: Callable[[float], bool]
-    committed: Callable[[int], None] = lambda txid: None
+    committed: Callable[[TransactionProgress], None] = lambda done: None
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     progress: Progress = field(default_factory=Progress)
     _tries: int = field(default=0, init=False)
@@ -124,8 +127,9 @@ class Coordinator:
         tries, self._tries = self._tries, 0
         while True:
             attempt = TransactionAttempt(txid, self.log.state.next_attempt(txid))
-            self.log.append(Preparing(txid, attempt.attempt, self.log.state.generation, source))
             self.progress.begin(attempt)
+            self.log.append(Preparing(txid, attempt.attempt, self.log.state.generation, source))
+            self.progress.running()
             result = self._attempt(attempt, work)
             if isinstance(result, Complete):
                 break
@@ -223,9 +227,11 @@ class Coordinator:
             {name: kept[-1] for name, kept in state.snapshots.items()},
         )
         self._hooks(HookOrder("commit", order, tuple(_task(name) for name in record.hooks), state.heads))
+        self.progress.ending()
         self.log.append(Committed(record.txid, self.progress.rows()))
         done = self.progress.end(record.txid)
-        self.committed(record.txid)
+        logger.info("%s: %s", self.name, done)
+        self.committed(done)
         return done
 
     def _roll_back(self, attempt: TransactionAttempt, reason: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
 from statefx.topology.plan import INGEST
@@ -28,10 +29,14 @@ class TransactionProgress:
         Rows of all raw DataFrames.
     rows : Mapping[str, int]
         Rows that each bolt received.
-    keys : Mapping[str, int]
-        State keys that each stateful bolt changed.
-    prepare_ms, commit_ms : float
-        From PREPARING to COMMITTING durable, and from there to COMMITTED.
+    keys, state_bytes : Mapping[str, int]
+        State keys that each stateful bolt changed, and the size of what it prepared.
+    bolt_ms : Mapping[str, Mapping[str, float]]
+        What the tasks of each bolt did, all of them added up, by the names of `Ack.metrics`; and ``slowest``, all that
+        the slowest task did.
+    duration_ms : Mapping[str, float]
+        Time of the driver by phase: ``run`` (the attempt, until its acks are judged), ``hooks`` (what the commit has to
+        run), ``log`` (the records). They don't overlap; attempts that were rolled back are not in it.
     committed_at : float
         When COMMITTED was durable, in seconds since the epoch.
     """
@@ -41,9 +46,24 @@ class TransactionProgress:
     input_rows: int
     rows: Mapping[str, int]
     keys: Mapping[str, int]
-    prepare_ms: float
-    commit_ms: float
+    state_bytes: Mapping[str, int]
+    bolt_ms: Mapping[str, Mapping[str, float]]
+    duration_ms: Mapping[str, float]
     committed_at: float
+
+    def __str__(self) -> str:
+        """Tell of the transaction in one line."""
+        phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in self.duration_ms.items())
+        return (
+            f"transaction {self.txid}, attempt {self.attempt}: {self.input_rows:,} rows, "
+            f"{sum(self.keys.values()):,} keys, {sum(self.duration_ms.values()):.0f} ms ({phases})"
+        )
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows of the raw DataFrames, by the time that the transaction took."""
+        secs = sum(self.duration_ms.values()) / 1000
+        return self.input_rows / secs if secs > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the progress in the shape of pyspark's ``lastProgress``: plain data."""
@@ -52,9 +72,12 @@ class TransactionProgress:
             "attempt": self.attempt,
             "timestamp": datetime.fromtimestamp(self.committed_at, UTC).isoformat(timespec="milliseconds"),
             "numInputRows": self.input_rows,
+            "processedRowsPerSecond": round(self.rows_per_second, 1),
             "rows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
-            "durationMs": {"prepare": round(self.prepare_ms, 3), "commit": round(self.commit_ms, 3)},
+            "stateBytesChanged": dict(self.state_bytes),
+            "boltMs": {bolt: dict(spent) for bolt, spent in self.bolt_ms.items()},
+            "durationMs": {phase: round(ms, 3) for phase, ms in self.duration_ms.items()},
         }
 
 
@@ -81,56 +104,80 @@ class Progress:
         self._complete: Complete | None = None
         self._input_rows = 0
         self._phase = "idle"
-        self._began = self._decided = 0.0
+        self._secs: dict[str, float] = {}
+        self._doing, self._since = "log", 0.0
         self._stuck: dict[str, Any] | None = None
 
     def begin(self, attempt: TransactionAttempt) -> None:
         """An attempt begins."""
         with self._lock:
             self._attempt, self._phase, self._complete = attempt, "PREPARING", None
-            self._began = self.clock()
+            self._start("log")
+
+    def running(self) -> None:
+        """PREPARING is durable."""
+        with self._lock:
+            self._turn("run")
 
     def acked(self, complete: Complete, input_rows: int) -> None:
         """All tasks have acked; `input_rows` came from the raw DataFrames."""
         with self._lock:
             self._complete, self._input_rows = complete, input_rows
+            self._turn("log")
 
     def committing(self) -> None:
         """The decision is durable."""
         with self._lock:
             self._phase = "COMMITTING"
-            self._decided = self.clock()
+            self._turn("hooks")
+
+    def ending(self) -> None:
+        """All that a commit has to run has been run."""
+        with self._lock:
+            self._turn("log")
 
     def rows(self) -> Mapping[str, int]:
         """Rows received by each bolt in the transaction under way."""
-        rows: dict[str, int] = {}
-        for (component, _), ack in (self._complete.acks if self._complete else {}).items():
-            if not component.startswith(INGEST):
-                rows[component] = rows.get(component, 0) + sum(ack.received.values())
-        return rows
+        return {bolt: sum(sum(ack.received.values()) for ack in acks) for bolt, acks in self._acks().items()}
 
     def end(self, txid: int) -> TransactionProgress:
         """COMMITTED is durable."""
-        rows, keys = self.rows(), dict[str, int]()
-        for (component, _), ack in (self._complete.acks if self._complete else {}).items():
-            if ack.keys:
-                keys[component] = keys.get(component, 0) + ack.keys
+        acks = self._acks()
+        stateful = {bolt: of for bolt, of in acks.items() if any(ack.keys for ack in of)}
         with self._lock:
-            ended = self.clock()
-            attempt = self._attempt.attempt if self._attempt and self._attempt.txid == txid else 0
+            self._turn("log")
             done = TransactionProgress(
-                txid,
-                attempt,
-                self._input_rows if self._complete else 0,
-                rows,
-                keys,
-                (self._decided - self._began) * 1000 if self._complete else 0.0,
-                (ended - self._decided) * 1000 if self._complete else 0.0,
-                self.now(),
+                txid=txid,
+                attempt=self._attempt.attempt if self._attempt and self._attempt.txid == txid else 0,
+                input_rows=self._input_rows if self._complete else 0,
+                rows=self.rows(),
+                keys={bolt: sum(ack.keys for ack in of) for bolt, of in stateful.items()},
+                state_bytes={bolt: sum(ack.prepared_bytes for ack in of) for bolt, of in stateful.items()},
+                bolt_ms={bolt: _spent(of) for bolt, of in acks.items()},
+                duration_ms={phase: secs * 1000 for phase, secs in self._secs.items()},
+                committed_at=self.now(),
             )
             self._recent.append(done)
             self._phase = "idle"
             return done
+
+    def _acks(self) -> dict[str, list[Ack]]:
+        """Return the acks that count in the transaction under way, by the user's bolts."""
+        found: dict[str, list[Ack]] = {}
+        for (component, _), ack in (self._complete.acks if self._complete else {}).items():
+            if not component.startswith(INGEST):
+                found.setdefault(component, []).append(ack)
+        return found
+
+    def _start(self, doing: str) -> None:
+        self._secs = dict.fromkeys(("run", "hooks", "log"), 0.0)
+        self._doing, self._since = doing, self.clock()
+
+    def _turn(self, doing: str) -> None:
+        """Charge the time since the last turn to what was being done, and go on with `doing`."""
+        now = self.clock()
+        self._secs[self._doing] = self._secs.get(self._doing, 0.0) + now - self._since
+        self._doing, self._since = doing, now
 
     def rolling_back(self, attempt: TransactionAttempt) -> None:
         """An attempt is being rolled back."""
@@ -148,6 +195,7 @@ class Progress:
         with self._lock:
             self._attempt, self._complete = attempt, None
             self._phase = "COMMITTING" if direction == "forward" else "ROLLING_BACK"
+            self._start("hooks")
 
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
         """A commit or rollback fails and is tried again; None: it went through."""
@@ -178,3 +226,14 @@ class Progress:
             if self._stuck is not None:
                 status["stuck"] = dict(self._stuck)
             return status
+
+
+def _spent(acks: Iterable[Ack]) -> dict[str, float]:
+    """Add up what the tasks of one bolt say of their time."""
+    found: dict[str, float] = {}
+    slowest = 0.0
+    for ack in acks:
+        slowest = max(slowest, sum(ack.metrics.values()))
+        for name, ms in ack.metrics.items():
+            found[name] = found.get(name, 0.0) + ms
+    return {name: round(ms, 3) for name, ms in (found | {"slowest": slowest}).items()}

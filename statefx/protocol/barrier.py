@@ -114,8 +114,8 @@ class Ack:
         By how much what has to be read has grown, and how many keys the transaction changed.
     snapshot : (txid, token, checksum, size in bytes) or None
         A full image the task has written beside it.
-    metrics : Mapping[str, Any]
-        Numbers and text for the query's progress.
+    metrics : Mapping[str, float]
+        Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     """
 
     attempt: TransactionAttempt
@@ -129,7 +129,7 @@ class Ack:
     prepared_bytes: int = 0
     snapshot: SnapshotTuple | None = None
     keys: int = 0
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def pack(self) -> bytes:
         """Return the ack as bytes that `unpack` reads."""

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,12 @@ STORE = "store"
 EDGE_COLUMN = "__edge"
 """Names the edge of a raw row, where more than one edge leaves the raw DataFrames."""
 
+_TOLD_AS = {"open": "open", "feed": "execute", "go_on": "execute", "flush": "execute", "finish": "finish"}
+"""Steps of a task, and under which name the driver is told how long they took."""
+
+METRICS = ("restore", *dict.fromkeys(_TOLD_AS.values()))
+"""What an ack tells of: milliseconds of each."""
+
 
 @dataclass
 class _Member:
@@ -53,11 +60,16 @@ class _Member:
     last_try: bool = False
     waiting_bytes: int = 0
     failure: Failure | None = None
+    secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TOLD_AS.values(), 0.0))
 
     def attempt(self, step: str, *arguments: object) -> object:
-        """Run one step of the task; what only fails this transaction becomes its failure."""
+        """Run one step of the task; what only fails this transaction becomes its failure.
+
+        The clock is read around whole steps, of which a batch of rows has one or two, never for a tuple.
+        """
         if self.failure is not None:
             return None
+        began = time.perf_counter()
         try:
             return getattr(self.run, step)(*arguments)
         except BoltError as error:
@@ -72,10 +84,18 @@ class _Member:
             self._fail(CORRUPTED, error.message)
         except (StateError, OSError) as error:
             self._fail(STORE, f"{type(error).__name__}: {error}")
+        finally:
+            self.secs[_TOLD_AS[step]] += time.perf_counter() - began
         return None
 
     def _fail(self, kind: str, reason: str, **facts: object) -> None:
         self.failure = Failure(kind, self.component, self.task, reason, facts)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the milliseconds of each kind of step; restoring state stands apart from the rest of opening."""
+        restoring = self.run.restore_secs
+        secs = {**self.secs, "restore": restoring, "open": self.secs["open"] - restoring}
+        return {name: round(secs[name] * 1000, 3) for name in METRICS}
 
 
 class Slot:
@@ -293,6 +313,7 @@ class Slot:
             prepared_bytes=finished.size_bytes,
             snapshot=finished.snapshot,
             keys=finished.keys,
+            metrics=member.metrics(),
         )
         driver = wire.Address(len(self._plan.levels), 0, -1, self._plan.index[member.component], member.task)
         self._outbox.send(driver, wire.ACK, 0, ack.pack())

@@ -6,6 +6,7 @@ import copy
 import inspect
 import logging
 import reprlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -203,6 +204,11 @@ class TaskRun:
     collector : TaskCollector
     outbox : Outbox
         When it presses, the bolt pauses between two tuples.
+
+    Attributes
+    ----------
+    restore_secs : float
+        How long its state took to be there, as last committed.
     """
 
     def __init__(
@@ -228,6 +234,7 @@ class TaskRun:
         self._state: LentState | None = None
         self._classes: dict[int, Any] = {}
         self._tuples: Iterator[Any] = iter(())
+        self.restore_secs = 0.0
 
     def open(self) -> None:
         """Take a bolt and give it its state."""
@@ -238,8 +245,10 @@ class TaskRun:
             name = f"{self.component}-{self.task}-{self._token}"
 
             def opened() -> StateStore:
+                began = time.perf_counter()
                 with restoring.restoring(restoring.folder(self._deployment.location), name):
                     self._store = provider_of(self._deployment).newState(namespace, context)
+                self.restore_secs = time.perf_counter() - began
                 return self._store
 
             self._state = view_of(

@@ -172,12 +172,13 @@ class _Run:
         cast = cast_of(self._plan, lazy_commit=self._provider.capabilities.lazy_commit)
         janitor = Janitor(self.folders, self._provider, sorted(cast.stateful), log.state.lineage, log.state.generation)
         coordinator = Coordinator(
+            name=self._topology.name,
             log=log,
             engine=engine,
             players=cast,
             attempts_max=self._settings.transaction_attempts_max,
             pause=lambda secs: not stopping.wait(secs),
-            committed=janitor.committed,
+            committed=lambda done: janitor.committed(done.txid),
         )
         return coordinator, engine
 

@@ -165,12 +165,13 @@ class TopologyTester:
             run=_in_line,
         )
         self._coordinator = Coordinator(
+            name=deployment.name,
             log=log,
             engine=self._engine,
             players=cast,
             attempts_max=settings.transaction_attempts_max,
             pause=self._pause,
-            committed=self._janitor.committed,
+            committed=lambda done: self._janitor.committed(done.txid),
             policy=limits.snapshots,
             progress=self._progress,
         )

@@ -14,8 +14,13 @@ from statefx.config import SETTINGS
 from statefx.coordinator import checkpoint, janitor, log, records
 from statefx.coordinator.fold import SNAPSHOTS_KEPT
 from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.operators.hooks import CALLED, STORM
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.ledger import Complete
 from statefx.protocol.transaction import mermaid
+from statefx.runtime.slot import METRICS
 from statefx.spark.session import RECOMMENDED
 from statefx.state import materialisation
 from statefx.state.store import FILES_MAX
@@ -76,6 +81,32 @@ def test_every_error_is_in_the_table():
     cells = first_cells(page("recovery"), "## Errors, and what to do")
     named = [name for cell in cells for name in re.findall(r"\w+", cell)]
     assert sorted(named) == sorted(there - {"StatefxError"})
+
+
+def test_every_key_of_last_progress_is_in_the_tables():
+    acks = {("count", 0): Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics=dict.fromkeys(METRICS, 1.0))}
+    progress = Progress()
+    progress.begin(TransactionAttempt(1, 0))
+    progress.acked(Complete({}, acks), 0)
+    told = progress.end(1).as_dict()
+    text = page("observing")
+    cells = [re.findall(r"\w+", cell.replace("`", "")) for cell in first_cells(text, "## `lastProgress`")]
+    assert [key for cell in cells for key in cell] == list(told)
+    assert first_cells(text.partition("Times in `boltMs`")[2], "added up:\n") == list(told["boltMs"]["count"])
+    assert first_cells(text.partition("Times in `durationMs`")[2], "in them:\n") == list(told["durationMs"])
+
+
+def test_every_key_of_status_is_told_of():
+    progress = Progress()
+    progress.begin(TransactionAttempt(1, 0))
+    progress.stuck("commit", 1, "")
+    told = page("observing").partition("## `status`")[2].partition("##")[0]
+    assert all(f"`{key}`" in told for key in [*progress.status(), "isActive", "message"])
+
+
+def test_the_line_of_a_transaction_is_what_is_logged():
+    done = TransactionProgress(7, 0, 12000, {}, {"count": 340}, {}, {}, {"run": 170, "hooks": 0, "log": 12}, 0.0)
+    assert f"word-count: {done}\n" in page("observing")
 
 
 def test_every_kind_of_record_is_in_the_table():

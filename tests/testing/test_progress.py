@@ -1,0 +1,133 @@
+"""What a transaction tells of itself: rows, keys, bytes, and where its time went."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from statefx import Stateful, StatefulBolt, TopologyBuilder
+from statefx.operators import BatchBolt
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TransactionAttempt
+from statefx.testing import TopologyTester, rows
+from statefx.testing.faults import JobFails
+from statefx_memory import MemoryStateProvider
+from tests.testing.topologies import Driver, lines, totals, word_count
+
+STEPS = {"restore": 30, "open": 10, "execute": 40, "finish": 20}
+"""Milliseconds that `Slow` and the store below it spend, at least."""
+
+
+def spend(step):
+    """Keep a processor busy: what takes time must not depend on a clock that others can turn."""
+    end = time.perf_counter() + STEPS[step] / 1000
+    while time.perf_counter() < end:
+        pass
+
+
+class SlowToOpen(MemoryStateProvider):
+    def newState(self, namespace, context):
+        if not context.read_only:
+            spend("restore")
+        return super().newState(namespace, context)
+
+
+class Slow(Stateful, BatchBolt):
+    def open(self, context):
+        spend("open")
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put(tup.value, "x" * 100)
+        spend("execute")
+
+    def finishBatch(self, collector):
+        spend("finish")
+
+
+class Twice(StatefulBolt):
+    outputFields = "value string"
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.putAll({tup.value: 1, "n": self.state.get("n", 0) + 1})
+        collector.emit(tuple(tup))
+
+
+def slow():
+    builder = TopologyBuilder("slow")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("twice", Twice(), parallelism=2).fieldsGrouping("lines", "value")
+    builder.setBolt("slow", Slow()).globalGrouping("twice")
+    return builder.createTopology()
+
+
+def test_the_time_of_each_bolt_by_what_it_did(place: Path) -> None:
+    config = {"topology.state.provider": f"{__name__}:SlowToOpen"}
+    with TopologyTester(slow(), place, config) as tester:
+        told = tester.send({"lines": [("a",)]}).progress.as_dict()
+        again = tester.send({"lines": [("a",)]}).progress.as_dict()
+    spent = told["boltMs"]["slow"]
+    assert list(spent) == [*STEPS, "slowest"]
+    assert all(spent[step] >= least for step, least in STEPS.items())
+    assert spent["slowest"] >= sum(STEPS.values())
+    assert again["boltMs"]["slow"]["restore"] >= STEPS["restore"]
+    both = told["boltMs"]["twice"]
+    assert both["restore"] >= 2 * STEPS["restore"]  # of two tasks
+    assert both["slowest"] < sum(both.values()) - both["slowest"]
+
+
+def test_keys_and_bytes_of_each_stateful_bolt(place: Path) -> None:
+    with TopologyTester(slow(), place) as tester:
+        told = tester.send({"lines": [("a",), ("b",), ("b",)]}).progress.as_dict()
+    assert told["numInputRows"] == 3
+    assert told["rows"] == {"twice": 3, "slow": 3}
+    assert told["stateKeysChanged"]["slow"] == 2
+    assert told["stateBytesChanged"]["slow"] > 200
+    on_disk = sum(os.path.getsize(path) for path in Path(place, "state", "slow").rglob("*") if path.is_file())
+    assert told["stateBytesChanged"]["slow"] == on_disk
+
+
+def test_the_time_of_the_driver_by_phase(place: Path) -> None:
+    """Attempts that were rolled back are not in it."""
+    with Driver(place) as driver:
+        tester = driver.start(totals())
+
+        def passes(step, secs, then=None):
+            tester.when(step, lambda: (tester.advance(secs), then and then()))
+
+        def of_the_second_attempt():  # both prepare
+            passes("before prepare total/0 for 1", 2.0)
+            passes("before COMMITTING(1, 1)", 4.0)
+            passes("before commit hooks total/0 for 1", 8.0)
+            passes("before COMMITTED(1)", 16.0)
+
+        passes("before ROLLED_BACK(1, 0)", 100.0)
+        passes("before PREPARING(1, 1)", 1.0, of_the_second_attempt)
+        told = tester.send(lines("a b"), JobFails()).progress
+    assert told.duration_ms == {"run": 2000.0, "hooks": 8000.0, "log": 21000.0}
+    assert told.rows_per_second == 1 / 31
+
+
+def test_one_line_for_each_committed_transaction(place: Path, caplog) -> None:
+    with caplog.at_level(logging.INFO, "statefx"), Driver(place) as driver:
+        tester = driver.start(word_count())
+        tester.when("before COMMITTING(2, 0)", lambda: tester.advance(1.5))
+        for line in ("a b", "a c"):
+            tester.send(lines(line))
+    told = [record.getMessage() for record in caplog.records if "transaction" in record.getMessage()]
+    assert told == [
+        "word-count: transaction 1, attempt 0: 1 rows, 2 keys, 0 ms (run 0, hooks 0, log 0)",
+        "word-count: transaction 2, attempt 0: 1 rows, 2 keys, 1500 ms (run 0, hooks 0, log 1500)",
+    ]
+
+
+def test_what_a_task_measured_decides_nothing() -> None:
+    """A row of acks that Spark delivers twice is one ack, even if a copy of the task made it."""
+    one, other = (Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics={"execute": ms}) for ms in (1.0, 2.0))
+    assert one == other
+    assert Ack.unpack(one.pack()).metrics == {"execute": 1.0}
