@@ -97,6 +97,7 @@ def count(corpus, checkpoint, provider, files):
         checkpointLocation=checkpoint,
         config={"topology.state.provider": provider},
         trigger={"availableNow": True},
+        progress=False,  # `follow` tells of it
     )
     for recovery in query.recoveries:
         print(f"  transaction {recovery['txid']} had been interrupted: rolled {recovery['rolled']}", flush=True)

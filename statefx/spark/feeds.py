@@ -23,6 +23,7 @@ from statefx.spark import offsets
 from statefx.spark.durable import Durable
 from statefx.spark.engine import SparkEngine
 from statefx.spark.session import clone, rebase
+from statefx.spark.unsaid import leave_out
 
 logger = logging.getLogger("statefx")
 
@@ -55,6 +56,8 @@ class StreamFeed:
         For Spark's UI.
     coordinator : Coordinator
     engine : SparkEngine
+    interval_ms : int or None
+        The trigger's interval, if the user has not asked for one.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class StreamFeed:
         name: str,
         coordinator: Coordinator,
         engine: SparkEngine,
+        interval_ms: int | None = None,
     ) -> None:
         self._frame = frame
         self._folders = folders
@@ -72,6 +76,7 @@ class StreamFeed:
         self._name = name
         self._coordinator = coordinator
         self._engine = engine
+        self._interval_ms = interval_ms
         self._durable = Durable(folders)
         self._starting = threading.Lock()
         self._query: StreamingQuery | None = None
@@ -99,6 +104,7 @@ class StreamFeed:
             before = self._coordinator.log.state.committed
             with self._starting:  # the first batch may come before it has returned
                 self._query = self._start()
+            leave_out(self._frame.sparkSession.sparkContext, self._query.runId, self._interval_ms)
             if self._draining:  # `cancel` may have come before there was a query to stop
                 self._query.stop()
             started()

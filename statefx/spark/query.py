@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import BoltError, StatefxError
+from statefx.spark.bar import Bar
 
 logger = logging.getLogger("statefx")
 
@@ -44,8 +45,9 @@ class Query:
     - `stop` leaves nothing half done: the running transaction is committed, or rolled back.
     """
 
-    def __init__(self, name: str, feed: Feed, coordinator: Coordinator) -> None:
+    def __init__(self, name: str, feed: Feed, coordinator: Coordinator, bar: Bar | None = None) -> None:
         self.name = name
+        self._bar = bar
         self._feed = feed
         self._coordinator = coordinator
         self._error: BaseException | None = None
@@ -148,6 +150,8 @@ class Query:
                 shown = None if known else error.with_traceback(self._trace)
                 logger.error("query %s ended: %s: %s", self.name, type(error).__name__, error, exc_info=shown)
         finally:
+            if self._bar is not None:
+                self._bar.ended()
             self._ended.set()
             self._started.set()
 

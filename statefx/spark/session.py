@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,9 @@ RECOMMENDED = {
 }
 """Settings of a session that make small transactions cheaper; none changes what is computed."""
 
+_STREAMING = "spark.sql.streaming."
+
+_hinting = threading.Lock()
 _hinted = False
 
 
@@ -41,12 +45,17 @@ def check_session(spark: Any) -> SparkSession:
     return spark
 
 
-def hint(spark: SparkSession) -> None:
-    """Say once per process which settings would help."""
-    global _hinted  # noqa: PLW0603 - once per process
-    missing = {key: value for key, value in RECOMMENDED.items() if spark.conf.get(key, None) != value}
-    if missing and not _hinted:
-        _hinted = True
+def hint(spark: SparkSession, *, streaming: bool) -> None:
+    """Say once per process which settings would help; a batch has no use for those of streams."""
+    global _hinted
+    missing = {
+        key: value
+        for key, value in RECOMMENDED.items()
+        if spark.conf.get(key, None) != value and (streaming or not key.startswith(_STREAMING))
+    }
+    with _hinting:  # several threads may submit at once
+        first, _hinted = not _hinted, _hinted or bool(missing)
+    if missing and first:
         settings = " ".join(f'.config("{key}", "{value}")' for key, value in missing.items())
         logger.warning("small transactions get cheaper with these settings on SparkSession.builder: %s", settings)
 

@@ -17,8 +17,10 @@ from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.progress import TransactionProgress
 from statefx.errors import ConfigError
 from statefx.spark import offsets, part
+from statefx.spark.bar import Bar, bar
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import Router, unite
@@ -47,6 +49,7 @@ def submit(
     *,
     batchId: int | None = None,
     adopt: str | None = None,
+    progress: bool | None = None,
 ) -> Query:
     """Start a topology on Spark, going on from its last committed transaction.
 
@@ -68,6 +71,8 @@ def submit(
     adopt : str, optional
         For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was,
         ``"fork"`` for a copy that shall go its own way.
+    progress : bool, optional
+        Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 
     Returns
     -------
@@ -84,19 +89,21 @@ def submit(
     session = check_session(spark)
     settings = checked(topology, config, "submit")
     streaming = any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
-    _check_inputs(streaming, trigger, batchId)
+    _check_inputs(streaming, trigger, batchId, progress)
     arguments = check_trigger(trigger, settings.state_checkpoint_interval_ms) if streaming else {}
     check_sendable(topology, settings.mapping(), dumps)
     run = _Run(session, topology, settings, Folders(checkpoint.local_path(checkpointLocation)), streaming)
     log = run.take(adopt)
-    coordinator, engine = run.assemble(log)
+    shown = bar(topology.name, progress)
+    coordinator, engine = run.assemble(log, shown)
     feed: Feed
     if streaming:
         name = f"{topology.name}-{log.state.lineage[:8]}"  # Spark wants it unique in a session; the same at each start
-        feed = StreamFeed(run.frame, run.folders, arguments, name, coordinator, engine)
+        unasked_ms = settings.state_checkpoint_interval_ms if trigger is None else None
+        feed = StreamFeed(run.frame, run.folders, arguments, name, coordinator, engine, unasked_ms)
     else:
         feed = BatchFeed(run.frame, batchId, session, coordinator, engine)
-    query = Query(topology.name, feed, coordinator)
+    query = Query(topology.name, feed, coordinator, shown)
     watch(query)
     query.start()
     return query
@@ -140,7 +147,7 @@ class _Run:
         checkpoint.prepare(self.folders)
         encodings = [reference for each in self._encodings.values() for reference in each.classes.values()]
         check_executors(self._session, self.folders, [self._reference, *encodings])
-        hint(self._session)
+        hint(self._session, streaming=self._streaming)
         log = checkpoint.take(self.folders, wanted, adopt, shared=shared)
         homes.note(log.state, cache_folder())
         if log.state.committed:
@@ -153,7 +160,7 @@ class _Run:
         self._provider.fence(log.state.lineage, log.state.generation, self.folders.state)
         return log
 
-    def assemble(self, log: TransactionLog) -> tuple[Coordinator, SparkEngine]:
+    def assemble(self, log: TransactionLog, shown: Bar | None) -> tuple[Coordinator, SparkEngine]:
         """Build the driver's side and the engine for the generation just taken."""
         deployment = Deployment(
             name=self._topology.name,
@@ -171,6 +178,12 @@ class _Run:
         engine.bind(clone(self._session))
         cast = cast_of(self._plan, lazy_commit=self._provider.capabilities.lazy_commit)
         janitor = Janitor(self.folders, self._provider, sorted(cast.stateful), log.state.lineage, log.state.generation)
+
+        def committed(done: TransactionProgress) -> None:
+            janitor.committed(done.txid)
+            if shown is not None:
+                shown.committed(done)
+
         coordinator = Coordinator(
             name=self._topology.name,
             log=log,
@@ -178,16 +191,18 @@ class _Run:
             players=cast,
             attempts_max=self._settings.transaction_attempts_max,
             pause=lambda secs: not stopping.wait(secs),
-            committed=lambda done: janitor.committed(done.txid),
+            committed=committed,
         )
         return coordinator, engine
 
 
-def _check_inputs(streaming: bool, trigger: Any, batch_id: Any) -> None:
+def _check_inputs(streaming: bool, trigger: Any, batch_id: Any, progress: Any) -> None:
     """Refuse arguments that the topology's kind of input has no use for."""
     if streaming and batch_id is not None:
         raise ConfigError("batchId is for batch DataFrames; a streaming query numbers its own batches")
     if not streaming and trigger is not None:
         raise ConfigError("trigger is for streaming DataFrames; a batch DataFrame is one transaction")
+    if progress not in (None, True, False):
+        raise ConfigError(f"progress must be True, False or None (where stderr is a terminal), got {progress!r}")
     if batch_id is not None and (isinstance(batch_id, bool) or not isinstance(batch_id, int) or batch_id < 0):
         raise ConfigError(f"batchId must be a whole number, growing from run to run, got {batch_id!r}")

@@ -13,8 +13,8 @@ import statefx.errors
 from statefx.config import SETTINGS
 from statefx.coordinator import checkpoint, janitor, log, records
 from statefx.coordinator.fold import SNAPSHOTS_KEPT
-from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.operators.hooks import CALLED, STORM
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt

@@ -2,6 +2,8 @@
 
 import pytest
 
+from statefx.spark import session as session_module
+from statefx.spark.session import RECOMMENDED
 from tests.spark.bolts import word_count
 from tests.spark.running import feed, lines_of, run, state
 
@@ -60,3 +62,14 @@ def test_two_queries_in_one_session(spark, place):
         assert query.awaitTermination(120)
     for name in ("one", "two"):
         assert state(place / f"ck-{name}", "count") == {name: 3, "x": 4}
+
+
+def test_a_batch_is_not_told_of_settings_of_streams(spark, monkeypatch, caplog):
+    other = spark.newSession()
+    other.conf.set(next(key for key in RECOMMENDED if "streaming" in key), "another")
+    monkeypatch.setattr(session_module, "_hinted", False)
+    session_module.hint(other, streaming=False)
+    assert caplog.records == []
+    session_module.hint(other, streaming=True)
+    session_module.hint(other, streaming=True)
+    assert len(caplog.records) == 1

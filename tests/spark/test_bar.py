@@ -1,0 +1,172 @@
+"""The line at the bottom of a terminal, and what else it shows of a query with the settings that Spark comes with."""
+
+import io
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+from statefx.coordinator.progress import TransactionProgress
+from statefx.errors import ConfigError
+from statefx.spark import bar as bars
+from statefx.spark.bar import Bar, Line, bar
+from statefx.spark.unsaid import pattern
+from tests.conftest import ROOT
+from tests.spark.bolts import word_count
+
+
+def done(txid, rows):
+    return TransactionProgress(txid, 0, rows, {}, {}, {}, {}, {"run": 1.0}, 0.0)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def screen(text):
+    """What a terminal shows of it."""
+    lines = [[]]
+    column = 0
+    for letter in text:
+        if letter == "\n":
+            lines.append([])
+            column = 0
+        elif letter == "\r":
+            column = 0
+        else:
+            lines[-1][column:] = [letter, *lines[-1][column + 1 :]]
+            column += 1
+    return ["".join(line).rstrip() for line in lines]
+
+
+def test_the_line_tells_of_transactions_rows_and_rows_a_second():
+    stream, clock = io.StringIO(), Clock()
+    shown = Bar("word-count", Line(stream, lambda: 200), clock)
+    for txid in range(101, 113):
+        clock.now += 0.5
+        shown.committed(done(txid, 1000))
+    shown.committed(done(113, 11_000))  # at once: the last ten transactions in 4.5 s
+    assert screen(stream.getvalue()) == ["word-count: 13 transactions (last: 113), 23,000 rows, 4,444 rows/s"]
+    shown.ended()
+    assert screen(stream.getvalue())[-1] == ""
+    assert len(screen(stream.getvalue())) == 2
+
+
+def test_queries_share_the_line_and_a_narrow_terminal_cuts_it():
+    stream, width = io.StringIO(), [200]
+    line = Line(stream, lambda: width[0])
+    one, two = Bar("one", line, Clock()), Bar("two", line, Clock())
+    one.committed(done(1, 5))
+    width[0] = 30
+    two.committed(done(1, 5))
+    assert screen(stream.getvalue()) == ["one: 1 transactions (last: 1)"]
+    one.ended()
+    assert screen(stream.getvalue()) == [
+        "one: 1 transactions (last: 1), 5 rows, 0 rows/s",
+        "two: 1 transactions (last: 1)",
+    ]
+    width[0] = 300
+    two.committed(done(2, 5))
+    assert len(screen(stream.getvalue())[-1]) <= 79  # what Spark's own bar wipes
+
+
+def test_what_is_logged_stands_in_lines_of_its_own():
+    stream = io.StringIO()
+    line = Line(stream, lambda: 80)
+    logger = logging.getLogger("statefx.test-of-the-line")
+    logger.propagate = False
+    logger.addFilter(line)
+    logger.addHandler(logging.StreamHandler(stream))
+    shown = Bar("one", line, Clock())
+    shown.committed(done(1, 5))
+    logger.warning("something")
+    shown.committed(done(2, 5))
+    assert screen(stream.getvalue()) == ["something", "one: 2 transactions (last: 2), 10 rows, 0 rows/s"]
+
+
+class Closed(io.StringIO):
+    def write(self, text):
+        raise OSError("gone")
+
+
+def test_a_terminal_that_has_gone_changes_nothing():
+    shown = Bar("one", Line(Closed(), lambda: 80), Clock())
+    shown.committed(done(1, 5))
+    shown.ended()
+
+
+@pytest.mark.parametrize(
+    ("terminal", "wanted", "there"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (True, False, False),
+        (False, True, True),
+    ],
+)
+def test_where_there_is_a_line(monkeypatch, terminal, wanted, there):
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(bars, "_line", Line(stream, lambda: 80))
+    assert (bar("one", wanted) is not None) == there
+
+
+@pytest.mark.slow
+def test_an_option_that_is_no_option_is_refused(spark, place):
+    from statefx import submit
+
+    with pytest.raises(ConfigError, match="progress must be True, False or None"):
+        submit(word_count(spark.createDataFrame([("a",)], "value string")), spark, place / "ck", progress="yes")
+    assert not (place / "ck").exists()
+
+
+@pytest.mark.slow
+def test_a_terminal_with_spark_as_it_comes(tmp_path):
+    """Default trigger, default settings, Spark's own bar on; two queries after each other, each stopped."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.terminal", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TERM": "xterm"},
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    chunks = []
+    while True:
+        try:
+            chunks.append(os.read(ours, 65536))
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    text = b"".join(chunks).decode().replace("\r\n", "\n")
+    assert process.wait(60) == 0, text[-3000:]
+    shown = screen(text)
+    last = [line for line in shown if re.search(r"transactions \(last: \d+\)", line)]
+    assert [line.partition(" (")[0] for line in last] == ["first: 2 transactions", "second: 2 transactions"], shown
+    assert all(re.fullmatch(r"\w+: 2 transactions \(last: 2\), 2 rows, [\d,]+ rows/s", line) for line in last), shown
+    assert "falling behind" not in text
+    assert "Failed to cancel" not in text
+    assert text.count("small transactions get cheaper") == 1
+
+
+def test_lines_that_are_left_out_are_those_of_our_runs_only():
+    found = re.compile(pattern({"11-aa": None, "22-bb": 1000}))
+    assert found.fullmatch("Failed to cancel job group 11-aa. Cannot find active jobs for it.")
+    assert found.fullmatch(
+        "Current batch is falling behind. The trigger interval is 1000 milliseconds, but spent 1 milliseconds"
+    )
+    assert not found.fullmatch("Failed to cancel job group 33-cc. Cannot find active jobs for it.")
+    assert not found.fullmatch(
+        "Current batch is falling behind. The trigger interval is 5000 milliseconds, but spent 1 milliseconds"
+    )
+    assert not re.search(pattern({"11-aa": None}), "falling behind. The trigger interval is 1000 milliseconds")
