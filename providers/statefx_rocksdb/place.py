@@ -192,7 +192,7 @@ class Place:
             return self.private()
         if look.route.cached:
             with contextlib.suppress(UnusableError):
-                self._write(self._path, look.route)
+                self._write(self._path, look.route, shared=True)
                 return self._written()
         self._replace()
         return self._written()
@@ -223,11 +223,13 @@ class Place:
         self._write(folder.join("db"), route)
         return Database(folder.join("db"), self._settings)
 
-    def _write(self, path: str, route: Route) -> None:
+    def _write(self, path: str, route: Route, *, shared: bool = False) -> None:
         head = Head(self._changelog.namespace, self._context.version, self._context.generation)
         database = Database(path, self._settings, writable=True)
         try:
             database.apply(route.chunks(), route.size_bytes, head)
+            if shared:
+                database.merge()
         finally:
             database.close()
 

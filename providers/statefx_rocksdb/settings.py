@@ -23,7 +23,10 @@ class Settings:
         Absolute folder on every worker for caches of all checkpoints; empty: the user's own below the
         machine's temporary folder.
     block_cache_mb : int
-        RocksDB's block cache, one per process.
+        RocksDB's block cache, one per process; 0: none, and the system's page cache does the work.
+    bloom_bits : int
+        Bits for each key of the filters that tell which files a key is not in; 0: no filters. Each process that has a
+        task's state open holds its filters: 1.25 MB for a million keys at 10 bits.
     write_buffer_mb : int
         RocksDB's memtable while a cache catches up.
     lock_timeout_secs : float
@@ -35,7 +38,8 @@ class Settings:
     """
 
     dir: str = ""
-    block_cache_mb: int = 16
+    block_cache_mb: int = 0
+    bloom_bits: int = 10
     write_buffer_mb: int = 16
     lock_timeout_secs: float = 2.0
     catch_up_kb: int = 4096
@@ -62,7 +66,8 @@ class Settings:
 
 
 _RANGES: dict[str, tuple[float, float]] = {
-    "block_cache_mb": (1, 65536),
+    "block_cache_mb": (0, 65536),
+    "bloom_bits": (0, 100),
     "write_buffer_mb": (1, 4096),
     "lock_timeout_secs": (0, 600),
     "catch_up_kb": (0, 1048576),

@@ -129,6 +129,14 @@ def provider_cases(args: argparse.Namespace) -> list[Case]:
             options = ("--provider", provider, "--part", part)
             found.append(Case(group, f"statefx, {provider}", "provider_store.py", many, args.warmup, args.batches,
                               options))  # fmt: skip
+    touched = args.rows // 20
+    for provider in ("rocksdb", "memory"):
+        group = f"A provider alone, {touched:,} keys read and committed of many, {provider}"
+        found += [
+            Case(group, f"{existing:,} keys exist", "provider_store.py", inputs.Shape(existing, touched),
+                 args.warmup, args.batches, ("--provider", provider), reference=existing == 4 * touched)
+            for existing in (4 * touched, 40 * touched, 400 * touched)
+        ]  # fmt: skip
     few = args.rows // 500
     for provider in ("redis", "rocksdb", "memory"):
         for worker in ("warm", "cold"):

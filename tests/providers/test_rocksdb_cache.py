@@ -15,15 +15,16 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import ConfigError, ProviderError
-from statefx.state.store import EMPTY, Version
+from statefx.state.store import EMPTY, Namespace, Version
 from statefx.testing.site import Site, image
 from statefx_rocksdb import RocksDbStateProvider, folders, handles
 from statefx_rocksdb import place as place_module
-from statefx_rocksdb.database import Database, UnusableError
+from statefx_rocksdb.database import Database, Head, UnusableError
 from statefx_rocksdb.folders import PrivateFolder
 from statefx_rocksdb.handles import Handles
 from statefx_rocksdb.settings import Settings
 
+PENDING = "compaction-pending"
 OPTIONS = {"catch_up_kb": 0, "hot_cache_mb": 0, "lock_timeout_secs": 0.2}
 
 WORKER = """
@@ -492,12 +493,67 @@ class TestHotCache:
         assert store._image._leased.size_bytes <= 1 << 20  # type: ignore[attr-defined]
 
 
+class TestDatabase:
+    @pytest.mark.parametrize("writable", [True, False])
+    def test_options_hold_for_a_directory_that_is_there(self, tmp_path: Path, writable: bool) -> None:
+        path = str(tmp_path / "db")
+        Database(path, Settings(), writable=True).close()
+        for size_mb, bits in ((5, 10), (0, 0), (3, 20)):
+            database = Database(path, Settings(block_cache_mb=size_mb, bloom_bits=bits), writable=writable)
+            capacity = database._rdict.property_int_value("rocksdb.block-cache-capacity")
+            assert (capacity or 0) == size_mb << 20
+            database.close()
+            if writable:
+                newest = max(Path(path).glob("OPTIONS-*"))
+                assert ("filter_policy=nullptr" in newest.read_text()) == (bits == 0)
+
+    def test_keys_that_are_not_there_are_found_by_the_filters(self, tmp_path: Path) -> None:
+        """Of a directory that is written to again and again."""
+        sizes = []
+        for bits in (0, 10):
+            settings, path = Settings(bloom_bits=bits), str(tmp_path / f"db-{bits}")
+            for txid in (1, 2, 3):
+                writes = [b"%d-%06d" % (txid, number) for number in range(20_000)]
+                write(path, settings, txid, writes)
+            database = Database(path, settings)
+            sizes.append(database._rdict.property_int_value("rocksdb.estimate-table-readers-mem") or 0)
+            database.close()
+        assert sizes[1] - sizes[0] >= 3 * 20_000 * 10 // 8
+
+    def test_no_merge_is_broken_off_by_closing(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It would begin again in the next catch-up, and be broken off again."""
+        closed: list[int] = []
+        close = Database.close
+
+        def closing(self: Database) -> None:
+            numbers = self._rdict.property_int_value
+            closed.append(sum(numbers(f"rocksdb.{name}") or 0 for name in ("num-running-compactions", PENDING)))
+            close(self)
+
+        monkeypatch.setattr(Database, "close", closing)
+        version = EMPTY
+        for txid in range(1, 25):
+            version = site.commit(version, {b"%06d" % number: b"%d" % txid for number in range(txid, 9_000, 7)})
+            site.open(version).close()
+        assert sum(closed) == 0
+        assert len(closed) > 24
+        assert len(list((place(site) / "db").glob("*.sst"))) <= 12
+
+
+def write(path: str, settings: Settings, txid: int, keys: list[bytes]) -> None:
+    database = Database(path, settings, writable=True)
+    value = [b"%d" % txid] * len(keys)
+    database.apply([(keys, value)], sum(map(len, keys)), Head(Namespace("lineage", "count", 0), Version(txid, "t"), 1))
+    database.close()
+
+
 class TestOptions:
     @pytest.mark.parametrize(
         ("options", "text"),
         [
             ({"block_cache": 5}, "did you mean 'block_cache_mb'"),
-            ({"block_cache_mb": 0}, "from 1 to"),
+            ({"block_cache_mb": -1}, "from 0 to"),
+            ({"bloom_bits": 101}, "from 0 to"),
             ({"block_cache_mb": "5"}, "must be an int"),
             ({"block_cache_mb": True}, "must be an int"),
             ({"lock_timeout_secs": -1}, "from 0 to"),
