@@ -78,6 +78,8 @@ class Coordinator:
         Waits the given seconds between tries; returns False if the query is being stopped.
     committed : callable
         Called after each COMMITTED record with what the transaction came to.
+    ended : callable
+        Called when the query ends; whatever it did beside transactions has ended when it returns.
     policy : SnapshotPolicy
     """
 
@@ -88,6 +90,7 @@ class Coordinator:
     attempts_max: int
     pause: Callable[[float], bool]
     committed: Callable[[TransactionProgress], None] = lambda done: None
+    ended: Callable[[], None] = lambda: None
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     progress: Progress = field(default_factory=Progress)
     _tries: int = field(default=0, init=False)

@@ -18,6 +18,7 @@ logger = logging.getLogger("statefx")
 
 MIN_AGE_SECS = 60.0
 EVERY_TRANSACTIONS = 50
+WAIT_SECS = 10.0
 VERSIONS_KEPT = 100
 """How many transactions back a version stays readable, whatever its files were merged into: for who has read the log
 and opens state some seconds later, and for tasks that are late."""
@@ -35,8 +36,8 @@ class Aside:
             self._thread = threading.Thread(target=_logged, args=(do,), name="statefx-janitor", daemon=True)
             self._thread.start()
 
-    def wait(self, timeout_secs: float) -> None:
-        """Wait for what is under way."""
+    def wait(self, timeout_secs: float = WAIT_SECS) -> None:
+        """Wait for what is under way, but not for ever: a file system may hang, and a sweep can be killed anywhere."""
         if self._thread is not None:
             self._thread.join(timeout_secs)
 
@@ -66,7 +67,7 @@ class Janitor:
     tasks : iterable of (component, task)
         The stateful ones.
     lineage, generation : str, int
-    run : callable
+    run : Aside or callable
         Runs a sweep that is due; on a thread of its own, unless a test wants it in line.
     """
 
@@ -78,12 +79,17 @@ class Janitor:
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
     versions_kept: int = VERSIONS_KEPT
-    run: Callable[[Callable[[], object]], None] = field(default_factory=Aside)
+    run: Aside | Callable[[Callable[[], object]], None] = field(default_factory=Aside)
 
     def committed(self, txid: int) -> None:
         """Sweep after every `every`-th transaction, whichever run it falls in."""
         if txid % self.every == 0:
             self.run(self.sweep)
+
+    def close(self) -> None:
+        """Wait for a sweep that is under way: who has stopped a query may delete its folder."""
+        if isinstance(self.run, Aside):
+            self.run.wait()
 
     def sweep(self) -> int:
         """Sweep every namespace; return how many files went.

@@ -152,6 +152,7 @@ class Query:
         finally:
             if self._bar is not None:
                 self._bar.ended()
+            self._coordinator.ended()
             self._ended.set()
             self._started.set()
 

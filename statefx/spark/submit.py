@@ -192,6 +192,7 @@ class _Run:
             attempts_max=self._settings.transaction_attempts_max,
             pause=lambda secs: not stopping.wait(secs),
             committed=committed,
+            ended=janitor.close,
         )
         return coordinator, engine
 

@@ -148,3 +148,31 @@ def test_a_sweep_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> No
     aside(fail)
     aside.wait(30)
     assert "state was not swept" in caplog.text
+
+
+def test_a_query_ends_after_the_sweep_that_it_started(place: Path) -> None:
+    """Who has stopped it may delete the folder, which fails while files go in it."""
+    going, ended = threading.Event(), threading.Event()
+    with Driver(place) as driver:
+        tester = driver.start(limits=Limits(min_age_secs=0.0))
+        tester.send(lines("a b c d"), JobFails())
+        janitor = replace(tester._janitor, run=Aside(), every=1)
+        listing = janitor.provider.artefacts
+
+        def slow(*place: object) -> object:
+            going.wait(30)
+            return listing(*place)  # type: ignore[arg-type]
+
+        def close() -> None:
+            janitor.close()
+            ended.set()
+
+        janitor.provider.artefacts = slow  # type: ignore[method-assign,assignment]
+        janitor.committed(1)
+        closing = threading.Thread(target=close)
+        closing.start()
+        assert not ended.is_set()
+        going.set()
+        closing.join(30)
+        assert ended.is_set()
+        assert tester.sweep() == 0, "it has been done"
