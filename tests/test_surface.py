@@ -13,6 +13,7 @@ from statefx.coordinator.reading import StateView
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Stateful, StatefulBolt
 from statefx.spark import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
+from statefx.testing.streams import rows
 from statefx.topology import BoltDeclarer, TopologyBuilder
 
 EXPORTS = {
@@ -100,6 +101,29 @@ def test_everything_public_is_documented(package):
         for member, value in vars(thing).items():
             if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
                 assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_reprs_say_what_it_is_on_one_short_line(tmp_path):
+    builder = TopologyBuilder("words")
+    builder.setStream("lines", rows("word string"))
+    for number in range(20):
+        builder.setBolt(f"bolt-{number}", Count()).fieldsGrouping("lines", "word")
+    topology = builder.createTopology()
+    query = Query("words", feed=None, coordinator=None)
+    assert repr(builder) == "<TopologyBuilder 'words' of 21 components>"
+    assert repr(topology) == "<Topology 'words' of 21 components>"
+    assert repr(query) == "<Query 'words', running>"
+    query._error = ValueError()
+    query._ended.set()
+    assert repr(query) == "<Query 'words', ended by ValueError>"
+
+
+class Count(StatefulBolt):
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        self.counts[tup.word] = self.counts.get(tup.word, 0) + 1
 
 
 HOOKS = [

@@ -57,6 +57,10 @@ class Query:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"statefx-{name}", daemon=True)
 
+    def __repr__(self) -> str:
+        ended = "ended" if self._error is None else f"ended by {type(self._error).__name__}"
+        return f"<Query {self.name!r}, {'running' if self.isActive else ended}>"
+
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
         self._thread.start()

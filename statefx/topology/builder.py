@@ -109,6 +109,9 @@ class TopologyBuilder:
         self._components: dict[str, Component] = {}
         self._declarers: dict[str, BoltDeclarer] = {}
 
+    def __repr__(self) -> str:
+        return f"<TopologyBuilder {self.name!r} of {len(self._components)} components>"
+
     def setStream(self, id: str, dataframe: Any) -> None:
         """Add a DataFrame, streaming or batch, as a source of rows.
 

@@ -96,7 +96,7 @@ class Component:
         return self.bolt is None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """A checked topology, as ``TopologyBuilder.createTopology`` makes it.
 
@@ -113,6 +113,9 @@ class Topology:
     name: str
     components: tuple[Component, ...]
     edges: tuple[Edge, ...]
+
+    def __repr__(self) -> str:
+        return f"<Topology {self.name!r} of {len(self.components)} components>"
 
     @cached_property
     def _by_id(self) -> dict[str, Component]:
