@@ -130,22 +130,24 @@ def identity(
     except (TypeError, ValueError) as error:
         raise ProviderError(f"{provider}: public_options() must return what JSON can write: {error}") from None
     stateful = {
-        c.id: {**_of_component(topology, c, provider, given.get(c.id, Encoding())), "options": kept}
+        c.id: _of_component(topology, c, {"provider": provider, "options": kept}, given.get(c.id, Encoding()))
         for c in topology.components
         if c.stateful
     }
     return {"name": topology.name, "source": source, "stateful": stateful}
 
 
-def _of_component(topology: Topology, component: Component, provider: str, encoding: Encoding) -> dict[str, Any]:
-    """``encoding`` (for `openState`) and ``migrates`` tell of it, and may change; all else must stay.
+def _of_component(
+    topology: Topology, component: Component, place: Mapping[str, Any], encoding: Encoding
+) -> dict[str, Any]:
+    """``options`` and ``encoding`` (for `openState`) and ``migrates`` tell of it, and may change; all else must stay.
 
     Fields that rows are grouped by may be renamed.
     """
     version = getattr(component.bolt, "stateVersion", 1)
     found = {
         "parallelism": component.parallelism,
-        "provider": provider,
+        **place,
         "codec": encoding.name,
         "stateVersion": version,
         "keys": routing(topology, component.id),
