@@ -245,9 +245,9 @@ def _list(kind: pa.DataType) -> Fit:
     def fit_list(value: Any) -> list[Any] | None:
         if value is None:
             return None
-        found = _sequence(value)
+        found = value if type(value) is list else _sequence(value)
         if usual.issuperset(map(type, found)):
-            return list(found)
+            return found.copy() if type(found) is list else list(found)
         try:
             return [fit(each) for each in found]
         except TypeError:

@@ -113,7 +113,7 @@ class Gathering:
         # every row weighs its share of a batch, so that one sum tells of too many rows and of too many bytes
         row_bytes = BATCH_BYTES // min(GATHERED_ROWS_MAX, BATCH_ROWS * shares)
         texts = [place for place, field in enumerate(self._schema) if is_text(field.type)]
-        nested = bool(self._nested)
+        nested = self._nested
         plain_width = width if self.outlets else -1
         rows: list[tuple[Any, ...]] = []
         append, held = rows.append, 0
@@ -127,14 +127,15 @@ class Gathering:
                 return
             if nested:
                 values = self.fitted(values)
-                held += self._nested_bytes(values)
+                for place, _, weigh in nested:
+                    held += weigh(values[place])
             append(values)
             held += row_bytes
             try:
                 for place in texts:
                     held += len(values[place] or "")
-            except TypeError:
-                pass  # no text: the flush says so
+            except (TypeError, ValueError):
+                pass  # no text (an array's truth is a ValueError): the flush says so
             if held >= BATCH_BYTES:
                 flush()
 
@@ -169,12 +170,6 @@ class Gathering:
             except TypeError as error:
                 raise self._misfit(place, values[place], error) from None
         return tuple(values)
-
-    def _nested_bytes(self, row: tuple[Any, ...]) -> int:
-        found = 0
-        for place, _, weigh in self._nested:
-            found += weigh(row[place])
-        return found
 
     def take_batch(self, batch: pa.RecordBatch) -> None:
         """Take a whole batch, after what came before it."""

@@ -69,7 +69,8 @@ class Case:
     @property
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
-        return self.script not in ("statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py")
+        own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py")
+        return self.script not in own
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
@@ -110,9 +111,20 @@ def cases(args: argparse.Namespace) -> list[Case]:
                 Case(group, f"{existing:,} keys exist", "statefx_growth.py", inputs.Shape(existing, few),
                      args.warmup, args.batches, ("--provider", provider), reference=existing == few)
             )  # fmt: skip
+    found += emitting_cases(args)
     found += provider_cases(args)
     found += file_cases(args)
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
+
+
+def emitting_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of emitting alone, without Spark."""
+    shape = inputs.Shape(args.rows // 50, args.rows // 5)
+    group = f"Emitting alone, {shape.rows:,} rows in one task"
+    return [
+        Case(group, name, "emitting.py", shape, args.warmup, args.batches, ("--shape", name), reference=name == "long")
+        for name in ("string", "string-long", "long", "strings", "array", "struct")
+    ]
 
 
 def provider_cases(args: argparse.Namespace) -> list[Case]:

@@ -245,6 +245,8 @@ def chain(ddl: str, value: Any) -> Any:
     [
         ("long", np.float64(1.5), r"emitted np.float64\(1.5\) \(float64\).*declare `a bigint`: .*is no integer"),
         ("array<long>", [1, Decimal("1.5")], r"declare `a array<bigint>`: \[1\]: Decimal\('1.5'\).*is no integer"),
+        ("string", np.array([1, 2]), r"emitted array\(\[1, 2\]\) \(ndarray\) on stream .*is no text"),
+        ("long", np.array([1, 2]), r"\(ndarray\) on stream .*is no integer"),
         ("string", "x" * 10_000 + "\ud800", r"emitted 'x{199}\.\.\."),
     ],
 )
