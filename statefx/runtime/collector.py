@@ -14,6 +14,8 @@ from statefx.operators.schema import to_ddl
 from statefx.runtime.fitting import shown
 from statefx.runtime.outlets import Gathering, Outlet
 
+_PLAIN = (tuple, list)
+
 
 class TaskCollector(Collector):
     """The collector of one task in one attempt.
@@ -36,11 +38,10 @@ class TaskCollector(Collector):
         self._txid = txid
         self._closed = False
         self._streams = {
-            stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream], self._emit)
+            stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream])
             for stream, schema in outputs.items()
         }
-        if DEFAULT_STREAM in self._streams:
-            self.emit = self._streams[DEFAULT_STREAM].emit  # type: ignore[method-assign]  # a call less for each row
+        self._adds = {stream: gathering.add for stream, gathering in self._streams.items()}
 
     def emit(
         self,
@@ -51,27 +52,23 @@ class TaskCollector(Collector):
         anchors: Any = (),
         **fields: Any,
     ) -> None:
-        """Emit one tuple (see `Collector.emit`); of the default stream its gathering's own takes the place."""
-        self._emit(values, stream, task, anchors, **fields)
-
-    def _emit(self, values: Iterable[Any], /, stream: str, task: int | None, anchors: Any, **fields: Any) -> None:
-        """Emit what is no plain row of the default stream."""
-        gathering = self._streams.get(stream)
-        if gathering is None:
-            raise self._unknown(stream)
-        row = self.row(values, stream, fields)
-        gathering.check_width(row)
-        if gathering.outlets:
-            if task is not None:
-                gathering.choose(task)
-            gathering.emit(row, stream)
+        """Emit one tuple (see `Collector.emit`)."""
+        try:
+            add = self._adds[stream]
+        except KeyError:
+            raise self._unknown(stream) from None
+        if type(values) is not tuple or fields:
+            values = self.row(values, stream, fields)
+        if task is not None:
+            self._streams[stream].choose(task)
+        add(values)
 
     def row(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what is emitted by position or by name as a tuple in the order of the schema."""
         if fields:
             return self._by_name(values, stream, fields)
-        if type(values) is tuple:
-            return values
+        if isinstance(values, _PLAIN):
+            return tuple(values)
         if isinstance(values, Mapping):
             raise self._no_row(values, stream, "write emit(**row) to emit by name")
         if isinstance(values, Set):
@@ -147,9 +144,7 @@ class TaskCollector(Collector):
     def close(self) -> None:
         """Take no more: what a bolt emits after its barriers have left would be lost without a trace."""
         self._closed = True
-        for gathering in self._streams.values():
-            gathering.close()
-        self._streams = {}
+        self._adds = {}  # looked up for every row anyway: an open collector pays nothing
         self._outputs = {}
 
     def _unknown(self, stream: str) -> BoltError:

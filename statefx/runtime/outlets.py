@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import SchemaError
-from statefx.operators import DEFAULT_STREAM
 from statefx.operators.schema import to_ddl
-from statefx.runtime.fitting import MISFITS, Fit, Weigh, fitter, fixed, is_text, shown, to_array, weigher
+from statefx.runtime.fitting import FIXED_BYTES, MISFITS, Fit, Weigh, fitter, fixed, is_text, shown, to_array, weigher
 from statefx.runtime.routing import Direct, Router, Staying, router
 from statefx.runtime.wire import BATCH_BYTES, cut
 from statefx.topology.graph import Edge
@@ -76,25 +75,18 @@ class Gathering:
     schema : pa.Schema
     outlets : sequence of Outlet
         Those of the stream; without any, rows go nowhere.
-    otherwise : callable
-        What a call of `emit` is handed on to, arguments and all, if it is no plain row of this stream, or of a closed
-        one or one that nobody reads.
 
     Attributes
     ----------
-    emit : callable
-        `Collector.emit`. The plain row is taken at once: it runs for every row, and each further call would show.
+    add : callable
+        Takes one row, a tuple. One function: it runs for every row, and each further call would show.
     flush : callable
         Sends on whatever is gathered.
-    close : callable
-        From now on `emit` hands every row on.
     """
 
-    __slots__ = ("_component", "_nested", "_schema", "close", "emit", "flush", "outlets", "stream")
+    __slots__ = ("_component", "_nested", "_schema", "add", "flush", "outlets", "stream")
 
-    def __init__(
-        self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], otherwise: Callable[..., None]
-    ) -> None:
+    def __init__(self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet]) -> None:
         self.stream = stream
         self.outlets = tuple(outlets)
         self._component = component
@@ -104,36 +96,33 @@ class Gathering:
             for place, field in enumerate(schema)
             if pa.types.is_nested(field.type)
         ]
-        self._gather(otherwise)
+        self.add, self.flush = self._gathering()
 
-    def _gather(self, otherwise: Callable[..., None]) -> None:
-        """Make the functions that share the rows and what they weigh."""
-        own, width = self.stream, len(self._schema)
+    def _gathering(self) -> tuple[Callable[[tuple[Any, ...]], None], Callable[[], None]]:
+        """Return `add` and `flush`, which share the rows and what they weigh."""
+        width, read, nested = len(self._schema), bool(self.outlets), self._nested
         shares = max((outlet.route.shares for outlet in self.outlets), default=1)
         # every row weighs its share of a batch, so that one sum tells of too many rows and of too many bytes
-        row_bytes = BATCH_BYTES // min(GATHERED_ROWS_MAX, BATCH_ROWS * shares)
+        row_bytes = max(BATCH_BYTES // min(GATHERED_ROWS_MAX, BATCH_ROWS * shares), FIXED_BYTES * width)
         texts = [place for place, field in enumerate(self._schema) if is_text(field.type)]
-        nested = self._nested
-        plain_width = width if self.outlets else -1
         rows: list[tuple[Any, ...]] = []
         append, held = rows.append, 0
 
-        def emit(
-            values: Any = (), /, stream: str = DEFAULT_STREAM, task: Any = None, anchors: Any = (), **fields: Any
-        ) -> None:
+        def add(row: tuple[Any, ...]) -> None:
             nonlocal held
-            if type(values) is not tuple or len(values) != plain_width or task is not None or stream != own or fields:
-                otherwise(values, stream, task, anchors, **fields)
+            if len(row) != width:
+                raise self._wrong_width(row)
+            if not read:
                 return
             if nested:
-                values = self.fitted(values)
+                row = self.fitted(row)
                 for place, _, weigh in nested:
-                    held += weigh(values[place])
-            append(values)
+                    held += weigh(row[place])
+            append(row)
             held += row_bytes
             try:
                 for place in texts:
-                    held += len(values[place] or "")
+                    held += len(row[place] or "")
             except (TypeError, ValueError):
                 pass  # no text (an array's truth is a ValueError): the flush says so
             if held >= BATCH_BYTES:
@@ -147,11 +136,7 @@ class Gathering:
                 held = 0
                 self._send(self._batch(columns), columns)
 
-        def close() -> None:
-            nonlocal plain_width
-            plain_width = -1
-
-        self.emit, self.flush, self.close = emit, flush, close
+        return add, flush
 
     def choose(self, task: int) -> None:
         """Name the task of the next row, for readers by directGrouping."""
@@ -212,16 +197,14 @@ class Gathering:
             field=field.name,
         )
 
-    def check_width(self, row: Sequence[Any]) -> None:
-        """Refuse a row of more or fewer values than the stream has fields."""
+    def _wrong_width(self, row: Sequence[Any]) -> SchemaError:
         names = self._schema.names
-        if len(row) != len(names):
-            raise SchemaError(
-                f"bolt {self._component!r} emitted {len(row)} values on stream {self.stream!r}, which has "
-                f"{len(names)} field{'s' * (len(names) != 1)}: {', '.join(names)}",
-                component=self._component,
-                stream=self.stream,
-            )
+        return SchemaError(
+            f"bolt {self._component!r} emitted {len(row)} values on stream {self.stream!r}, which has "
+            f"{len(names)} field{'s' * (len(names) != 1)}: {', '.join(names)}",
+            component=self._component,
+            stream=self.stream,
+        )
 
 
 def outlet_of(edge: Edge, schema: pa.Schema, width: int, task: int, fused: bool, deliver: Deliver) -> Outlet:

@@ -97,9 +97,8 @@ class _Watching(TaskCollector):
     ) -> None:
         super().__init__(component, outputs, outlets, txid)
         self._emitted = emitted
-        self.emit = self._emit  # type: ignore[method-assign]  # so that every row comes by
 
-    def _emit(
+    def emit(
         self,
         values: Iterable[Any] = (),
         /,
@@ -108,8 +107,10 @@ class _Watching(TaskCollector):
         anchors: Any = (),
         **fields: Any,
     ) -> None:
-        super()._emit(values, stream, task, anchors, **fields)
-        self._note(stream, [self._streams[stream].fitted(self.row(values, stream, fields))])
+        if stream in self._adds:  # once: an iterator has its values only once
+            values, fields = self.row(values, stream, fields), {}
+        super().emit(values, stream, task, anchors, **fields)
+        self._note(stream, [self._streams[stream].fitted(values)])  # type: ignore[arg-type]  # a row by now
 
     def emitBatch(self, batch: pa.RecordBatch, stream: str = DEFAULT_STREAM) -> None:
         super().emitBatch(batch, stream)
