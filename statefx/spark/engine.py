@@ -20,9 +20,10 @@ from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.report import Report
 from statefx.runtime import restoring
 from statefx.spark.deadline import Deadline
-from statefx.spark.failures import meaning
+from statefx.spark.failures import cant_start_workers, meaning
 from statefx.spark.frames import Chain, keeps_shuffles, mapping
 from statefx.spark.labels import Labels, collected, own_properties
+from statefx.spark.session import is_local
 from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
 
@@ -48,9 +49,11 @@ class SparkEngine:
     def __init__(
         self, deployment: Deployment, frame: DataFrame, timeout_secs: float, stopping: threading.Event
     ) -> None:
-        parcel = Parcel.pack(deployment)
-        self._chain = Chain(deployment.plan, parcel, frame)
-        self._hooks = mapping(Hooks(parcel), ["id"])
+        self._plan = deployment.plan
+        self._parcel = Parcel.pack(deployment)
+        self._frame = frame
+        self._workers = 0
+        self._wrap()
         details = f"topology {deployment.name}\ncheckpoint {deployment.location}\ngeneration {deployment.generation}"
         self._labels = Labels(deployment.name, deployment.plan, details)
         self._timeout_secs = timeout_secs
@@ -61,6 +64,11 @@ class SparkEngine:
         self._arrays: Any = None
         self._query: StreamingQuery | None = None
         self._stopping = stopping
+
+    def _wrap(self) -> None:
+        """Wrap what is run, for the workers of the current number."""
+        self._chain = Chain(self._plan, self._parcel, self._frame, self._workers)
+        self._hooks = mapping(Hooks(self._parcel), ["id"], self._workers)
 
     def bind(self, session: SparkSession, query: StreamingQuery | None = None) -> None:
         """Use `session` for the jobs that follow: a query's callback runs in a clone of the user's.
@@ -203,7 +211,10 @@ class SparkEngine:
 
     def _translated(self, error: Exception, deadline: Deadline) -> StatefxError:
         """Say what a failed job means."""
-        found = meaning(error, local=str(self._context().master).startswith("local"))
+        found = meaning(error, local=is_local(self._context()))
+        if cant_start_workers(error):
+            self._workers += 1
+            self._wrap()
         if deadline.passed and isinstance(found, JobFailedError):
             return JobFailedError(deadline.told(), timeout=True)
         return found

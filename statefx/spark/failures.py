@@ -12,6 +12,7 @@ from statefx.errors import StatefxError, TransactionError
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
 _LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", re.MULTILINE)
+_STUCK = re.compile(r"java\.lang\.NullPointerException\n(?:\s+at .*\n)*\s+at [\w.]*PythonWorkerFactory\.createWorker")
 _SHOWN = 600
 
 
@@ -39,7 +40,23 @@ def meaning(error: Exception, *, local: bool) -> StatefxError:
         return TransactionError(f"Spark can't start Python workers ({program[0]}): is PYSPARK_PYTHON right?")
     if isinstance(error, PythonException):
         return TransactionError(f"a Python function of the job failed: {last_line(text)}")
+    if cant_start_workers(error):
+        return JobFailedError(
+            "Spark has lost the program that starts its Python workers, without noticing (a defect of Spark's with "
+            f"spark.python.unix.domain.socket.enabled): another one is started ({last_line(text)})"
+        )
     return JobFailedError(last_line(text))
+
+
+def cant_start_workers(error: Exception) -> bool:
+    """Tell whether Spark will start no more workers for functions of the same environment, on some executor.
+
+    When the program that forks them is killed while it starts, and the task that waits for it is interrupted (its job
+    was cancelled, or failed elsewhere), Spark keeps the dead program, without the path of its socket. Whoever wants a
+    worker from then on gets a NullPointerException. Over TCP it would be a SocketException, after which Spark starts
+    another program.
+    """
+    return _STUCK.search(str(error)) is not None
 
 
 def _missing(module: str, *, local: bool) -> str:

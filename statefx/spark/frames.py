@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -18,6 +16,7 @@ from pyspark.util import PythonEvalType
 from statefx.errors import TopologyError
 from statefx.runtime import wire
 from statefx.runtime.slot import EDGE_COLUMN
+from statefx.spark.session import worker_program
 from statefx.spark.worker import Parcel, Stage
 from statefx.topology.graph import Edge
 from statefx.topology.plan import Plan
@@ -160,15 +159,18 @@ class Chain:
     parcel : Parcel
     frame : DataFrame
         The united frame, for its schema.
+    number : int
+        Of the workers that run it (see `worker_program`).
     """
 
-    def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame) -> None:
+    def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame, number: int = 0) -> None:
         self._router = Router(plan, frame)
         self._widths = [len(level) for level in plan.levels]
         self._target = F.col("target")
         routed = self._router.route(frame).columns
         self._stages = [
-            mapping(Stage(parcel, level), wire.SCHEMA.names if level else routed) for level in range(len(plan.levels))
+            mapping(Stage(parcel, level), wire.SCHEMA.names if level else routed, number)
+            for level in range(len(plan.levels))
         ]
 
     def over(self, frame: DataFrame) -> DataFrame:
@@ -210,20 +212,14 @@ def _stands_on_shuffles(leaf: Any) -> bool:
     return kind == "InMemoryRelation" and "Exchange" in str(leaf.cacheBuilder().cachedPlan().toString())
 
 
-def mapping(function: Any, columns: Sequence[str]) -> Callable[[DataFrame], DataFrame]:
+def mapping(function: Any, columns: Sequence[str], number: int = 0) -> Callable[[DataFrame], DataFrame]:
     """Return what ``frame.mapInArrow(function, wire.DDL)`` does for frames with `columns`, wrapped once for all.
 
-    In local mode the workers run the driver's own Python, whatever ``python3`` is on the path, unless PYSPARK_PYTHON
-    says otherwise.
+    Run by the workers of that `number` (see `worker_program`).
     """
     context = SparkContext._active_spark_context
     assert context is not None
-    chosen = context.pythonExec
-    try:
-        if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-            context.pythonExec = sys.executable
+    with worker_program(context, number):
         wrapped = pandas_udf(function, returnType=_WIRE, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
         column = wrapped(*[F.col(name) for name in columns])._jc
-    finally:
-        context.pythonExec = chosen
     return lambda frame: DataFrame(frame._jdf.mapInArrow(column, False, None), frame.sparkSession)

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statefx.coordinator.checkpoint import Folders
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
 from statefx.spark.failures import last_line
+from statefx.spark.session import worker_program
 
 _PROBES_PER_EXECUTOR = 2
 
@@ -87,15 +88,17 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     context = session.sparkContext
     master = str(context.master)
     local = master.startswith("local") and not master.startswith("local-cluster")
-    if local and _is_this_python(context.pythonExec):
-        return
+    with worker_program(context):
+        if local and _is_this_python(context.pythonExec):
+            return
     modules = ["statefx.spark.worker", *sorted({name.partition(":")[0] for name in references if ":" in name})]
     probe = os.path.join(folders.location, f".probe-{uuid.uuid4().hex}")
     with open(probe, "w", encoding="ascii"):
         pass
     try:
         width = max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
-        rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), "host string, problem string")
+        with worker_program(context):
+            rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), "host string, problem string")
         found = rows.collect()
     except (PySparkException, Py4JError) as error:
         raise ConfigError(_explained(str(error))) from error
@@ -150,6 +153,6 @@ def _explained(text: str) -> str:
             f"({last_line(text)})"
         )
     return (
-        f"a first job on the executors failed: {last_line(text)}. They run PYSPARK_PYTHON, or else python3: it must be "
-        "there, with statefx and its extras"
+        f"a first job on the executors failed: {last_line(text)}. They run PYSPARK_PYTHON, or else python3 (in "
+        "local mode the driver's own): it must be there, with statefx and its extras"
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +28,8 @@ _STREAMING = "spark.sql.streaming."
 
 _hinting = threading.Lock()
 _hinted = False
+
+_NUMBER = "STATEFX_WORKERS"
 
 
 def check_session(spark: Any) -> SparkSession:
@@ -58,6 +64,37 @@ def hint(spark: SparkSession, *, streaming: bool) -> None:
     if missing and first:
         settings = " ".join(f'.config("{key}", "{value}")' for key, value in missing.items())
         logger.warning("small transactions get cheaper with these settings on SparkSession.builder: %s", settings)
+
+
+@contextlib.contextmanager
+def worker_program(context: Any, number: int = 0) -> Iterator[None]:
+    """Let the functions that are wrapped in the block run as statefx's run; the context is as before afterwards.
+
+    In local mode the workers run the driver's own Python, whatever ``python3`` is on the path, unless PYSPARK_PYTHON
+    says otherwise.
+
+    Parameters
+    ----------
+    context : SparkContext
+    number : int
+        Spark starts workers through one program for each environment that functions bring along. Another number gives
+        them another environment, and so a program of their own.
+    """
+    chosen = context.pythonExec
+    try:
+        if is_local(context) and "PYSPARK_PYTHON" not in os.environ:
+            context.pythonExec = sys.executable
+        if number:
+            context.environment[_NUMBER] = str(number)
+        yield
+    finally:
+        context.pythonExec = chosen
+        context.environment.pop(_NUMBER, None)
+
+
+def is_local(context: Any) -> bool:
+    """Tell whether the workers run on the driver's machine."""
+    return str(context.master).startswith("local")
 
 
 def clone(spark: SparkSession) -> SparkSession:

@@ -189,6 +189,9 @@ def test_workers_of_another_python_are_found_before_anything_is_begun(spark, bat
     with pytest.raises(ConfigError, match=says):
         submit(word_count(batch), spark, place / "ck")
     assert not (place / "ck" / "transactions").exists()
+    with monkeypatch.context() as unset:
+        unset.delenv("PYSPARK_PYTHON")  # the workers run what the driver does, whatever python3 is on the path
+        run(word_count(batch), spark, place / "ck")
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(place / "nothing"))
     with pytest.raises(
         ConfigError, match=r"first job on the executors failed: .*Cannot run program.*They run PYSPARK_PYTHON"
