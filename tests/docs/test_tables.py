@@ -83,17 +83,30 @@ def test_every_error_is_in_the_table():
     assert sorted(named) == sorted(there - {"StatefxError"})
 
 
-def test_every_key_of_last_progress_is_in_the_tables():
+@pytest.fixture
+def told():
+    """What a query tells of a transaction."""
     acks = {("count", 0): Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics=dict.fromkeys(METRICS, 1.0))}
     progress = Progress()
     progress.begin(TransactionAttempt(1, 0))
     progress.acked(Complete({}, acks), 0)
-    told = progress.end(1).as_dict()
+    return progress.end(1).as_dict()
+
+
+def test_every_key_of_last_progress_is_in_the_tables(told):
     text = page("observing")
     cells = [re.findall(r"\w+", cell.replace("`", "")) for cell in first_cells(text, "## `lastProgress`")]
     assert [key for cell in cells for key in cell] == list(told)
     assert first_cells(text.partition("Times in `boltMs`")[2], "added up:\n") == list(told["boltMs"]["count"])
     assert first_cells(text.partition("Times in `durationMs`")[2], "in them:\n") == list(told["durationMs"])
+
+
+def test_what_is_to_be_watched_is_there(told):
+    keys = {*told, *told["boltMs"]["count"], *told["durationMs"], "stuck", "status"}
+    rows = page("observing").partition("## What to watch")[2].partition("\n## ")[0].splitlines()
+    signs = [name for row in rows if row.startswith("|") for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert len(signs) > 5
+    assert set(signs) <= keys
 
 
 def test_every_key_of_status_is_told_of():
