@@ -9,6 +9,7 @@
     |-- CheckpointError                   the checkpoint location can't be used for this run
     |   |-- CheckpointMismatchError       it belongs to another topology, or part of it was replaced
     |   `-- CheckpointFormatError         it was written in a format this version does not read
+    |-- InputError                      Spark could not read the input, outside any transaction
     |-- FencedError                       a newer generation has taken over: stop, do not retry
     |-- LogOutcomeUnknownError            an append to the log may or may not have happened
     |-- StateError
@@ -87,6 +88,10 @@ class CheckpointMismatchError(CheckpointError):
 
 class CheckpointFormatError(CheckpointError):
     """The checkpoint was written in a format that this version does not read."""
+
+
+class InputError(StatefxError):
+    """Spark ended its query outside any transaction: the input can't be read as the checkpoint knows it."""
 
 
 class FencedError(StatefxError):

@@ -84,8 +84,8 @@ def local_path(location: str | os.PathLike[str]) -> str:
     ConfigError
         It names a file system that statefx can't use.
     """
-    text = os.fspath(location)
-    if not isinstance(text, str) or not text:
+    text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
+    if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"checkpointLocation must be a folder's path, got {location!r}")
     found = _LOCAL.fullmatch(text)
     if found is None and _SCHEME.match(text):

@@ -16,7 +16,7 @@ class Context:
     Attributes
     ----------
     config : Mapping[str, Any]
-        All settings by their full names: ``topology.*`` with defaults filled in, and the user's own keys.
+        All settings by their full names: ``topology.*`` with defaults filled in, and the user's own keys. Read-only.
     component : str
         The id given to ``setBolt``.
     task : int

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -102,10 +103,11 @@ def take_bolt(deployment: Deployment, component: str, task: int, order: Order) -
 def fresh_bolt(deployment: Deployment, component: str, task: int, attempt: TransactionAttempt) -> Bolt:
     """Return a bolt object of its own for a task, opened."""
     part = deployment.plan.components[component]
-    bolt = copy.deepcopy(part.bolt)
-    assert bolt is not None
+    assert part.bolt is not None
+    with hook(component, task, "open", attempt.txid):  # tried on the driver, but code of the user's may tell them apart
+        bolt = copy.deepcopy(part.bolt)
     context = Context(
-        config=deployment.config,
+        config=MappingProxyType(dict(deployment.config)),  # what one task writes, no other would see
         component=component,
         task=task,
         parallelism=part.parallelism,

@@ -18,7 +18,14 @@ from statefx.coordinator.checkpoint import Folders, check_newest
 from statefx.coordinator.coordinator import Coordinator, backoff_secs
 from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.records import BatchInput, StreamInput
-from statefx.errors import AttemptsExhaustedError, CheckpointMismatchError, FencedError, StatefxError, TransactionError
+from statefx.errors import (
+    AttemptsExhaustedError,
+    CheckpointMismatchError,
+    FencedError,
+    InputError,
+    StatefxError,
+    TransactionError,
+)
 from statefx.spark import offsets
 from statefx.spark.durable import Durable
 from statefx.spark.engine import SparkEngine
@@ -29,6 +36,7 @@ logger = logging.getLogger("statefx")
 
 _ROLLBACK_SECS = 30.0
 _LOOK_SECS = 0.1
+_CONTEXT_LOOK_SECS = 1
 _STOP_SECS = 5.0
 _STOP_LOOK_SECS = 0.01
 
@@ -128,7 +136,8 @@ class StreamFeed:
         """Wait for the end of Spark's query; return why it has to be started again, if it has."""
         failure: StreamingQueryException | None = None
         try:
-            query.awaitTermination()
+            while not query.awaitTermination(_CONTEXT_LOOK_SECS):
+                self._check_context(query)
         except StreamingQueryException as error:
             failure = error
         again = None
@@ -137,9 +146,30 @@ class StreamFeed:
         if self._error is not None or self._draining:
             return None
         if failure is not None and again is None:
-            raise failure
+            raise self._input_error(failure) from failure
         self._check_newest()  # another driver in this session ends Spark's query without an error
         return again
+
+    def _check_context(self, query: StreamingQuery) -> None:
+        """End a query that waits for input on a SparkContext that was stopped: Spark itself would look for ever."""
+        context = self._frame.sparkSession.sparkContext._jsc
+        if not self._busy and (context is None or context.sc().isStopped()):
+            _stop(query)
+            raise StoppedError("the SparkContext was stopped")
+
+    def _input_error(self, failure: StreamingQueryException) -> InputError:
+        """Tell what Spark's words mean for the topology: they speak of its own query and files alone."""
+        reason = " ".join(str(failure).partition("=== Streaming Query ===")[0].split())
+        committed = self._coordinator.log.state.committed
+        return InputError(
+            f"Spark's query ended outside any transaction, while it looked for input: {reason}. Transaction "
+            f"{committed} is the last one committed, and nothing has been done of the next. The checkpoint in "
+            f"{self._folders.location} belongs to the input that it was begun with: if path, topic or format of the "
+            "input were changed, or files of the checkpoint were deleted, go back to what was there, or start with a "
+            "new checkpointLocation (and empty state)",
+            committed=committed,
+            location=self._folders.location,
+        )
 
     def drain(self) -> None:
         """Begin no further transaction, and wait for the one under way (see `Feed.drain`)."""

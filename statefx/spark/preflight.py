@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
@@ -23,6 +24,8 @@ from statefx.spark.failures import last_line
 from statefx.spark.session import worker_program
 
 _PROBES_PER_EXECUTOR = 2
+_LOCAL_PATH = re.compile(r"(?:file:(?://)?)?(/[^:*?\[{]*|[^:/*?\[{][^:*?\[{]*)")
+"""A path without a pattern; one with a pattern may or may not name the folder."""
 
 
 def check_stream(frame: DataFrame) -> None:
@@ -44,6 +47,37 @@ def check_stream(frame: DataFrame) -> None:
             f"Spark can't run the streaming input of this topology: {str(error).splitlines()[0]} Do that step in a "
             "bolt instead (a topology's query runs in Spark's output mode `update`)"
         ) from error
+
+
+def check_apart(frame: DataFrame, location: str) -> None:
+    """Refuse a checkpoint inside a folder that the input is read from: its files would come as rows, for ever.
+
+    Raises
+    ------
+    ConfigError
+        Names both folders.
+    """
+    for path in _folders_read(frame):
+        if os.path.commonpath([path, location]) == path:
+            raise ConfigError(
+                f"checkpointLocation {location} is inside {path}, which the input is read from: the checkpoint's own "
+                "files would be read as input. Give a folder outside of it",
+                path=path,
+                location=location,
+            )
+
+
+def _folders_read(frame: DataFrame) -> Iterator[str]:
+    """Yield the local folders that streams of files read, as far as Spark's plan tells."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.getClass().getSimpleName() != "StreamingRelation":
+            continue
+        option = leaf.dataSource().options().get("path")
+        found = _LOCAL_PATH.fullmatch(str(option.get())) if option.isDefined() else None
+        if found is not None:
+            yield os.path.realpath(found[1])
 
 
 def check_alone(session: SparkSession, query_id: str | None, location: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import StoppedError
-from statefx.errors import BoltError, StatefxError
+from statefx.errors import BoltError, ConfigError, StatefxError
 from statefx.spark.bar import Bar
 
 logger = logging.getLogger("statefx")
@@ -87,6 +87,8 @@ class Query:
         StatefxError
             What ended it, if it wasn't `stop` or the end of its input.
         """
+        if timeout is not None:
+            _check_secs("awaitTermination", timeout)
         with self._listening():
             ended = self._ended.wait(timeout)
         if ended:
@@ -131,6 +133,7 @@ class Query:
 
     def stop(self, timeout: float = 60.0) -> None:
         """End the query: wait up to `timeout` seconds for the running transaction, else roll it back."""
+        _check_secs("stop", timeout)
         drain = threading.Thread(target=self._feed.drain, daemon=True)
         drain.start()
         end = time.monotonic() + timeout
@@ -173,3 +176,8 @@ class Query:
         """Raise what ended the query, if anything did; each time as if it were the first."""
         if self._error is not None:
             raise self._error.with_traceback(self._trace)
+
+
+def _check_secs(call: str, timeout: object) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ConfigError(f"{call}: timeout is a number of seconds, 0 or more, not {timeout!r}")

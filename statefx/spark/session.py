@@ -48,6 +48,9 @@ def check_session(spark: Any) -> SparkSession:
                 "RDD-level control. Build the session with .master(...) instead of .remote(...)."
             )
         raise ConfigError(f"submit needs the SparkSession as its second argument, got {name}")
+    context = spark.sparkContext._jsc
+    if context is None or context.sc().isStopped():
+        raise ConfigError("the SparkSession was stopped: build another one, and make the DataFrames with it")
     return spark
 
 

@@ -25,7 +25,7 @@ from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import Router, unite
 from statefx.spark.pickling import dumps
-from statefx.spark.preflight import check_alone, check_executors, check_stream
+from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import watch
@@ -128,6 +128,7 @@ class _Run:
         self.frame = unite({c.id: c.dataframe for c in topology.components if c.is_stream})
         if streaming:
             check_stream(self.frame)
+            check_apart(self.frame, folders.location)
         Router(self._plan, self.frame)  # what Spark can't route is refused before the checkpoint is touched
 
     def take(self, adopt: str | None) -> TransactionLog:

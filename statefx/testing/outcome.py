@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.errors import TopologyError
 from statefx.protocol.ledger import Complete
 from statefx.testing.processes import Emitted
+from statefx.topology.graph import Topology
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Sent:
 
     progress: TransactionProgress
     _emitted: Emitted
+    _topology: Topology
 
     @property
     def txid(self) -> int:
@@ -29,7 +32,20 @@ class Sent:
         return self.progress.txid
 
     def emitted(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
-        """Return what a bolt emitted in it, task by task, whether or not another bolt reads it."""
+        """Return what a bolt emitted in it, task by task, whether or not another bolt reads it.
+
+        Raises
+        ------
+        TopologyError
+            There is no such bolt, or it declares no such stream: what it emits there can't be compared with anything.
+        """
+        outputs = self._topology.component(component).outputs
+        if stream not in outputs:
+            raise TopologyError(
+                f"{component!r} has no stream {stream!r}; its streams are {', '.join(outputs) or 'none'}",
+                component=component,
+                stream=stream,
+            )
         return list(self._emitted.get((component, stream), ()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from statefx.coordinator.records import StreamInput
 from statefx.errors import ConfigError
+from statefx.operators import DEFAULT_STREAM
 from statefx.runtime.fitting import MISFITS, fitter, to_array
 from statefx.runtime.routing import router
 from statefx.runtime.slot import EDGE_COLUMN
-from statefx.topology.graph import Edge
+from statefx.topology.graph import Edge, Topology
 from statefx.topology.plan import Plan
 
 Row = Sequence[Any]
@@ -56,17 +57,40 @@ def rows(schema: Any, *, streaming: bool = True) -> RowStream:
     return RowStream(schema, streaming)
 
 
+def given(topology: Topology, work: Any) -> Work:
+    """Return the rows of a transaction as lists; a generator of rows can be read once only.
+
+    Raises
+    ------
+    ConfigError
+        It is no mapping from the topology's streams to rows, or a row has not the values of its stream.
+    """
+    if not isinstance(work, Mapping):
+        raise ConfigError(f"a transaction is given as {{stream: rows}}, such as {{'lines': [('a',)]}}, not as {work!r}")
+    schemas = {one.id: one.outputs[DEFAULT_STREAM] for one in topology.components if one.is_stream}
+    found = {}
+    for stream, sequence in work.items():
+        if stream not in schemas:
+            raise ConfigError(f"the topology has no stream {stream!r}; its streams are {', '.join(schemas)}")
+        if isinstance(sequence, str | bytes | Mapping) or not isinstance(sequence, Iterable):
+            raise ConfigError(f"the rows of stream {stream!r} are a sequence of tuples, not {sequence!r}")
+        names = schemas[stream].names
+        found[stream] = list(sequence)
+        for row in found[stream]:
+            # a mapping would come as its keys, a set in any order
+            if isinstance(row, str | bytes | Mapping | Set) or not isinstance(row, Sized) or len(row) != len(names):
+                raise ConfigError(f"a row of stream {stream!r} has the values of {', '.join(names)}, not {row!r}")
+    return found
+
+
 def scatter(plan: Plan, work: Work) -> list[list[pa.RecordBatch]]:
     """Return the input of each partition of the first level, as Spark would give it to Python.
 
     Raises
     ------
     ConfigError
-        A stream isn't the topology's, or a row doesn't fit its schema.
+        A value doesn't fit its stream's schema.
     """
-    for name in work:
-        if name not in plan.streams:
-            raise ConfigError(f"the topology has no stream {name!r}; its streams are {', '.join(plan.streams)}")
     inputs: list[list[pa.RecordBatch]] = [[] for _ in plan.levels[0]]
     for edge in plan.raw:
         batch = _batch(edge.source, plan.streams[edge.source], work.get(edge.source, ()))
@@ -78,9 +102,6 @@ def scatter(plan: Plan, work: Work) -> list[list[pa.RecordBatch]]:
 
 
 def _batch(stream: str, schema: pa.Schema, given: Sequence[Row]) -> pa.RecordBatch:
-    for row in given:
-        if isinstance(row, str) or len(row) != len(schema):
-            raise ConfigError(f"a row of stream {stream!r} has the values of {', '.join(schema.names)}, not {row!r}")
     columns: Sequence[Sequence[Any]] = list(zip(*given, strict=True)) or [()] * len(schema)
     try:
         arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from statefx.config import Config
 from statefx.coordinator import checkpoint, homes
 from statefx.coordinator.cast import cast_of
 from statefx.coordinator.checkpoint import Folders
@@ -25,13 +24,14 @@ from statefx.testing.faults import Fault
 from statefx.testing.limits import Limits
 from statefx.testing.outcome import Sent, WatchedProgress
 from statefx.testing.processes import merged
+from statefx.testing.sendable import check_travels
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
-from statefx.testing.streams import Work, identity
+from statefx.testing.streams import Work, given, identity
 from statefx.topology.checks import encodings_of
 from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
 from statefx.topology.plan import compile_plan
-from statefx.topology.submission import check_beside, check_sendable, checked
+from statefx.topology.submission import check_beside, checked
 
 _Result = TypeVar("_Result")
 
@@ -122,7 +122,7 @@ class TopologyTester:
         wrapped = load_provider(reference, settings.state_provider_config)
         check_beside(settings, wrapped)
         provider = SteppedProvider(wrapped, steps)
-        _check_sendable(topology, settings)
+        check_travels(topology, settings)
         folders = self._folders = Folders(location)
         encodings = encodings_of(topology, settings)
         wanted = checkpoint.identity(
@@ -196,6 +196,7 @@ class TopologyTester:
         Crash
             At the moment asked for.
         """
+        work = given(self.topology, work)
         self.inject(*faults)
         return self._transact(identity(self.txid, work) if self._streaming else BatchInput(), work)
 
@@ -209,6 +210,7 @@ class TopologyTester:
         """
         if self._streaming:
             raise ConfigError("apply is for batch streams; streaming ones number their own batches: use send")
+        work = given(self.topology, work)
         if self._coordinator.log.state.applied(batch_id):
             return None
         self.inject(*faults)
@@ -226,7 +228,8 @@ class TopologyTester:
             The last committed transaction had other rows.
         """
         done = []
-        for number, work in enumerate(transactions):
+        for number, each in enumerate(transactions):
+            work = given(self.topology, each)
             state = self._coordinator.log.state
             if number + 1 > state.committed:
                 done.append(self.send(work))
@@ -356,7 +359,7 @@ class TopologyTester:
         complete = self._progress.complete
         assert complete is not None
         runs = [(*task, token) for task, token in complete.tokens.items()]
-        self._transactions.append(Sent(progress, merged(self._engine.seen, runs)))
+        self._transactions.append(Sent(progress, merged(self._engine.seen, runs), self.topology))
         return self._transactions[-1]
 
     def _driving(self, do: Callable[[], _Result]) -> _Result:
@@ -376,15 +379,6 @@ class TopologyTester:
 
     def _clock(self) -> float:
         return self._now
-
-
-def _check_sendable(topology: Topology, settings: Config) -> None:
-    """Refuse what Spark's workers could not be sent, though here nothing is sent."""
-    try:
-        from statefx.spark.pickling import dumps  # noqa: PLC0415 - a fifth of a second, which not every import pays
-    except ImportError:  # without pyspark there is nobody to ask
-        return
-    check_sendable(topology, settings.mapping(), dumps)
 
 
 def _in_line(do: Callable[[], object]) -> None:

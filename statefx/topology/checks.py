@@ -36,6 +36,11 @@ def check_name(name: Any) -> None:
 
 def check_id(id: Any, taken: Iterable[str]) -> None:
     """Refuse an id that can't name a folder, or is taken."""
+    if isinstance(id, Bolt) or hasattr(id, "isStreaming"):
+        raise TopologyError(
+            f"the id comes first, as in setBolt('split', Split()) and setStream('lines', lines); got {_kind(id)}",
+            component=None,
+        )
     if not isinstance(id, str) or not ID.fullmatch(id) or id.startswith("__") or len(id) > ID_LENGTH_MAX:
         raise TopologyError(
             f"{id!r} can't be a component's id, because it names a folder: use letters, digits, '_', '-' and '.', "

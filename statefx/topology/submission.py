@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -67,7 +68,7 @@ def check_beside(settings: Config, provider: StateProvider) -> None:
 
 
 def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Callable[[Any], bytes]) -> None:
-    """Refuse bolts, and settings of the user's own, that can't be sent to executors.
+    """Refuse bolts, and settings of the user's own, that can't be sent to executors, and bolts that can't be copied.
 
     Parameters
     ----------
@@ -93,6 +94,14 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
             raise TopologyError(
                 f"bolt {component.id!r} can't be sent to the executors{_attribute(component.bolt, dumps)} "
                 f"({_told(error)}): make connections, locks and files in open(), not in __init__",
+                component=component.id,
+            ) from error
+        try:
+            copy.deepcopy(component.bolt)
+        except Exception as error:
+            raise TopologyError(
+                f"bolt {component.id!r} can't be copied ({_told(error)}), and each task has its own copy: make what "
+                "can't be copied in open(), not in __init__",
                 component=component.id,
             ) from error
     for key, value in settings.items():

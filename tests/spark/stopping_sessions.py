@@ -40,11 +40,21 @@ def play(name, place):
     hold.unlink()
 
 
+def play_idle(place):
+    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    feed(place / "in", a=["a b"])
+    query = submit(word_count(lines_of(spark, place / "in")), spark, place / "ck")
+    query.processAllAvailable()
+    spark.stop()
+    wait_for(lambda: not query.isActive, "the query that waits for input to end")
+    tell(idle={"error": query.exception(), "log": kinds(place / "ck")})
+
+
 def main(work):
-    for name in ("stream", "batch"):
+    for name in ("stream", "batch", "idle"):
         place = Path(work, name)
         place.mkdir()
-        play(name, place)
+        play_idle(place) if name == "idle" else play(name, place)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from statefx.errors import (
     CheckpointFormatError,
     CheckpointMismatchError,
     ConfigError,
+    InputError,
     ProviderError,
     StateCorruptedError,
     TopologyError,
@@ -317,3 +318,35 @@ def test_the_checkpoint_deleted_and_the_job_run_again(spark, stream, checkpoint)
     shutil.rmtree(checkpoint)
     run(word_count(stream), spark, checkpoint, trigger={"availableNow": True})
     assert state(checkpoint, "count") == {"x": 2, "y": 1}
+
+
+def test_a_checkpoint_inside_the_input(spark, place):
+    """Its own files would come as rows, transaction after transaction."""
+    feed(place / "in", a=["x"])
+    for path in (place / "in", f"file://{place}/in", f"{place}/in/"):
+        before = listing(place)
+        with pytest.raises(ConfigError, match=r"ck is inside .*in, which the input is read from"):
+            submit(word_count(lines_of(spark, path)), spark, place / "in" / "ck")
+        assert listing(place) == before
+
+
+def test_another_input_on_the_same_checkpoint(spark, place):
+    """Spark speaks of a basePath; what that means for the topology is said with it."""
+    feed(place / "in", a=["x"])
+    feed(place / "other", b=["y"])
+    run(word_count(lines_of(spark, place / "in")), spark, place / "ck", trigger={"availableNow": True})
+    says = (
+        r"outside any transaction.*Transaction 1 is the last one committed.*belongs to the input that it was begun with"
+    )
+    with pytest.raises(InputError, match=says) as caught:
+        run(word_count(lines_of(spark, place / "other")), spark, place / "ck", trigger={"availableNow": True})
+    assert caught.value.committed == 1
+    assert state(place / "ck", "count") == {"x": 1}
+
+
+@pytest.mark.parametrize("timeout", ["60", -1, True, float("nan")])
+def test_a_timeout_that_is_none(spark, batch, place, timeout):
+    query = run(word_count(batch), spark, place / "ck")
+    for wait in (query.awaitTermination, query.stop):
+        with pytest.raises(ConfigError, match="timeout is a number of seconds, 0 or more, not"):
+            wait(timeout)

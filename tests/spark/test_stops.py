@@ -60,4 +60,6 @@ def test_a_session_that_is_stopped_ends_a_stream_and_fails_a_batch(tmp_path):
     told = {name: found for line in lines for name, found in line.items()}
     assert told["stream"]["error"] is None
     assert told["batch"]["error"] == "TransactionError: the SparkContext was stopped while the query was running"
-    assert "COMMITTING" not in str(told)
+    assert "COMMITTING" not in str([told["stream"], told["batch"]])
+    assert told["idle"]["error"] is None
+    assert told["idle"]["log"][-1] == ["COMMITTED", 1, None]

@@ -311,3 +311,86 @@ def test_a_failed_exception_without_a_reason_names_the_line(place: Path) -> None
     says = r"failed 8 times .*FailedException, without a reason \(.*test_mistakes\.py:\d+, in fail\)"
     with Driver(place) as driver, pytest.raises(AttemptsExhaustedError, match=says):
         driver.start(one_bolt(Does("execute", fail))).send(lines("a"))
+
+
+def test_a_bolt_that_can_not_be_copied_for_its_tasks(place: Path) -> None:
+    class NoCopies(Emits):
+        def __deepcopy__(self, memo):
+            raise ValueError("there is one of me")
+
+    for bolt in (Holds(logging), NoCopies(None)):
+        with pytest.raises(
+            TopologyError, match=r"bolt 'bolt' can't be copied \(.*make what can't be copied in open\(\)"
+        ):
+            TopologyTester(one_bolt(bolt), place / "checkpoint")
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("location", [None, 5, "", " ", b"x", ["ck"]])
+def test_a_location_that_is_no_path(location: Any) -> None:
+    with pytest.raises(ConfigError, match="checkpointLocation must be a folder's path, got"):
+        TopologyTester(word_count(), location)
+
+
+@pytest.mark.parametrize(
+    ("work", "says"),
+    [
+        ([("a",)], r"given as \{stream: rows\}, .* not as \[\('a',\)\]"),
+        (None, "not as None"),
+        ({"lines": "a b"}, "the rows of stream 'lines' are a sequence of tuples, not 'a b'"),
+        ({"lines": {"value": "a"}}, "are a sequence of tuples, not {'value': 'a'}"),
+        ({"lines": 5}, "are a sequence of tuples, not 5"),
+        ({"lines": [{"value": "a"}]}, r"a row of stream 'lines' has the values of value, not \{'value': 'a'\}"),
+        ({"lines": [{"a"}]}, r"a row of stream 'lines' has the values of value, not \{'a'\}"),
+        ({"lines": [5]}, "a row of stream 'lines' has the values of value, not 5"),
+        ({"lnies": [("a",)]}, "the topology has no stream 'lnies'; its streams are lines"),
+        ({"split": [("a",)]}, "the topology has no stream 'split'"),
+    ],
+)
+def test_rows_that_would_come_otherwise_than_meant(place: Path, work: Any, says: str) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        for send in (tester.send, lambda work: tester.run([work])):
+            with pytest.raises(ConfigError, match=says):
+                send(work)
+        tester.send(lines("a"))  # nothing was begun
+        assert tester.state("count") == {"a": 1}
+
+
+def test_rows_of_a_generator_come_all(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        sent = tester.send({"lines": ((text,) for text in ("a", "b"))})  # type: ignore[dict-item]
+        assert sent.progress.input_rows == 2
+        assert tester.state("count") == {"a": 1, "b": 1}
+
+
+def test_what_nobody_can_have_emitted_is_not_an_empty_list(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start()
+        sent = tester.send(lines("a"))
+        for asked in (tester, sent):
+            with pytest.raises(TopologyError, match="no component 'cuont'; the nearest is 'count'"):
+                asked.emitted("cuont")
+            with pytest.raises(TopologyError, match="'split' has no stream 'late'; its streams are default"):
+                asked.emitted("split", "late")
+
+
+def test_settings_can_not_be_written_by_a_bolt(place: Path) -> None:
+    class Writes(BasicBolt):
+        def open(self, context):
+            context.config["last"] = 1
+
+        def execute(self, tup, collector):
+            pass
+
+    with Driver(place) as driver, pytest.raises(BoltError, match=r"hook open, .*does not support item assignment"):
+        driver.start(one_bolt(Writes())).send(lines("a"))
+
+
+def test_an_id_and_what_it_names_that_are_swapped() -> None:
+    builder = TopologyBuilder("one")
+    with pytest.raises(TopologyError, match=r"the id comes first, as in setBolt\('split', Split\(\)\).*of type Holds"):
+        builder.setBolt(Holds(1), "bolt")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="the id comes first"):
+        builder.setStream(rows("value string"), "lines")  # type: ignore[arg-type]
