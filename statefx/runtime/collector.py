@@ -38,10 +38,12 @@ class TaskCollector(Collector):
         self._txid = txid
         self._closed = False
         self._streams = {
-            stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream])
+            stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream], self._emit)
             for stream, schema in outputs.items()
         }
         self._adds = {stream: gathering.add for stream, gathering in self._streams.items()}
+        if DEFAULT_STREAM in self._streams:
+            self.emit = self._streams[DEFAULT_STREAM].emit  # type: ignore[method-assign]  # a call less for each row
 
     def emit(
         self,
@@ -53,6 +55,10 @@ class TaskCollector(Collector):
         **fields: Any,
     ) -> None:
         """Emit one tuple (see `Collector.emit`)."""
+        self._emit(values, stream, task, fields)
+
+    def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
+        """Emit what is no plain row of the default stream."""
         try:
             add = self._adds[stream]
         except KeyError:
@@ -144,7 +150,9 @@ class TaskCollector(Collector):
     def close(self) -> None:
         """Take no more: what a bolt emits after its barriers have left would be lost without a trace."""
         self._closed = True
-        self._adds = {}  # looked up for every row anyway: an open collector pays nothing
+        for gathering in self._streams.values():
+            gathering.close()
+        self._adds = {}
         self._outputs = {}
 
     def _unknown(self, stream: str) -> BoltError:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import SchemaError
+from statefx.operators import DEFAULT_STREAM
 from statefx.operators.schema import to_ddl
 from statefx.runtime.fitting import FIXED_BYTES, MISFITS, Fit, Weigh, fitter, fixed, is_text, shown, to_array, weigher
 from statefx.runtime.routing import Direct, Router, Staying, router
@@ -75,18 +76,27 @@ class Gathering:
     schema : pa.Schema
     outlets : sequence of Outlet
         Those of the stream; without any, rows go nowhere.
+    otherwise : callable
+        What `emit` hands its arguments on to, if it is given anything but a plain row of this stream.
 
     Attributes
     ----------
     add : callable
-        Takes one row, a tuple. One function: it runs for every row, and each further call would show.
+        Takes one row, a tuple.
+    emit : callable
+        ``Collector.emit``, which takes a plain row of this stream by itself: `add` and what is around it in one
+        function, since it runs for every row, and a further call costs a tenth of it.
     flush : callable
         Sends on whatever is gathered.
+    close : callable
+        From now on `emit` hands everything on.
     """
 
-    __slots__ = ("_component", "_nested", "_schema", "add", "flush", "outlets", "stream")
+    __slots__ = ("_component", "_nested", "_schema", "add", "close", "emit", "flush", "outlets", "stream")
 
-    def __init__(self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet]) -> None:
+    def __init__(
+        self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], otherwise: Callable[..., None]
+    ) -> None:
         self.stream = stream
         self.outlets = tuple(outlets)
         self._component = component
@@ -96,17 +106,35 @@ class Gathering:
             for place, field in enumerate(schema)
             if pa.types.is_nested(field.type)
         ]
-        self.add, self.flush = self._gathering()
+        self._gather(otherwise)
 
-    def _gathering(self) -> tuple[Callable[[tuple[Any, ...]], None], Callable[[], None]]:
-        """Return `add` and `flush`, which share the rows and what they weigh."""
+    def _gather(self, otherwise: Callable[..., None]) -> None:  # noqa: C901 - four short functions over one sum
+        """Make the functions that share the rows and what they weigh."""
         width, read, nested = len(self._schema), bool(self.outlets), self._nested
         shares = max((outlet.route.shares for outlet in self.outlets), default=1)
         # every row weighs its share of a batch, so that one sum tells of too many rows and of too many bytes
         row_bytes = max(BATCH_BYTES // min(GATHERED_ROWS_MAX, BATCH_ROWS * shares), FIXED_BYTES * width)
         texts = [place for place, field in enumerate(self._schema) if is_text(field.type)]
         rows: list[tuple[Any, ...]] = []
-        append, held = rows.append, 0
+        append, held, own = rows.append, 0, self.stream
+        plain_width = width if read and not nested else -1
+
+        def emit(
+            values: Any = (), /, stream: str = DEFAULT_STREAM, task: Any = None, anchors: Any = (), **fields: Any
+        ) -> None:
+            nonlocal held
+            if type(values) is not tuple or len(values) != plain_width or task is not None or stream != own or fields:
+                otherwise(values, stream, task, fields)
+                return
+            append(values)
+            held += row_bytes
+            try:
+                for place in texts:
+                    held += len(values[place] or "")
+            except (TypeError, ValueError):
+                pass  # no text (an array's truth is a ValueError): the flush says so
+            if held >= BATCH_BYTES:
+                flush()
 
         def add(row: tuple[Any, ...]) -> None:
             nonlocal held
@@ -124,7 +152,7 @@ class Gathering:
                 for place in texts:
                     held += len(row[place] or "")
             except (TypeError, ValueError):
-                pass  # no text (an array's truth is a ValueError): the flush says so
+                pass  # as above
             if held >= BATCH_BYTES:
                 flush()
 
@@ -136,7 +164,11 @@ class Gathering:
                 held = 0
                 self._send(self._batch(columns), columns)
 
-        return add, flush
+        def close() -> None:
+            nonlocal plain_width
+            plain_width = -1
+
+        self.add, self.emit, self.flush, self.close = add, emit, flush, close
 
     def choose(self, task: int) -> None:
         """Name the task of the next row, for readers by directGrouping."""

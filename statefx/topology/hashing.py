@@ -106,16 +106,29 @@ def task_chooser(schema: pa.Schema, parallelism: int) -> Callable[[Sequence[Sequ
     def choose(columns: Sequence[Sequence[Any]]) -> list[int]:
         return [hasher(row) % parallelism for row in zip(*columns, strict=True)]
 
-    def choose_by_text(columns: Sequence[Sequence[Any]]) -> list[int]:
-        try:
-            return [
-                (found if (found := digest(text.encode(), SEED)) < _HALF else found - _WHOLE) % parallelism
-                for text in columns[0]
-            ]
-        except _MISFITS:  # None, or what is no text
-            return choose(columns)
+    encode = {pa.string(): str.encode, pa.int64(): _LONG}.get(schema.types[0]) if len(schema) == 1 else None
+    if encode is None:
+        return choose
+    few = True
 
-    return choose_by_text if schema.types == [pa.string()] else choose
+    def choose_by_one(columns: Sequence[Sequence[Any]]) -> list[int]:
+        nonlocal few
+        values = columns[0]
+        # looked up, a value takes a third of what its hash takes, but finding out which there are takes as much again
+        distinct = dict.fromkeys(values) if few else values
+        few = few and 2 * len(distinct) <= len(values)
+        try:
+            tasks = [
+                (found if (found := digest(encode(value), SEED)) < _HALF else found - _WHOLE) % parallelism
+                for value in distinct
+            ]
+        except _MISFITS:  # None, or what does not fit
+            return choose(columns)
+        if distinct is values:
+            return tasks
+        return list(map(dict(zip(distinct, tasks, strict=True)).__getitem__, values))
+
+    return choose_by_one
 
 
 def batch_hashes(batch: pa.RecordBatch, fields: Sequence[str]) -> list[int]:

@@ -1,7 +1,7 @@
 """fieldsGrouping's hash: pinned numbers, what Arrow would make of a value, and the choice of partialKeyGrouping."""
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from statefx.errors import SchemaError
 from statefx.operators import parse_schema, tuple_class
 from statefx.topology import batch_hashes, partial_key_chooser, row_hasher
+from statefx.topology.hashing import task_chooser
 from tests.topology.vectors import VECTORS
 
 IDS = [ddl for ddl, _, _ in VECTORS]
@@ -151,3 +152,24 @@ def test_partial_key_is_the_same_again_for_the_same_rows():
 
 def test_partial_key_with_one_task():
     assert partial_key_chooser(WORDS, ["word"], 1)(("a",)) == 0
+
+
+@pytest.mark.parametrize(
+    ("ddl", "values"),
+    [
+        ("string", ["a", "b", "c"] * 50),
+        ("string", [f"key-{n}" for n in range(150)]),
+        ("string", ["a", None, "b"] * 50),
+        ("long", [1, 2, True] * 50),
+        ("long", [*range(149), None]),
+        ("int", [1, 2] * 50),
+        ("date", [date(2026, 1, day) for day in range(1, 32)]),
+    ],
+)
+@pytest.mark.parametrize("parallelism", [2, 3, 7])
+def test_the_tasks_of_many_rows_are_those_of_each(ddl, values, parallelism):
+    schema = parse_schema(f"a {ddl}")
+    hasher, choose = row_hasher(schema, ["a"]), task_chooser(schema, parallelism)
+    expected = [hasher((value,)) % parallelism for value in values]
+    for _ in range(3):  # what it learns of the values changes nothing
+        assert choose([values]) == expected
