@@ -65,8 +65,7 @@ class TaskCollector(Collector):
             raise self._unknown(stream) from None
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
-        if task is not None:
-            self._streams[stream].choose(task)
+        self._streams[stream].choose(task)
         add(values)
 
     def row(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:

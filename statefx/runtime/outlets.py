@@ -92,7 +92,7 @@ class Gathering:
         From now on `emit` hands everything on.
     """
 
-    __slots__ = ("_component", "_nested", "_schema", "add", "close", "emit", "flush", "outlets", "stream")
+    __slots__ = ("_component", "_direct", "_nested", "_schema", "add", "close", "emit", "flush", "outlets", "stream")
 
     def __init__(
         self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], otherwise: Callable[..., None]
@@ -106,6 +106,7 @@ class Gathering:
             for place, field in enumerate(schema)
             if pa.types.is_nested(field.type)
         ]
+        self._direct = [outlet.route for outlet in outlets if isinstance(outlet.route, Direct)]
         self._gather(otherwise)
 
     def _gather(self, otherwise: Callable[..., None]) -> None:  # noqa: C901 - four short functions over one sum
@@ -117,7 +118,7 @@ class Gathering:
         texts = [place for place, field in enumerate(self._schema) if is_text(field.type)]
         rows: list[tuple[Any, ...]] = []
         append, held, own = rows.append, 0, self.stream
-        plain_width = width if read and not nested else -1
+        plain_width = width if read and not nested and not self._direct else -1
 
         def emit(
             values: Any = (), /, stream: str = DEFAULT_STREAM, task: Any = None, anchors: Any = (), **fields: Any
@@ -170,11 +171,10 @@ class Gathering:
 
         self.add, self.emit, self.flush, self.close = add, emit, flush, close
 
-    def choose(self, task: int) -> None:
+    def choose(self, task: int | None) -> None:
         """Name the task of the next row, for readers by directGrouping."""
-        for outlet in self.outlets:
-            if isinstance(outlet.route, Direct):
-                outlet.route.choose(task)
+        for route in self._direct:
+            route.choose(task)
 
     def fitted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a row whose nested values are copies that fit; without readers, as it is."""

@@ -111,10 +111,12 @@ class Direct(Router):
         self._edge = edge
         self._chosen: list[int] = []
 
-    def choose(self, task: int) -> None:
+    def choose(self, task: int | None) -> None:
         """Name the task of the row that comes next."""
+        edge = self._edge
+        if task is None:
+            raise self._unnamed()
         if not 0 <= task < self.shares:
-            edge = self._edge
             raise BoltError(
                 f"bolt {edge.source!r} emitted to task {task} of {edge.target!r}, which has tasks 0..{self.shares - 1}",
                 component=edge.source,
@@ -122,18 +124,20 @@ class Direct(Router):
         self._chosen.append(task)
 
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the rows of each task that was named; BoltError if one was not."""
-        if len(self._chosen) != batch.num_rows:
-            edge = self._edge
-            raise BoltError(
-                f"stream {edge.stream!r} of bolt {edge.source!r} is read by {edge.target!r} with directGrouping: "
-                "name the task, as in collector.emit(values, stream=..., task=0)",
-                component=edge.source,
-                stream=edge.stream,
-            )
-
+        """Yield the rows of each task that was named; BoltError for a batch that was emitted whole."""
+        if not self._chosen:
+            raise self._unnamed()
         chosen, self._chosen = self._chosen, []
         yield from _shared_out(batch, chosen)
+
+    def _unnamed(self) -> BoltError:
+        edge = self._edge
+        return BoltError(
+            f"stream {edge.stream!r} of bolt {edge.source!r} is read by {edge.target!r} with directGrouping: "
+            "name the task, as in collector.emit(values, stream=..., task=0)",
+            component=edge.source,
+            stream=edge.stream,
+        )
 
 
 def _shared_out(batch: pa.RecordBatch, chosen: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
