@@ -69,7 +69,8 @@ class Case:
     @property
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
-        own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py")
+        own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
+               "state_scans.py")  # fmt: skip
         return self.script not in own
 
 
@@ -148,6 +149,15 @@ def provider_cases(args: argparse.Namespace) -> list[Case]:
             Case(group, f"{existing:,} keys exist", "provider_store.py", inputs.Shape(existing, touched),
                  args.warmup, args.batches, ("--provider", provider), reference=existing == 4 * touched)
             for existing in (4 * touched, 40 * touched, 400 * touched)
+        ]  # fmt: skip
+    some = inputs.Shape(args.rows // 5, args.rows // 125)
+    for provider in ("redis", "rocksdb", "memory"):
+        group = f"State alone, {some.rows:,} rows a transaction, {some.keys:,} keys exist, {provider}"
+        found += [
+            Case(group, name, "state_scans.py", some, args.warmup, args.batches,
+                 ("--provider", provider, "--what", what), reference=what == "plain")
+            for what, name in (("plain", "a get and a put"), ("scans", "a put and a scan of ten"),
+                               ("first", "a put and the first of all"))
         ]  # fmt: skip
     few = args.rows // 500
     for provider in ("redis", "rocksdb", "memory"):

@@ -110,3 +110,16 @@ def test_the_order_of_entries_follows_what_is_added_and_dropped():
     assert list(entries.between(None, None, reverse=True)) == [(b"c", 4), (b"b", 2)]
     assert list(entries.between(b"b", b"c")) == [(b"b", 2)]
     assert list(apart.between(None, None)) == [(b"a", 1), (b"c", 3)]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_goes_on_after_what_it_shows_was_prepared_and_put_again(state, reverse):
+    state.putAll(dict.fromkeys(range(50), 1))
+    state[7] = [7]
+    del state[8]
+    expected = list(state.items(reverse=reverse))
+    rows = state.items(reverse=reverse)
+    assert [next(rows) for _ in range(20)] == expected[:20]
+    state.prepareCommit(1)
+    state.putAll(dict.fromkeys(range(60), 2))
+    assert list(rows) == expected[20:]
