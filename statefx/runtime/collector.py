@@ -164,7 +164,8 @@ class TaskCollector(Collector):
             )
         return SchemaError(
             f"bolt {self._component!r} emitted on stream {stream!r}, which its outputFields do not declare: "
-            f"declared are {sorted(self._outputs) or 'none'}",
+            f"declared are {sorted(self._outputs) or 'none'}"
+            + ("" if self._outputs else '. Say what it emits: outputFields = "word string, count long"'),
             component=self._component,
             stream=stream,
         )

@@ -173,6 +173,12 @@ class Gathering:
 
     def choose(self, task: int | None) -> None:
         """Name the task of the next row, for readers by directGrouping."""
+        if task is not None and self.outlets and not self._direct:
+            readers = ", ".join(f"{outlet.edge.target!r} by {outlet.edge.grouping}" for outlet in self.outlets)
+            raise SchemaError(
+                f"task={task!r} would change nothing: nobody reads the stream by directGrouping (it is read by "
+                f"{readers}). Leave it out, or use directGrouping"
+            )
         for route in self._direct:
             route.choose(task)
 

@@ -394,3 +394,22 @@ def test_an_id_and_what_it_names_that_are_swapped() -> None:
         builder.setBolt(Holds(1), "bolt")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="the id comes first"):
         builder.setStream(rows("value string"), "lines")  # type: ignore[arg-type]
+
+
+def test_a_task_that_nobody_heeds(place: Path) -> None:
+    builder = TopologyBuilder("two")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("emits", Emits(lambda c: c.emit((1,), task=1))).shuffleGrouping("lines")
+    builder.setBolt("reads", Holds(1), 2).shuffleGrouping("emits")
+    says = "task=1 would change nothing: nobody reads the stream by directGrouping .it is read by 'reads' by shuffle"
+    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+        driver.start(builder.createTopology()).send(lines("a"))
+
+
+def test_a_bolt_that_emits_without_output_fields(place: Path) -> None:
+    class Forgets(Emits):
+        outputFields = None
+
+    says = r"on stream 'default', .*declared are none\. Say what it emits: outputFields = \"word string"
+    with Driver(place) as driver, pytest.raises(BoltError, match=says):
+        driver.start(one_bolt(Forgets(lambda c: c.emit((1,))))).send(lines("a"))
