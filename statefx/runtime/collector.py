@@ -42,6 +42,7 @@ class TaskCollector(Collector):
             for stream, schema in outputs.items()
         }
         self._adds = {stream: gathering.add for stream, gathering in self._streams.items()}
+        self._direct = {stream for stream, gathering in self._streams.items() if gathering.direct}
         if DEFAULT_STREAM in self._streams:
             self.emit = self._streams[DEFAULT_STREAM].emit  # type: ignore[method-assign]  # a call less for each row
 
@@ -65,7 +66,8 @@ class TaskCollector(Collector):
             raise self._unknown(stream) from None
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
-        self._streams[stream].choose(task)
+        if task is not None or stream in self._direct:
+            self._streams[stream].choose(task)
         add(values)
 
     def row(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -88,11 +88,13 @@ class Gathering:
         function, since it runs for every row, and a further call costs a tenth of it.
     flush : callable
         Sends on whatever is gathered.
+    direct : list of Direct
+        The routers of readers by directGrouping.
     close : callable
         From now on `emit` hands everything on.
     """
 
-    __slots__ = ("_component", "_direct", "_nested", "_schema", "add", "close", "emit", "flush", "outlets", "stream")
+    __slots__ = ("_component", "_nested", "_schema", "add", "close", "direct", "emit", "flush", "outlets", "stream")
 
     def __init__(
         self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], otherwise: Callable[..., None]
@@ -106,7 +108,7 @@ class Gathering:
             for place, field in enumerate(schema)
             if pa.types.is_nested(field.type)
         ]
-        self._direct = [outlet.route for outlet in outlets if isinstance(outlet.route, Direct)]
+        self.direct = [outlet.route for outlet in outlets if isinstance(outlet.route, Direct)]
         self._gather(otherwise)
 
     def _gather(self, otherwise: Callable[..., None]) -> None:  # noqa: C901 - four short functions over one sum
@@ -118,7 +120,7 @@ class Gathering:
         texts = [place for place, field in enumerate(self._schema) if is_text(field.type)]
         rows: list[tuple[Any, ...]] = []
         append, held, own = rows.append, 0, self.stream
-        plain_width = width if read and not nested and not self._direct else -1
+        plain_width = width if read and not nested and not self.direct else -1
 
         def emit(
             values: Any = (), /, stream: str = DEFAULT_STREAM, task: Any = None, anchors: Any = (), **fields: Any
@@ -173,13 +175,13 @@ class Gathering:
 
     def choose(self, task: int | None) -> None:
         """Name the task of the next row, for readers by directGrouping."""
-        if task is not None and self.outlets and not self._direct:
+        if task is not None and self.outlets and not self.direct:
             readers = ", ".join(f"{outlet.edge.target!r} by {outlet.edge.grouping}" for outlet in self.outlets)
             raise SchemaError(
                 f"task={task!r} would change nothing: nobody reads the stream by directGrouping (it is read by "
                 f"{readers}). Leave it out, or use directGrouping"
             )
-        for route in self._direct:
+        for route in self.direct:
             route.choose(task)
 
     def fitted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
