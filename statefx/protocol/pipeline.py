@@ -1,0 +1,536 @@
+"""The sequencer: which record, job or resolution comes next, for several transactions in flight.
+
+A pure value: events in, commands out. The driver carries the commands out and reports what came of them; nothing else
+decides what is appended to the log, or when::
+
+    Offered -> Append PREPARING -> Run P -> Append PROCESSED -> Run O -> Append COMMITTING -> Resolve COMMIT -> Deliver
+                                   (one job where there is one segment)                (nothing to do where it settles)
+
+    Failed(t): Cancel t and every later one; Resolve ROLLBACK of t; Append ROLLED_BACK from the newest down to t
+
+`Pipeline.advance` looks at the whole state and says what can be done now; so an event only notes what happened, in
+whatever order things happen, and no wake-up can be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.transaction import NOTHING, ActionKind, Event, Phase, TransactionState
+
+
+class Segment(StrEnum):
+    """What one job runs of a topology.
+
+    `PROCESSING` is what no committer stands before; `ORDERED` the committers and all that is downstream of one.
+    """
+
+    WHOLE = "whole"
+    PROCESSING = "processing"
+    ORDERED = "ordered"
+
+
+class Resolution(StrEnum):
+    """How an attempt ends in its tasks: hooks and stores are told."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+class Stage(IntEnum):
+    """How far a transaction is within its phase."""
+
+    ADMITTED = 1  # PREPARING is being appended
+    BEGUN = 2  # ... is durable
+    PROCESSING = 3  # job P runs, or the only job
+    EMITTED = 4  # P has succeeded; what its spouts emitted is not durable yet
+    PROCESSED = 5  # waits for the transactions before it
+    ORDERED = 6  # job O runs
+    PREPARED = 7  # all tasks have prepared; waits for COMMITTED of the one before
+    DECIDING = 8  # COMMITTING is being appended
+    UNRESOLVED = 9  # COMMITTING is durable, or it is to be rolled back: the tasks are not told yet
+    RESOLVING = 10  # the tasks are being told
+    RESOLVED = 11  # all have been told
+
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Make a record durable; nothing else is appended before its `Durable` or the driver's end.
+
+    Attributes
+    ----------
+    kind : str
+        ``PREPARING``, ``PROCESSED``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``.
+    attempt : TransactionAttempt
+    committed : int or None
+        The transaction whose COMMITTED this record carries as well: it costs no record of its own.
+    """
+
+    kind: str
+    attempt: TransactionAttempt
+    committed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Start the job of a segment; its state opens at the version before this transaction."""
+
+    segment: Segment
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel what runs of an attempt; nobody waits for its end."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Tell every task that has something to do; once all have done it, `Resolved`."""
+
+    resolution: Resolution
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The transaction is committed for everybody: tell who waits for that."""
+
+    txid: int
+
+
+Command = Append | Run | Cancel | Resolve | Deliver
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The input of the next transaction is there. Passed over unless the pipeline `admits` one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """The record of this `Append` is durable."""
+
+    append: Append
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """All acks of the segment are in and fit together."""
+
+    segment: Segment
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The job failed, or its acks do not fit; `final`: trying again would not help."""
+
+    attempt: TransactionAttempt
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """All tasks have done what they were told to."""
+
+    resolution: Resolution
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """Some task has not: it is told again."""
+
+    resolution: Resolution
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No input is in sight: what would ride with the next record is written by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Admit nothing more. The lowest transaction may finish, unless `now`; the others are rolled back."""
+
+    now: bool = False
+
+
+Happening = Offered | Durable | Acked | Failed | Resolved | Unresolved | Idle | Stop
+
+
+# ---- the value
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What does not change while a topology runs.
+
+    Attributes
+    ----------
+    pending : int
+        How many transactions may be in flight.
+    segments : int
+        1: one job per attempt. 2: P, then O; needed where more than one is pending.
+    emitted : bool
+        Spouts emit their metadata: what t+1 reads follows from what t emitted, so their P run one after the other.
+    noted : bool
+        What they emitted must be durable before a committer runs: PROCESSED.
+    settles : bool
+        No task has anything to do at a commit: COMMITTING commits.
+    attempts_max : int
+        How often one transaction may fail.
+    """
+
+    pending: int = 1
+    segments: int = 1
+    emitted: bool = False
+    noted: bool = False
+    settles: bool = False
+    attempts_max: int = 10
+
+    def __post_init__(self) -> None:
+        if self.segments not in (1, 2) or self.pending < 1 or (self.segments == 1 and (self.pending > 1 or self.noted)):
+            raise ValueError(f"more than one transaction, or PROCESSED, needs two segments: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One transaction in flight.
+
+    Attributes
+    ----------
+    state : TransactionState
+    stage : Stage
+    ordered : bool
+        A committer may have run: its tasks are told of a rollback.
+    """
+
+    state: TransactionState
+    stage: Stage
+    ordered: bool = False
+
+    @property
+    def txid(self) -> int:
+        """Its transaction."""
+        return self.state.txid
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        """Its attempt."""
+        return self.state.name
+
+    @property
+    def decided(self) -> bool:
+        """Whether COMMITTING is durable."""
+        return self.state.phase is Phase.COMMITTING
+
+    @property
+    def doomed(self) -> bool:
+        """Whether it is being rolled back."""
+        return self.state.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK)
+
+
+Outcome = tuple["Pipeline", tuple[Command, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """All transactions in flight, and what was decided about them.
+
+    Attributes
+    ----------
+    shape : Shape
+    committed : int
+        The last transaction that is committed for everybody.
+    entries : tuple of Entry
+        In flight, from ``committed + 1`` on.
+    attempts, tries : mapping as tuple of (txid, int)
+        The next attempt; how often it has failed here.
+    appending : Append or None
+        Sent and not durable yet.
+    unwritten : bool
+        COMMITTED of `committed` is not in the log yet.
+    stopping, ended : bool
+        Nothing more is admitted; nothing more is left to do.
+
+    Contract
+    --------
+    * Transactions in flight are a contiguous range; at most one of them is COMMITTING.
+    * O(t) runs only when COMMITTING(t-1) is durable; COMMITTING(t) is appended only when t-1 is committed.
+    * Once the append of COMMITTING(t) has begun, t is never rolled back.
+    * ROLLED_BACK is appended from the newest down; what is below a transaction that failed is not touched.
+    * Only the transaction that failed uses up a try.
+    * An event of an attempt that is not in flight changes nothing.
+    """
+
+    shape: Shape = field(default_factory=Shape)
+    committed: int = 0
+    entries: tuple[Entry, ...] = ()
+    attempts: tuple[tuple[int, int], ...] = ()
+    tries: tuple[tuple[int, int], ...] = ()
+    appending: Append | None = None
+    unwritten: bool = False
+    stopping: bool = False
+
+    @classmethod
+    def found(
+        cls, shape: Shape, committed: int, in_flight: Sequence[TransactionState], attempts: Mapping[int, int]
+    ) -> Outcome:
+        """Begin where a former driver ended, by its log: roll forward what is COMMITTING, and back all the others.
+
+        Parameters
+        ----------
+        committed : int
+            The last txid with a COMMITTED record.
+        in_flight : sequence of TransactionState
+            PREPARING or COMMITTING, by txid from ``committed + 1``.
+        attempts : Mapping[int, int]
+            txid -> next attempt, where there have been attempts.
+        """
+        entries = []
+        lowest = next((each.txid for each in in_flight if each.phase is Phase.PREPARING), None)
+        for state in in_flight:
+            (action,) = state.actions(Event.START)
+            ordered = state.txid == lowest  # O of a later one can't have begun
+            if action.kind is ActionKind.ROLLBACK:
+                state = state.step(Event.START)
+            entries.append(Entry(state, Stage.UNRESOLVED, ordered))
+        numbers = tuple(sorted((txid, attempt) for txid, attempt in attempts.items() if txid > committed))
+        moved, commands = cls(shape, committed, tuple(entries), numbers).advance()
+        decided = any(state.phase is Phase.COMMITTING for state in in_flight)
+        # The former driver may not have come to it; but before the next COMMITTING it has.
+        again = (Deliver(committed),) if committed and not decided else ()
+        return moved, (*again, *commands)
+
+    @property
+    def admits(self) -> bool:
+        """Whether the next transaction may begin: there is room, nothing is rolled back, nobody stops."""
+        room = len(self.entries) < self.shape.pending
+        if self.stopping or not room or self.appending is not None or any(entry.doomed for entry in self.entries):
+            return False
+        return not (self.shape.emitted and self.entries) or self.entries[-1].stage >= Stage.PROCESSED
+
+    @property
+    def next(self) -> TransactionAttempt:
+        """The attempt that would be admitted next."""
+        txid = self.entries[-1].txid + 1 if self.entries else self.committed + 1
+        return TransactionAttempt(txid, dict(self.attempts).get(txid, 0))
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was stopped and nothing is left to do."""
+        return self.stopping and not self.entries and self.appending is None and not self.unwritten
+
+    def failures(self, txid: int) -> int:
+        """Return how often a transaction has failed here."""
+        return dict(self.tries).get(txid, 0)
+
+    # ---- events
+
+    def on(self, event: Happening) -> Outcome:
+        """Return the pipeline after `event`, and what is to be done now, in this order."""
+        match event:
+            case Offered():
+                return self._admit() if self.admits else (self, ())
+            case Durable(append):
+                return self._durable(append)
+            case Stop(now):
+                return self._stop(now)
+            case Idle():
+                if self.unwritten and not self.entries and self.appending is None:
+                    return self._append("COMMITTED", TransactionAttempt(self.committed, 0))
+                return self, ()
+            case Failed(attempt, final):
+                return self._failed(attempt, final)
+        entry = self._entry(event.attempt)
+        if entry is None:
+            return self, ()
+        if isinstance(event, Acked):
+            return self._acked(entry, event.segment)
+        told = Phase.COMMITTING if event.resolution is Resolution.COMMIT else Phase.ROLLING_BACK
+        if entry.stage is not Stage.RESOLVING or entry.state.phase is not told:
+            return self, ()
+        if isinstance(event, Unresolved):
+            entry.state.actions(Event.FAILED)
+            return self._with(replace(entry, state=entry.state.step(Event.FAILED), stage=Stage.UNRESOLVED)).advance()
+        return self._with(replace(entry, stage=Stage.RESOLVED)).advance()
+
+    def _admit(self) -> Outcome:
+        name = self.next
+        before = NOTHING if name.txid == 1 else TransactionState(Phase.COMMITTED, name.txid - 1)
+        if name.attempt:
+            before = TransactionState(Phase.ROLLED_BACK, name.txid, name.attempt - 1)
+        entry = Entry(before.step(Event.PREPARE), Stage.ADMITTED)
+        numbers = {**dict(self.attempts), name.txid: name.attempt + 1}
+        moved = replace(self, entries=(*self.entries, entry), attempts=tuple(sorted(numbers.items())))
+        return moved._append(before.record(Event.PREPARE) or "", name)
+
+    def _append(self, kind: str, attempt: TransactionAttempt) -> Outcome:
+        carries = self.committed if self.unwritten and kind in ("PREPARING", "COMMITTING") else None
+        append = Append(kind, attempt, carries)
+        return replace(self, appending=append), (append,)
+
+    def _durable(self, append: Append) -> Outcome:
+        if append != self.appending:
+            return self, ()
+        moved = replace(self, appending=None)
+        if append.committed is not None or append.kind == "COMMITTED":
+            moved = replace(moved, unwritten=False)
+        entry = moved._entry(append.attempt)
+        if entry is None:
+            return moved.advance()
+        if append.kind == "ROLLED_BACK":
+            return replace(moved, entries=moved.entries[:-1]).advance()
+        if append.kind == "COMMITTING":
+            entry = replace(entry, state=entry.state.step(Event.ALL_ACKED), stage=Stage.UNRESOLVED)
+        elif append.kind == "PROCESSED" and not entry.doomed:
+            entry = replace(entry, stage=Stage.PROCESSED)
+        elif append.kind == "PREPARING" and not entry.doomed:
+            entry = replace(entry, stage=Stage.BEGUN)
+        return moved._with(entry).advance()
+
+    def _acked(self, entry: Entry, segment: Segment) -> Outcome:
+        wanted = Stage.ORDERED if segment is Segment.ORDERED else Stage.PROCESSING
+        if entry.stage is not wanted:
+            return self, ()
+        if segment is Segment.PROCESSING:
+            stage = Stage.EMITTED if self.shape.noted else Stage.PROCESSED
+        else:
+            stage = Stage.PREPARED
+        return self._with(replace(entry, stage=stage)).advance()
+
+    def _failed(self, attempt: TransactionAttempt, final: bool) -> Outcome:
+        entry = self._entry(attempt)
+        if entry is None or entry.doomed or entry.stage >= Stage.DECIDING:
+            return self, ()
+        tries = {**dict(self.tries), entry.txid: self.failures(entry.txid) + 1}
+        moved = replace(self, tries=tuple(sorted(tries.items())))
+        if final or tries[entry.txid] >= self.shape.attempts_max:
+            moved = replace(moved, stopping=True)
+        return moved._doom(entry.txid, ended=attempt)
+
+    def _stop(self, now: bool) -> Outcome:
+        moved = replace(self, stopping=True)
+        undecided = [entry.txid for entry in self.entries if entry.stage < Stage.DECIDING and not entry.doomed]
+        if self.entries and not now:
+            undecided = [txid for txid in undecided if txid > self.entries[0].txid]
+        return moved._doom(undecided[0]) if undecided else moved.advance()
+
+    def _doom(self, lowest: int, ended: TransactionAttempt | None = None) -> Outcome:
+        """Roll back `lowest` and all that is above it; the job of `ended` needs no cancelling."""
+        entries, cancelled = [], []
+        for entry in self.entries:
+            if entry.txid >= lowest and not entry.doomed:
+                entry.state.actions(Event.FAILED)
+                if entry.stage in (Stage.PROCESSING, Stage.ORDERED) and entry.attempt != ended:
+                    cancelled.append(Cancel(entry.attempt))
+                entry = replace(entry, state=entry.state.step(Event.FAILED), stage=Stage.UNRESOLVED)
+            entries.append(entry)
+        moved, commands = replace(self, entries=tuple(entries)).advance()
+        return moved, (*cancelled, *commands)
+
+    # ---- what is next
+
+    def advance(self) -> Outcome:
+        """Return everything that can be done now."""
+        moved, commands = self, list[Command]()
+        while True:
+            step = moved._next_step()
+            if step is None:
+                return moved, tuple(commands)
+            moved, more = step
+            commands += more
+
+    def _next_step(self) -> Outcome | None:
+        if self.entries:
+            lowest = self.entries[0]
+            if lowest.decided:
+                return self._commit(lowest) or self._above()
+            if lowest.stage is Stage.PREPARED and self.appending is None:
+                name = lowest.state.record(Event.ALL_ACKED) or ""
+                return self._with(replace(lowest, stage=Stage.DECIDING))._append(name, lowest.attempt)
+        elif self.stopping and self.unwritten and self.appending is None:
+            return self._append("COMMITTED", TransactionAttempt(self.committed, 0))
+        return self._above()
+
+    def _commit(self, entry: Entry) -> Outcome | None:
+        """Carry the decision out; where it settles, nobody has to be told."""
+        if entry.stage is Stage.UNRESOLVED and not self.shape.settles:
+            return self._with(replace(entry, stage=Stage.RESOLVING)), (Resolve(Resolution.COMMIT, entry.attempt),)
+        if entry.stage is Stage.RESOLVING:
+            return None
+        moved = replace(
+            self,
+            committed=entry.txid,
+            entries=self.entries[1:],
+            attempts=_above(self.attempts, entry.txid),
+            tries=_above(self.tries, entry.txid),
+            unwritten=not self.shape.settles,
+        )
+        return moved, (Deliver(entry.txid),)
+
+    def _above(self) -> Outcome | None:
+        """Take the next step of a transaction that is not decided."""
+        newest = self.entries[-1] if self.entries else None
+        if newest is not None and newest.doomed:
+            step = self._roll_back(newest)
+            if step is not None:
+                return step
+        turn = True  # whether all before it are decided
+        for entry in self.entries:
+            if not entry.doomed:
+                step = self._run(entry, turn)
+                if step is not None:
+                    return step
+            turn = turn and entry.decided
+        return None
+
+    def _roll_back(self, entry: Entry) -> Outcome | None:
+        """The newest comes first. Its tasks see the committed state: what is before it must be committed by then."""
+        if entry.stage is Stage.UNRESOLVED:
+            if not entry.ordered:
+                return self._with(replace(entry, stage=Stage.RESOLVED)), ()
+            if entry.txid != self.committed + 1:
+                return None
+            return self._with(replace(entry, stage=Stage.RESOLVING)), (Resolve(Resolution.ROLLBACK, entry.attempt),)
+        if entry.stage is Stage.RESOLVED and self.appending is None:
+            kind = entry.state.record(Event.ROLLED_BACK) or ""
+            return self._with(replace(entry, state=entry.state.step(Event.ROLLED_BACK)))._append(kind, entry.attempt)
+        return None
+
+    def _run(self, entry: Entry, turn: bool) -> Outcome | None:
+        if entry.stage is Stage.BEGUN:
+            segment = Segment.WHOLE if self.shape.segments == 1 else Segment.PROCESSING
+            ordered = segment is Segment.WHOLE
+            return self._with(replace(entry, stage=Stage.PROCESSING, ordered=ordered)), (Run(segment, entry.attempt),)
+        if entry.stage is Stage.EMITTED and self.appending is None:
+            return self._append("PROCESSED", entry.attempt)
+        if entry.stage is Stage.PROCESSED and turn:
+            run = Run(Segment.ORDERED, entry.attempt)
+            return self._with(replace(entry, stage=Stage.ORDERED, ordered=True)), (run,)
+        return None
+
+    def _entry(self, attempt: TransactionAttempt) -> Entry | None:
+        return next((entry for entry in self.entries if entry.attempt == attempt), None)
+
+    def _with(self, entry: Entry) -> Pipeline:
+        entries = tuple(entry if other.txid == entry.txid else other for other in self.entries)
+        return replace(self, entries=entries)
+
+
+def _above(numbers: Iterable[tuple[int, int]], txid: int) -> tuple[tuple[int, int], ...]:
+    return tuple(each for each in numbers if each[0] > txid)

@@ -1,0 +1,242 @@
+"""Every interleaving of three transactions, with a crash before and after every record: the pipeline keeps its contract.
+
+The model plays the driver's surroundings: the log (by its real rules), jobs that succeed, fail, or speak up after they
+were cancelled, and tasks that do not carry out a resolution at once. It never waits: whatever may happen next is tried.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from statefx.coordinator.fold import LogState
+from statefx.coordinator.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.pipeline import (
+    Acked,
+    Append,
+    Cancel,
+    Command,
+    Deliver,
+    Durable,
+    Failed,
+    Happening,
+    Idle,
+    Offered,
+    Pipeline,
+    Resolution,
+    Resolve,
+    Resolved,
+    Run,
+    Segment,
+    Shape,
+    Stop,
+    Unresolved,
+)
+from statefx.protocol.transaction import Phase
+
+pytestmark = pytest.mark.slow
+
+TRANSACTIONS = 3
+
+
+@dataclass(frozen=True)
+class World:
+    """A driver, its log, and what it has asked for that has not come about."""
+
+    pipeline: Pipeline
+    log: LogState
+    jobs: frozenset[Run] = frozenset()
+    told: frozenset[Resolve] = frozenset()
+    delivered: int = 0
+    failures: int = 0
+    crashes: int = 0
+    stops: int = 0
+
+    @property
+    def key(self) -> object:
+        entries = tuple((each.transaction, each.processed) for each in self.log.in_flight)
+        log = (self.log.generation, self.log.committed, entries, tuple(self.log.attempts.items()))
+        budget = (self.delivered, self.failures, self.crashes, self.stops)
+        return self.pipeline, log, self.jobs, self.told, budget
+
+
+def written(log: LogState, append: Append, settles: bool) -> LogState:
+    """Apply the record by the log's own rules: one that can't stand where it stands raises."""
+    if append.committed is not None:
+        log = log.apply(Committed(append.committed))
+    txid, attempt = append.attempt.txid, append.attempt.attempt
+    if append.kind == "PREPARING":
+        return log.apply(Preparing(txid, attempt, log.generation, SpoutInput()))
+    if append.kind == "PROCESSED":
+        return log.apply(Processed(txid, attempt))
+    if append.kind == "COMMITTING":
+        log = log.apply(Committing(txid, attempt, log.generation, {}))
+        return log.apply(Committed(txid)) if settles else log
+    return log.apply(Committed(txid) if append.kind == "COMMITTED" else RolledBack(txid, attempt, ""))
+
+
+def started(world: World) -> World:
+    """A driver starts on the log: the next generation."""
+    log = world.log.apply(Generation(world.log.generation + 1, "", {}, ""))
+    in_flight = [each.transaction for each in log.in_flight]
+    pipeline, commands = Pipeline.found(world.pipeline.shape, log.committed, in_flight, log.attempts)
+    return carry_out(replace(world, pipeline=pipeline, log=log, jobs=frozenset(), told=frozenset()), commands)
+
+
+def carry_out(world: World, commands: tuple[Command, ...]) -> World:
+    """Take commands on, checking what the protocol promises at each."""
+    for command in commands:
+        match command:
+            case Append(kind, attempt):
+                if kind == "COMMITTING":
+                    assert world.pipeline.committed == attempt.txid - 1
+                if kind == "ROLLED_BACK":
+                    assert world.pipeline.entries[-1].attempt == attempt, "only from the top"
+            case Run(segment, attempt):
+                if segment is not Segment.PROCESSING:
+                    below = [each for each in world.log.in_flight if each.txid < attempt.txid]
+                    assert all(each.phase is Phase.COMMITTING for each in below), "O before COMMITTING of t-1"
+                elif world.pipeline.shape.emitted:
+                    before = [each for each in world.jobs if each.segment is Segment.PROCESSING]
+                    assert not before, "emissions overlap"
+                world = replace(world, jobs=world.jobs | {command})
+            case Cancel(attempt):
+                gone = frozenset(job for job in world.jobs if job.attempt == attempt)
+                assert gone
+                world = replace(world, jobs=world.jobs - gone)
+            case Resolve(resolution, attempt):
+                if resolution is Resolution.COMMIT:
+                    (entry,) = [each for each in world.log.in_flight if each.phase is Phase.COMMITTING]
+                    assert entry.transaction.name == attempt
+                else:
+                    assert world.pipeline.committed == attempt.txid - 1, "a rollback is told the committed state"
+                world = replace(world, told=world.told | {command})
+            case Deliver(txid):
+                assert txid == world.delivered + 1 or (txid == world.delivered and world.log.generation > 1)
+                world = replace(world, delivered=txid)
+    phases = [each.transaction.phase for each in world.log.in_flight]
+    assert phases.count(Phase.COMMITTING) <= 1
+    assert [each.txid for each in world.pipeline.entries] == list(
+        range(world.pipeline.committed + 1, world.pipeline.committed + 1 + len(world.pipeline.entries))
+    )
+    return world
+
+
+def on(world: World, event: Happening) -> World:
+    pipeline, commands = world.pipeline.on(event)
+    return carry_out(replace(world, pipeline=pipeline), commands)
+
+
+def happenings(world: World, failures: int, crashes: int, stops: int) -> Iterator[World]:
+    """Everything that may happen next."""
+    pipeline = world.pipeline
+    if pipeline.admits and pipeline.next.txid <= TRANSACTIONS:
+        yield on(world, Offered())
+    append = pipeline.appending
+    landed = None if append is None else replace(world, log=written(world.log, append, pipeline.shape.settles))
+    if append is not None and landed is not None:
+        yield on(landed, Durable(append))
+    if world.crashes < crashes:
+        for found in (world, landed):
+            if found is not None:
+                yield started(replace(found, crashes=found.crashes + 1))
+    for job in world.jobs:
+        after = replace(world, jobs=world.jobs - {job})
+        yield on(after, Acked(job.segment, job.attempt))
+        if world.failures < failures:
+            yield on(replace(after, failures=world.failures + 1), Failed(job.attempt))
+    for resolve in world.told:
+        after = replace(world, told=world.told - {resolve})
+        yield on(after, Resolved(resolve.resolution, resolve.attempt))
+        if world.failures < failures:
+            yield on(replace(after, failures=world.failures + 1), Unresolved(resolve.resolution, resolve.attempt))
+    if pipeline.on(Idle())[1]:
+        yield on(world, Idle())
+    if world.stops < stops and not pipeline.stopping:
+        for now in (False, True):
+            yield on(replace(world, stops=world.stops + 1), Stop(now))
+    if pipeline.ended:
+        yield started(world)
+
+
+def check_late_news(world: World) -> None:
+    """Tasks of a cancelled job may run on, and report: of an attempt that is not in flight nothing is taken."""
+    pipeline = world.pipeline
+    live = {entry.attempt for entry in pipeline.entries}
+    segments = (Segment.WHOLE,) if pipeline.shape.segments == 1 else (Segment.PROCESSING, Segment.ORDERED)
+    for txid, attempts in world.log.attempts.items():
+        for name in (TransactionAttempt(txid, number) for number in range(attempts)):
+            news: list[Happening] = [Failed(name), *(Acked(segment, name) for segment in segments)]
+            news += [Resolved(resolution, name) for resolution in Resolution]
+            for event in news if name not in live else ():
+                assert pipeline.on(event) == (pipeline, ()), event
+
+
+def explore(shape: Shape, failures: int, crashes: int, stops: int) -> int:
+    """Visit every state; every one that nothing can follow is the end of all transactions. Return how many there are."""
+    log = LogState(lineage="l")
+    first = started(World(Pipeline(shape), log))
+    known: dict[object, list[object]] = {first.key: []}  # state -> those it is reached from
+    ends: set[object] = set()
+    todo = deque([first])
+    while todo:
+        world = todo.popleft()
+        moved = False
+        check_late_news(world)
+        for after in happenings(world, failures, crashes, stops):
+            moved = True
+            if after.key not in known:
+                known[after.key] = []
+                todo.append(after)
+            known[after.key].append(world.key)
+        if world.pipeline.committed == TRANSACTIONS:
+            ends.add(world.key)
+        assert moved or world.key in ends, f"nothing can happen any more: {world}"
+    reaching, back = set(ends), list(ends)
+    while back:
+        for before in known[back.pop()]:
+            if before not in reaching:
+                reaching.add(before)
+                back.append(before)
+    assert len(reaching) == len(known), "from some state the end can't be reached"
+    return len(known)
+
+
+SHAPES = {
+    "one pending, settles": Shape(settles=True),
+    "one pending": Shape(),
+    "two pending, planned": Shape(pending=2, segments=2),
+    "three pending, planned, settles": Shape(pending=3, segments=2, settles=True),
+    "three pending, planned": Shape(pending=3, segments=2),
+    "three pending, emitted and noted": Shape(pending=3, segments=2, emitted=True, noted=True),
+    "three pending, opaque": Shape(pending=3, segments=2, emitted=True),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_interleaving_with_a_crash(name: str) -> None:
+    assert explore(SHAPES[name], failures=1, crashes=1, stops=0) > 100
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_interleaving_with_a_stop(name: str) -> None:
+    assert explore(SHAPES[name], failures=1, crashes=0, stops=1) > 100
+
+
+def test_a_recovery_that_crashes() -> None:
+    assert explore(Shape(pending=2, segments=2), failures=1, crashes=2, stops=0) > 1000
+
+
+def test_only_the_transaction_that_failed_uses_up_a_try() -> None:
+    world = started(World(Pipeline(Shape(pending=3, segments=2, attempts_max=2)), LogState(lineage="l")))
+    for _ in range(3):
+        world = on(world, Offered())
+        while world.pipeline.appending is not None:
+            append = world.pipeline.appending
+            world = on(replace(world, log=written(world.log, append, False)), Durable(append))
+    world = on(world, Failed(TransactionAttempt(2, 0)))
+    assert [world.pipeline.failures(txid) for txid in (1, 2, 3)] == [0, 1, 0]
+    assert not world.pipeline.stopping
