@@ -12,6 +12,10 @@
     |-- InputError                      Spark could not read the input, outside any transaction
     |-- FencedError                       a newer generation has taken over: stop, do not retry
     |-- LogOutcomeUnknownError            an append to the log may or may not have happened
+    |-- StorageError                      bytes of a checkpoint could not be written
+    |   |-- AlreadyExistsError            another writer has the name
+    |   |-- NotWrittenError               known not to have been written
+    |   `-- OutcomeUnknownError           may have been written, or may still be
     |-- StateError
     |   |-- CodecError (TypeError)        a key or value of a type that state can't hold
     |   |-- StateClosedError              used after close
@@ -100,6 +104,22 @@ class FencedError(StatefxError):
 
 class LogOutcomeUnknownError(StatefxError):
     """An append to the transaction log may or may not have happened, and reading back did not tell."""
+
+
+class StorageError(StatefxError):
+    """Bytes of a checkpoint could not be written."""
+
+
+class AlreadyExistsError(StorageError):
+    """Another writer has created the name."""
+
+
+class NotWrittenError(StorageError):
+    """Known not to have been written; ``usable`` tells whether the storage may be used on."""
+
+
+class OutcomeUnknownError(StorageError):
+    """It may have been written, or may still be: only a later look tells."""
 
 
 class StateError(StatefxError):

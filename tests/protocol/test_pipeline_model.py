@@ -1,4 +1,4 @@
-"""Every interleaving of three transactions, with a crash before and after every record: the pipeline keeps its contract.
+"""Every interleaving of three transactions, with a crash before and after every record.
 
 The model plays the driver's surroundings: the log (by its real rules), jobs that succeed, fail, or speak up after they
 were cancelled, and tasks that do not carry out a resolution at once. It never waits: whatever may happen next is tried.
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
+
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.protocol.identity import TransactionAttempt
@@ -130,6 +131,16 @@ def on(world: World, event: Happening) -> World:
     return carry_out(replace(world, pipeline=pipeline), commands)
 
 
+def answers(world: World) -> Iterator[tuple[World, Happening, Happening]]:
+    """Everything that is under way, ended, with what it says when all went well and when not."""
+    for job in world.jobs:
+        after = replace(world, jobs=world.jobs - {job})
+        yield after, Acked(job.segment, job.attempt), Failed(job.attempt)
+    for told in world.told:
+        after = replace(world, told=world.told - {told})
+        yield after, Resolved(told.resolution, told.attempt), Unresolved(told.resolution, told.attempt)
+
+
 def happenings(world: World, failures: int, crashes: int, stops: int) -> Iterator[World]:
     """Everything that may happen next."""
     pipeline = world.pipeline
@@ -143,16 +154,10 @@ def happenings(world: World, failures: int, crashes: int, stops: int) -> Iterato
         for found in (world, landed):
             if found is not None:
                 yield started(replace(found, crashes=found.crashes + 1))
-    for job in world.jobs:
-        after = replace(world, jobs=world.jobs - {job})
-        yield on(after, Acked(job.segment, job.attempt))
+    for ended, good, bad in answers(world):
+        yield on(ended, good)
         if world.failures < failures:
-            yield on(replace(after, failures=world.failures + 1), Failed(job.attempt))
-    for resolve in world.told:
-        after = replace(world, told=world.told - {resolve})
-        yield on(after, Resolved(resolve.resolution, resolve.attempt))
-        if world.failures < failures:
-            yield on(replace(after, failures=world.failures + 1), Unresolved(resolve.resolution, resolve.attempt))
+            yield on(replace(ended, failures=world.failures + 1), bad)
     if pipeline.on(Idle())[1]:
         yield on(world, Idle())
     if world.stops < stops and not pipeline.stopping:
@@ -176,7 +181,7 @@ def check_late_news(world: World) -> None:
 
 
 def explore(shape: Shape, failures: int, crashes: int, stops: int) -> int:
-    """Visit every state; every one that nothing can follow is the end of all transactions. Return how many there are."""
+    """Visit every state; from each the end of all transactions can be reached. Return how many there are."""
     log = LogState(lineage="l")
     first = started(World(Pipeline(shape), log))
     known: dict[object, list[object]] = {first.key: []}  # state -> those it is reached from

@@ -1,0 +1,163 @@
+"""What a checkpoint asks of a place that keeps bytes: so few verbs that a folder and an object store both have them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO
+from uuid import uuid4
+
+from statefx.errors import AlreadyExistsError, CheckpointError
+
+BATCH = 1000
+"""Names that are deleted with one request, where a store can do so: S3's own limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One name that is there.
+
+    Attributes
+    ----------
+    name : str
+        Relative to the storage's root.
+    size_bytes : int
+    modified : float
+        Seconds since the epoch, by the store's clock.
+    """
+
+    name: str
+    size_bytes: int
+    modified: float
+
+
+class Storage(ABC):
+    """Durable bytes below one root.
+
+    Names are relative, in parts separated by ``/``; no part begins with a dot. An instance is made on the driver and
+    pickled to the executors; what it needs to talk to a server is made when it is first used, in each process.
+
+    Contract
+    --------
+    * What was created or written is there for every process that asks afterwards, whole, also after a power cut.
+    * A name is there with all its bytes or not at all, whenever a process dies.
+    * Of several `create` of one name one succeeds; the others raise AlreadyExistsError, unless their bytes are equal.
+    * `create` says whether it is known to have failed (`NotWrittenError`) or not (`OutcomeUnknownError`).
+    * `list` has every name that was there before it began and was not deleted, in order.
+    """
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it is, as the user would write it; never with a secret in it."""
+
+    @abstractmethod
+    def create(self, name: str, data: bytes) -> None:
+        """Make `name` durable with these bytes, unless there is one already.
+
+        The caller puts something into `data` that no other caller has: equal bytes are taken for the answer to an
+        earlier request of its own that was lost.
+
+        Raises
+        ------
+        AlreadyExistsError
+            There is one, with other bytes.
+        NotWrittenError
+            Known not to have been written; ``usable`` tells whether trying again makes sense.
+        OutcomeUnknownError
+            It may be there, or still come: only a later look will tell.
+        """
+
+    @abstractmethod
+    def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """Open a file to be written, which gets its name when the block ends well, and is gone when it raises.
+
+        The file can be sought in. Nobody else has `name`, and there is no such name yet.
+
+        Raises
+        ------
+        OSError
+            As a file does; after it nothing is left behind.
+        """
+
+    @abstractmethod
+    def reader(self, name: str) -> BinaryIO:
+        """Open what is under `name`, to be read in order or sought in.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        OSError
+            It can't be read.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
+        """Yield what has a name that begins with `prefix` and comes after `after`, in order of the names."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete all of these; one that isn't there is fine. May end early by OSError: call it again."""
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return the bytes under `name`, or those from `start` up to `stop`.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        OSError
+            It can't be read.
+        """
+        with self.reader(name) as file:
+            file.seek(start)
+            return file.read() if stop is None else file.read(max(0, stop - start))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Make `name` durable; nobody else has it."""
+        with self.writer(name) as file:
+            file.write(data)
+
+    def discard_unfinished(self, prefix: str, min_age_secs: float) -> int:
+        """Delete what writers that died have left below `prefix`; return how many there were."""
+        return 0
+
+    def check(self) -> None:
+        """Make sure that the store keeps what this contract says of `create`; called once per driver.
+
+        Raises
+        ------
+        CheckpointError
+            It lets two writers have one name: two drivers could not be told apart.
+        """
+        name = f"probes/{uuid4().hex}"
+        self.create(name, b"first")
+        try:
+            self.create(name, b"second")
+        except AlreadyExistsError:
+            self.delete([name])
+            return
+        raise CheckpointError(
+            f"{self.url} lets a name be created twice: this store (or what stands before it) ignores conditional "
+            "requests, and two drivers could both believe that they own the checkpoint. Use another store.",
+            path=self.url,
+        )
+
+
+def checked(name: str) -> str:
+    """Return `name` if it can be one.
+
+    Raises
+    ------
+    ValueError
+        It is absolute, leads out of the root, or has a part that is empty or begins with a dot.
+
+    >>> checked("state/count/0")
+    'state/count/0'
+    """
+    if not name or any(not part or part.startswith(".") for part in name.split("/")) or "\0" in name:
+        raise ValueError(f"{name!r} can't be a name in a checkpoint")
+    return name

@@ -1,0 +1,201 @@
+"""A folder, on a file system that the driver and the executors see."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+from uuid import uuid4
+
+from statefx.errors import AlreadyExistsError, NotWrittenError, OutcomeUnknownError
+from statefx.storage.contract import Storage, Stored, checked
+
+_UNFINISHED = ".unfinished-"
+"""How the names of files begin that are being written. Writers that died leave some."""
+
+_REFUSED = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV)
+)
+"""After these a link was not made. After any other failure, such as EIO of a file server, it may have been."""
+
+
+class FolderStorage(Storage):
+    """Files below a folder; a name is a path.
+
+    A file is written under a name of its own, made durable, and only then linked (`create`) or renamed (`writer`) to
+    its name, so that a name never stands for half a file. A link fails where there is one already, on every file system
+    with hard links, and over NFS too; that is what makes `create` exclusive. ``open`` with O_EXCL would be as
+    exclusive, but shows an empty file first.
+
+    Parameters
+    ----------
+    root : str or path
+        Absolute, or relative to where the process is now.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+
+    def __repr__(self) -> str:
+        return f"FolderStorage({self.root!r})"
+
+    @property
+    def url(self) -> str:
+        """The folder's path."""
+        return self.root
+
+    def path(self, name: str) -> str:
+        """Return the path of `name`, for people and for code that can only read files."""
+        return os.path.join(self.root, *checked(name).split("/"))
+
+    def create(self, name: str, data: bytes) -> None:
+        """Make `name` durable with these bytes, unless there is one already (see `Storage.create`)."""
+        path = self.path(name)
+        temporary = self._write(path, data)
+        try:
+            try:
+                os.link(temporary, path)
+            except OSError as error:
+                self._judge(path, data, error)
+            try:
+                sync_folder(os.path.dirname(path))
+            except OSError as error:
+                raise OutcomeUnknownError(f"{path} was created, but may not be durable: {error}", path=path) from error
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def _write(self, path: str, data: bytes) -> str:
+        """Write `data` under a name of its own and return that."""
+        temporary = _temporary(path)
+        try:
+            make_folder(os.path.dirname(path))
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as error:
+            raise NotWrittenError(f"{path} was not written: {error}", path=path, usable=True) from error
+        usable = True
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(file, left) :]
+            usable = False  # after a failed fsync the kernel may say that dirty pages are clean: no further try
+            os.fsync(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise NotWrittenError(f"{path} was not written: {error}", path=path, usable=usable) from error
+        finally:
+            os.close(file)
+        return temporary
+
+    def _judge(self, path: str, data: bytes, error: OSError) -> None:
+        """Whatever a failed link says, the file under the name decides; over NFS a reply may have been lost."""
+        try:
+            with open(path, "rb") as file:
+                found = file.read()
+        except FileNotFoundError:
+            if error.errno in _REFUSED:
+                hint = " (the file system must have hard links)" if error.errno in (errno.EPERM, errno.ENOTSUP) else ""
+                raise NotWrittenError(f"{path} was not written: {error}{hint}", path=path, usable=True) from error
+            raise OutcomeUnknownError(f"{path} may or may not have been written: {error}", path=path) from error
+        except OSError as unreadable:
+            raise OutcomeUnknownError(f"{path} may or may not have been written: {unreadable}", path=path) from error
+        if found != data:
+            raise AlreadyExistsError(f"{path} is there already", path=path) from error
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file to be written (see `Storage.writer`)."""
+        path = self.path(name)
+        make_folder(os.path.dirname(path))
+        temporary = _temporary(path)
+        try:
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        sync_folder(os.path.dirname(path))
+
+    def reader(self, name: str) -> BinaryIO:
+        """Open what is under `name` (see `Storage.reader`)."""
+        path = self.path(name)
+        try:
+            return open(path, "rb")
+        except (IsADirectoryError, NotADirectoryError) as error:  # parts of other names
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
+        """Yield what has a name that begins with `prefix` and comes after `after` (see `Storage.list`)."""
+        above = prefix.rpartition("/")[0]
+        for name in sorted(self._names(above)):
+            if name.startswith(prefix) and name > after:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    found = os.stat(self.path(name))
+                    yield Stored(name, found.st_size, found.st_mtime)
+
+    def _names(self, above: str, *, unfinished: bool = False) -> Iterator[str]:
+        """Yield the names of all files below the folder `above`, in no order."""
+        try:
+            entries = list(os.scandir(os.path.join(self.root, above)))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            name = f"{above}/{entry.name}" if above else entry.name
+            if entry.name.startswith("."):
+                if unfinished and entry.name.startswith(_UNFINISHED):
+                    yield name
+            elif entry.is_dir():
+                yield from self._names(name, unfinished=unfinished)
+            elif not unfinished:
+                yield name
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete all of these (see `Storage.delete`)."""
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(name))
+
+    def discard_unfinished(self, prefix: str, min_age_secs: float) -> int:
+        """Delete what writers that died have left (see `Storage.discard_unfinished`)."""
+        gone = 0
+        for name in list(self._names(prefix.rpartition("/")[0], unfinished=True)):
+            path = os.path.join(self.root, name)
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - os.stat(path).st_mtime >= min_age_secs:
+                    os.unlink(path)
+                    gone += 1
+        return gone
+
+
+def _temporary(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f"{_UNFINISHED}{name}-{uuid4().hex}")
+
+
+def make_folder(folder: str) -> None:
+    """Make `folder` and what is missing above it, durably."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    make_folder(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder)
+    sync_folder(parent)
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

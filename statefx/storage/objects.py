@@ -1,0 +1,202 @@
+"""An object store by its URL, through the ``obstore`` package: S3 and what speaks its language."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, BinaryIO, cast
+
+import obstore
+from obstore import exceptions as failures
+from obstore.store import ObjectStore, from_url
+
+from statefx.errors import AlreadyExistsError, NotWrittenError, OutcomeUnknownError, StorageError
+from statefx.storage.contract import BATCH, Storage, Stored, checked
+
+TIMEOUT = "10s"
+"""For one request. The library's own 30 s, ten times, would outlast a transaction's timeout."""
+
+RETRIES = 3
+"""Of one request, within `TIMEOUT` each; after them the outcome is unknown and is read back once."""
+
+BLOCK_BYTES = 4 << 20
+"""Read at once: at 30 ms a request and 100 MB/s, less would be spent waiting."""
+
+_SPOOLED_BYTES = 16 << 20
+"""What is written stays in memory up to here, then in a local file: it is uploaded when it is complete."""
+
+_used_in: list[int] = []
+"""The processes that have talked to a store: obstore's threads do not survive a fork, and a child would hang."""
+
+
+class ObjectStorage(Storage):
+    """Objects below a URL; a name is the rest of the key.
+
+    A put is whole or not there, by the store itself. `create` is a put with ``If-None-Match: *``: S3 has it since
+    2024. An answer that was lost is not told from one that says no, so on "exists" the bytes are compared: with every
+    third answer dropped, half of all retries report "exists" for an object that is our own.
+
+    Parameters
+    ----------
+    url : str
+        ``s3://bucket/prefix``.
+    options : Mapping[str, Any], optional
+        For obstore, such as ``endpoint`` and ``region``. Credentials come from the environment, as for any S3 client.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._options = dict(options or {})
+        self._made: ObjectStore | None = None
+
+    def __repr__(self) -> str:
+        return f"ObjectStorage({self._url!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    @property
+    def url(self) -> str:
+        """The URL it was made with."""
+        return self._url
+
+    def create(self, name: str, data: bytes) -> None:
+        """Make `name` durable with these bytes, unless there is one already (see `Storage.create`)."""
+        try:
+            obstore.put(self._store, checked(name), data, mode="create", use_multipart=False)
+        except failures.AlreadyExistsError as error:
+            self._compare(name, data, error)
+        except (failures.PermissionDeniedError, failures.UnauthenticatedError, failures.NotSupportedError) as error:
+            raise NotWrittenError(
+                f"{self._at(name)} was not written: {error}", path=self._at(name), usable=True
+            ) from error
+        except failures.BaseError as error:
+            self._compare(name, data, error)
+
+    def _compare(self, name: str, data: bytes, error: Exception) -> None:
+        """Read back what is under the name, and let that decide."""
+        where = self._at(name)
+        try:
+            found = self.read(name)
+        except OSError as unreadable:
+            # also where it isn't there: a request that was given up may still be carried out
+            raise OutcomeUnknownError(f"{where} may or may not have been written: {error}", path=where) from unreadable
+        if found != data:
+            raise AlreadyExistsError(f"{where} is there already", path=where) from error
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file to be written (see `Storage.writer`); it is uploaded when the block ends."""
+        checked(name)
+        with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as file:
+            yield cast(BinaryIO, file)
+            file.seek(0)
+            with _as_os_error(self._at(name)):
+                obstore.put(self._store, name, cast(BinaryIO, file))
+
+    def reader(self, name: str) -> BinaryIO:
+        """Open what is under `name` (see `Storage.reader`): one request per `BLOCK_BYTES`."""
+        with _as_os_error(self._at(name)):
+            size = obstore.head(self._store, checked(name))["size"]
+        return io.BufferedReader(_Object(self, name, size), BLOCK_BYTES)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return the bytes under `name`, or a part of them, with one request (see `Storage.read`)."""
+        with _as_os_error(self._at(name)):
+            if stop is None and start == 0:
+                return bytes(obstore.get(self._store, checked(name)).bytes())
+            if stop is None:
+                return bytes(obstore.get(self._store, checked(name), options={"range": {"offset": start}}).bytes())
+            if stop <= start:
+                return b""
+            return bytes(obstore.get_range(self._store, checked(name), start=start, end=stop))
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
+        """Yield what has a name that begins with `prefix` and comes after `after` (see `Storage.list`)."""
+        above = prefix.rpartition("/")[0]  # obstore's prefixes end at a slash
+        with _as_os_error(self._at(prefix)):
+            for found in obstore.list(self._store, above or None, offset=after or None, chunk_size=BATCH):
+                for each in found:
+                    if each["path"].startswith(prefix) and each["path"] > after:
+                        yield Stored(each["path"], each["size"], each["last_modified"].timestamp())
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete all of these, a thousand with one request (see `Storage.delete`)."""
+        left = iter(names)
+        while batch := [checked(name) for name in islice(left, BATCH)]:
+            with _as_os_error(self._url):
+                obstore.delete(self._store, batch)
+
+    def _at(self, name: str) -> str:
+        return f"{self._url}/{name}"
+
+    @property
+    def _store(self) -> ObjectStore:
+        """The client of this process."""
+        _check_not_forked()
+        if self._made is None:
+            client = {"timeout": TIMEOUT, **self._options.get("client_options", {})}
+            options = {key: value for key, value in self._options.items() if key != "client_options"}
+            made: Any = from_url  # its overloads are one per store, by the URL's scheme
+            self._made = made(self._url, client_options=client, retry_config={"max_retries": RETRIES}, **options)
+        return self._made
+
+
+class _Object(io.RawIOBase):
+    """An object as an unbuffered file."""
+
+    def __init__(self, storage: ObjectStorage, name: str, size: int) -> None:
+        self._storage, self._name, self._size, self._at = storage, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._at + len(buffer), self._size)
+        data = self._storage.read(self._name, self._at, stop) if stop > self._at else b""
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+@contextmanager
+def _as_os_error(where: str) -> Iterator[None]:
+    """Let failures of a store look as those of a file do."""
+    try:
+        yield
+    except (FileNotFoundError, failures.NotFoundError) as error:
+        raise FileNotFoundError(2, f"there is no {where}", where) from error
+    except failures.BaseError as error:
+        raise OSError(5, f"{where}: {error}", where) from error
+
+
+def _check_not_forked() -> None:
+    """Refuse to hang.
+
+    Raises
+    ------
+    StorageError
+        This process was forked from one that has used obstore.
+    """
+    if _used_in and _used_in[0] != os.getpid():
+        raise StorageError(
+            "this process was forked from one that had used an object store, and would hang: start processes with "
+            'multiprocessing.get_context("spawn")'
+        )
+    if not _used_in:
+        _used_in.append(os.getpid())
