@@ -26,10 +26,11 @@ from statefx.errors import (
 )
 from statefx.operators import overrides
 from statefx.state.encodings import Encoding
+from statefx.storage import FolderStorage, Storage
 from statefx.topology.checks import keyed, routing
 from statefx.topology.graph import Component, Topology
 
-FORMAT = 1
+FORMAT = 2
 ADOPTIONS = ("move", "fork")
 TAKE_TRIES = 10
 
@@ -54,6 +55,11 @@ class Folders:
 
     location: str
     part: str = "spark"
+
+    @property
+    def storage(self) -> Storage:
+        """All of it, by name."""
+        return FolderStorage(self.location)
 
     @property
     def log(self) -> str:
@@ -165,7 +171,7 @@ def look(folders: Folders) -> LogState:
     _check_format(folders)
     if not os.path.isdir(folders.log):
         return LogState()
-    return read_state(folders.log)
+    return read_state(folders.storage)
 
 
 def check(found: LogState, wanted: Mapping[str, Any], folders: Folders, adopt: str | None, *, shared: bool) -> None:
@@ -204,7 +210,7 @@ def take(
     adopt: str | None,
     *,
     shared: bool,
-    opened: Callable[[str], TransactionLog] = TransactionLog,
+    opened: Callable[[Storage], TransactionLog] = TransactionLog,
 ) -> TransactionLog:
     """Open the log for appending and take the next generation: from here on older drivers are fenced.
 
@@ -219,7 +225,7 @@ def take(
     """
     prepare(folders)
     for tries in range(TAKE_TRIES):
-        log = opened(folders.log)
+        log = opened(folders.storage)
         check(log.state, wanted, folders, adopt, shared=shared)
         try:
             if not log.state.lineage or adopt == "fork":
@@ -267,7 +273,7 @@ def check_newest(folders: Folders, generation: int) -> LogState:
     FencedError
         Names it.
     """
-    state = read_state(folders.log)
+    state = read_state(folders.storage)
     if state.generation != generation:
         raise FencedError(
             f"generation {state.generation} has taken over the checkpoint in {folders.location}; this is {generation}",

@@ -1,23 +1,27 @@
-"""The files of the transaction log: how one is written as bytes, and how a folder of them is read and verified."""
+"""The records of the transaction log as bytes under numbered names: how one is rendered, and how all are verified."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statefx.coordinator.records import Checkpoint, Record, record_from
+from statefx.coordinator.records import Checkpoint, Generation, Lineage, Record, record_from
 from statefx.errors import CheckpointFormatError, StateCorruptedError
+from statefx.storage import Storage
 
-FORMAT = 1
+FORMAT = 2
 FIRST = 1
 READ_TRIES = 10
+FOLDER = "transactions/"
 
-_NAME = re.compile(r"(\d{20})\.json\Z")
+FENCING = (Generation, Lineage)
+"""What a driver that takes over appends first. A driver of before meets it at its next append: it is never deleted."""
+
+_NAME = re.compile(r"transactions/(\d{20})\.json\Z")
 _REMEDY = (
     "Restore this file from a copy of the checkpoint. If there is none, the checkpoint can't be continued: "
     "start with a new checkpointLocation."
@@ -31,20 +35,20 @@ def digest(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record as it is on disk.
+    """One record as it is stored.
 
     Attributes
     ----------
     number : int
         Its place in the log, from 1.
     previous : str
-        Hash of the bytes of the file before it, empty for the first.
+        Hash of the bytes of the record before it, empty for the first.
     nonce : str
         Of the append that wrote it.
     record : Record
         What it says.
     data : bytes
-        The file.
+        All of it.
     """
 
     number: int
@@ -54,9 +58,9 @@ class Entry:
     data: bytes
 
 
-def entry_path(folder: str, number: int) -> str:
-    """Return the path of record `number`."""
-    return os.path.join(folder, f"{number:020d}.json")
+def entry_name(number: int) -> str:
+    """Return the name of record `number` in a checkpoint."""
+    return f"{FOLDER}{number:020d}.json"
 
 
 def entry_of(number: int, previous: str, nonce: str, record: Record) -> Entry:
@@ -81,14 +85,14 @@ def _text(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
-def numbers(folder: str) -> list[int]:
-    """Return the numbers of the records in `folder`, ascending; one listing."""
-    found = (_NAME.match(name) for name in os.listdir(folder))
-    return sorted(int(match[1]) for match in found if match)
+def numbers(storage: Storage) -> list[int]:
+    """Return the numbers of the records, ascending; one listing."""
+    found = (_NAME.match(each.name) for each in storage.list(FOLDER))
+    return [int(match[1]) for match in found if match]
 
 
-def read_entry(folder: str, number: int) -> Entry:
-    """Read and verify one file.
+def read_entry(storage: Storage, number: int) -> Entry:
+    """Read and verify one record.
 
     Raises
     ------
@@ -97,18 +101,16 @@ def read_entry(folder: str, number: int) -> Entry:
     StateCorruptedError
         It is damaged or was edited.
     CheckpointFormatError
-        A newer statefx wrote it.
+        Another release of statefx wrote it.
     """
-    path = entry_path(folder, number)
-    with open(path, "rb") as file:
-        data = file.read()
+    data, path = storage.read(entry_name(number)), _path(storage, number)
     try:
         fields = json.loads(data)
         version = fields["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise corrupted(path, f"it is not a complete record ({error})") from error
     if version != FORMAT:
-        message = f"{path} has log format {version!r}, this statefx reads {FORMAT}: open it with the newer release"
+        message = f"{path} has log format {version!r}, this statefx reads {FORMAT}: use the release that wrote it"
         raise CheckpointFormatError(message, path=path, format=version)
     try:
         rendered = _render(fields["number"], fields["kind"], fields["previous"], fields["nonce"], fields["body"])
@@ -122,50 +124,58 @@ def read_entry(folder: str, number: int) -> Entry:
     return Entry(number, fields["previous"], fields["nonce"], record, data)
 
 
-def read_entries(folder: str) -> list[Entry]:
+def read_entries(storage: Storage) -> list[Entry]:
     """Read the newest CHECKPOINT and what follows it, or everything if there is none; verified as a chain.
 
-    Others may append and fold meanwhile: a file that vanishes makes it start again, a bounded number of times.
+    Others may append and fold meanwhile: a record that vanishes makes it start again, a bounded number of times.
 
     Raises
     ------
-    FileNotFoundError
-        There is no such folder.
     StateCorruptedError
         A record is damaged, missing or edited.
     """
-    listing = numbers(folder)
+    listing = numbers(storage)
     for _ in range(READ_TRIES):
         try:
-            return _read_back(folder, listing)
+            entries = _read_back(storage, listing[-1] if listing else 0)
+            if not entries or not isinstance(entries[-1].record, FENCING):
+                return entries
+            before, listing = listing, numbers(storage)
+            if listing[-1] == before[-1] or before[-1] + 1 in listing:
+                return entries
+            # Such records are never deleted: all that followed may have been folded away while the names were read,
+            # and the CHECKPOINT may have come too late for this reading. The log would seem to be at its beginning.
         except FileNotFoundError as error:
-            before, listing = listing, numbers(folder)
+            before, listing = listing, numbers(storage)
             if listing == before:
                 raise corrupted(str(error.filename), "it is missing") from error
     raise StateCorruptedError(
-        f"{folder} changed under each of {READ_TRIES} readings: is another process deleting files in it?", path=folder
+        f"{storage.url}/{FOLDER} changed under each of {READ_TRIES} readings: is another process deleting in it?",
+        path=storage.url,
     )
 
 
-def _read_back(folder: str, listing: list[int]) -> list[Entry]:
+def _read_back(storage: Storage, number: int) -> list[Entry]:
     entries: list[Entry] = []
-    number = listing[-1] if listing else 0
     while number >= FIRST:
-        entry = read_entry(folder, number)
+        entry = read_entry(storage, number)
         if entries and entries[-1].previous != digest(entry.data):
-            path = entry_path(folder, number)
-            raise corrupted(path, f"it is not the record that {number + 1} follows")
+            raise corrupted(_path(storage, number), f"it is not the record that {number + 1} follows")
         entries.append(entry)
         if isinstance(entry.record, Checkpoint):
             break
         number -= 1
     else:
         if entries and entries[-1].previous:
-            raise corrupted(entry_path(folder, FIRST), "it claims to follow another record")
+            raise corrupted(_path(storage, FIRST), "it claims to follow another record")
     entries.reverse()
     return entries
 
 
 def corrupted(path: str, what: str) -> StateCorruptedError:
-    """Make the error that names a file of the log, what is wrong and the remedy."""
+    """Make the error that names a record, what is wrong and the remedy."""
     return StateCorruptedError(f"transaction log record {path}: {what}. {_REMEDY}", path=path, remedy=_REMEDY)
+
+
+def _path(storage: Storage, number: int) -> str:
+    return f"{storage.url}/{entry_name(number)}"

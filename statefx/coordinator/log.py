@@ -1,21 +1,21 @@
-"""The transaction log in a local folder: numbered, immutable records, each won by exactly one writer."""
+"""The transaction log: numbered, immutable records, each won by exactly one writer."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import threading
+from contextlib import suppress
 from typing import Never
 from uuid import uuid4
 
 from statefx.coordinator.entries import (
+    FENCING,
     FIRST,
+    FOLDER,
     Entry,
     as_read,
     digest,
+    entry_name,
     entry_of,
-    entry_path,
     numbers,
     read_entries,
     read_entry,
@@ -23,64 +23,70 @@ from statefx.coordinator.entries import (
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.records import Checkpoint, Record
 from statefx.errors import (
+    AlreadyExistsError,
     CheckpointError,
     FencedError,
     LogOutcomeUnknownError,
+    NotWrittenError,
+    OutcomeUnknownError,
     StateCorruptedError,
     StatefxError,
     StatePhaseError,
 )
+from statefx.storage import Storage
 
 RECORDS_BEFORE_CHECKPOINT = 100
 
-_REFUSED = frozenset(
-    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV)
-)
-_TEMPORARY = ".append-"
+ABANDONED_SECS = 3600.0
+"""A writer's unfinished file is deleted when it is older: no append takes an hour."""
 
 
 class TransactionLog:
     """The log of one checkpoint, open for appending.
 
-    Opening creates the folder if need be, reads and verifies the records, folds them, and makes sure that what was
-    read is durable. It takes no lock and fences nobody: a GENERATION record does.
+    Opening reads and verifies the records and folds them. It takes no lock and fences nobody: a GENERATION record does.
+
+    A driver that was replaced meets its successor at its very next append: the first thing that a successor appends,
+    LINEAGE or GENERATION, has that number, and such records are never deleted. (With all old records folded away, a
+    driver that had been asleep could win a number that was used before, and would have to list the log after every
+    append to see it.)
 
     Parameters
     ----------
-    folder : str
-        ``<checkpointLocation>/transactions``.
+    storage : Storage
+        Of the checkpoint.
     limit : int
-        After so many records everything is folded into a CHECKPOINT and older files are deleted.
+        After so many records everything is folded into a CHECKPOINT and older records are deleted.
 
     Raises
     ------
     StateCorruptedError
-        A record is damaged, missing, edited, or can't stand where it stands; names the file and the remedy.
+        A record is damaged, missing, edited, or can't stand where it stands; names it and the remedy.
     CheckpointFormatError
-        A newer statefx wrote it.
+        Another release of statefx wrote it.
 
     Contract
     --------
     * When `append` returns, the record is durable, no other writer has its number and no successor has been here.
     * When it raises, `state` is as before.
-    * Numbers are never used again, also after files were deleted.
+    * Numbers are never used again, also after records were deleted.
     * After an unknown outcome, a fence, a failed fsync or an interruption every further append is refused.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], limit: int = RECORDS_BEFORE_CHECKPOINT) -> None:
+    def __init__(self, storage: Storage, limit: int = RECORDS_BEFORE_CHECKPOINT) -> None:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
-        self.folder = os.fspath(folder)
+        self.storage = storage
+        self.where = f"{storage.url}/{FOLDER}".rstrip("/")
         self._limit = limit
         self._lock = threading.Lock()
         self._refusal: StatefxError | None = None
-        _make_folder(self.folder)
-        entries = read_entries(self.folder)
-        _fsync_folder(self.folder)
-        self.state = _folded(self.folder, entries)
+        entries = read_entries(storage)
+        self.state = _folded(storage, entries)
         self.number = entries[-1].number if entries else FIRST - 1
         self._previous = digest(entries[-1].data) if entries else ""
         self._unfolded = len(entries)
+        self._fencing = {entry.number: isinstance(entry.record, FENCING) for entry in entries}
 
     def append(self, record: Record) -> int:
         """Make `record` durable as the next one and apply it to `state`; return its number.
@@ -94,7 +100,7 @@ class TransactionLog:
         CheckpointError
             Known not to have been written (disk full, no permission).
         FencedError
-            Another driver has written here: stop, do not retry. The record may stand in the log all the same.
+            Another driver has written here: stop, do not retry.
         LogOutcomeUnknownError
             It may have been written: end this driver; the next one reads what is true.
         """
@@ -125,121 +131,68 @@ class TransactionLog:
     def _append(self, record: Record, after: LogState) -> int:
         entry = entry_of(self.number + 1, self._previous, uuid4().hex, record)
         self._refusal = LogOutcomeUnknownError(
-            f"an append to {self.folder} was interrupted; open the log anew to see what it holds",
-            path=self.folder,
+            f"an append to {self.where} was interrupted; open the log again to see what it holds",
+            path=self.where,
             number=entry.number,
         )
-        temporary = os.path.join(self.folder, f"{_TEMPORARY}{entry.number:020d}-{entry.nonce}")
-        self._write(temporary, entry)
-        self._link(temporary, entry)
-        self._settle(entry)
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        self._create(entry)
         self.state = after
         self.number = entry.number
+        self._fencing[entry.number] = isinstance(record, FENCING)
         self._previous = digest(entry.data)
         self._unfolded = 1 if isinstance(record, Checkpoint) else self._unfolded + 1
         self._refusal = None
         return entry.number
 
-    def _write(self, temporary: str, entry: Entry) -> None:
+    def _create(self, entry: Entry) -> None:
+        """Take the number."""
         try:
-            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except OSError as error:
-            self._not_written(error, usable=True)
-        try:
-            left = memoryview(entry.data)
-            while left:
-                left = left[os.write(file, left) :]
-        except OSError as error:
-            self._not_written(error, usable=True, temporary=temporary)
-        else:
-            try:
-                os.fsync(file)
-            except OSError as error:
-                self._not_written(error, usable=False, temporary=temporary)
-        finally:
-            os.close(file)
-
-    def _not_written(self, error: OSError, usable: bool, temporary: str | None = None) -> Never:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        hint = " (the file system must have hard links)" if error.errno in (errno.EPERM, errno.ENOTSUP) else ""
-        failure = CheckpointError(f"nothing was appended to {self.folder}: {error}{hint}", path=self.folder)
-        self._refusal = None if usable else failure
-        raise failure from error
-
-    def _link(self, temporary: str, entry: Entry) -> None:
-        """Take the number; whatever the call says, the file under the number decides."""
-        try:
-            os.link(temporary, entry_path(self.folder, entry.number))
-        except OSError as error:
-            try:
-                found = read_entry(self.folder, entry.number)
-            except FileNotFoundError:
-                self._absent(temporary, entry, error)
-            except (OSError, StateCorruptedError) as unreadable:
-                self._unknown(entry, unreadable)
-            if found.data != entry.data:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                self._fenced(entry, f"record {entry.number} is another driver's")
-
-    def _absent(self, temporary: str, entry: Entry, error: OSError) -> Never:
-        try:
-            newest = max(numbers(self.folder), default=0)
-        except OSError as unlisted:
-            self._unknown(entry, unlisted)
-        if newest >= entry.number:
-            self._fenced(entry, f"the log has gone on to record {newest}")
-        if error.errno in _REFUSED:
-            self._not_written(error, usable=True, temporary=temporary)
-        self._unknown(entry, error)
-
-    def _settle(self, entry: Entry) -> None:
-        """Make the name durable, then look whether a successor has been here."""
-        try:
-            _fsync_folder(self.folder)
-            newest = numbers(self.folder)[-1]
-        except OSError as error:
+            self.storage.create(entry_name(entry.number), entry.data)
+        except AlreadyExistsError as error:
+            self._fenced(entry, error)
+        except NotWrittenError as error:
+            failure = CheckpointError(f"nothing was appended to {self.where}: {error.message}", path=self.where)
+            self._refusal = None if error.usable else failure
+            raise failure from error
+        except OutcomeUnknownError as error:
             self._unknown(entry, error)
-        if newest > entry.number:
-            self._fenced(entry, f"record {entry.number} was won, but the log had gone on to {newest}")
 
-    def _fenced(self, entry: Entry, what: str) -> Never:
+    def _fenced(self, entry: Entry, error: AlreadyExistsError) -> Never:
         self._refusal = FencedError(
-            f"another driver has taken over {self.folder}: {what}. This one must stop.",
-            path=self.folder,
+            f"another driver has taken over {self.where}: record {entry.number} is its own. This one must stop.",
+            path=self.where,
             number=entry.number,
             generation=self.state.generation,
         )
-        raise self._refusal
+        raise self._refusal from error
 
-    def _unknown(self, entry: Entry, error: Exception) -> Never:
+    def _unknown(self, entry: Entry, error: OutcomeUnknownError) -> Never:
         self._refusal = LogOutcomeUnknownError(
-            f"record {entry.number} ({entry.record.kind}) may or may not have been appended to {self.folder}: {error}. "
+            f"record {entry.number} ({entry.record.kind}) may or may not have been appended: {error.message}. "
             "This driver must end; the next start reads what is true.",
-            path=self.folder,
+            path=self.where,
             number=entry.number,
         )
         raise self._refusal from error
 
     def _fold(self) -> None:
-        """Append the CHECKPOINT, then delete in ascending order: a crash leaves a tail that readers pass over."""
+        """Append the CHECKPOINT, then delete in ascending order: a crash leaves a tail that readers pass over.
+
+        What fences drivers of before stays: see the class.
+        """
         checkpoint = self.state.checkpoint()
         number = self._append(checkpoint, self.state.apply(checkpoint))
-        for old in numbers(self.folder):
-            if old < number:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry_path(self.folder, old))
-        for name in os.listdir(self.folder):
-            if name.startswith(_TEMPORARY) and name < f"{_TEMPORARY}{number:020d}":
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(self.folder, name))
+        with suppress(OSError, StateCorruptedError):  # the next fold deletes what is left
+            old = [each for each in numbers(self.storage) if each < number]
+            for each in old:
+                if each not in self._fencing:
+                    self._fencing[each] = isinstance(read_entry(self.storage, each).record, FENCING)
+            self._fencing = {each: fences for each, fences in self._fencing.items() if fences or each >= number}
+            self.storage.delete(entry_name(each) for each in old if each not in self._fencing)
+            self.storage.discard_unfinished(FOLDER, ABANDONED_SECS)
 
 
-def read_state(folder: str | os.PathLike[str]) -> LogState:
+def read_state(storage: Storage) -> LogState:
     """Read the folded log without writing anything, also while a driver appends and folds.
 
     Raises
@@ -249,35 +202,19 @@ def read_state(folder: str | os.PathLike[str]) -> LogState:
     StateCorruptedError, CheckpointFormatError
         As for `TransactionLog`.
     """
-    path = os.fspath(folder)
-    try:
-        entries = read_entries(path)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointError(f"there is no transaction log in {path}: is the checkpointLocation right?") from error
-    return _folded(path, entries)
+    entries = read_entries(storage)
+    if not entries:
+        raise CheckpointError(f"there is no transaction log in {storage.url}: is the checkpointLocation right?")
+    return _folded(storage, entries)
 
 
-def _folded(folder: str, entries: list[Entry]) -> LogState:
+def _folded(storage: Storage, entries: list[Entry]) -> LogState:
     state = LogState()
     for entry in entries:
         try:
             state = state.apply(entry.record)
         except StateCorruptedError as error:
-            path = entry_path(folder, entry.number)
+            path = f"{storage.url}/{entry_name(entry.number)}"
             message = f"transaction log record {path}: {error.message}. Restore the folder from a copy."
             raise StateCorruptedError(message, path=path, number=entry.number) from error
     return state
-
-
-def _make_folder(folder: str) -> None:
-    if not os.path.isdir(folder):
-        os.makedirs(folder, exist_ok=True)
-        _fsync_folder(os.path.dirname(os.path.abspath(folder)))
-
-
-def _fsync_folder(folder: str) -> None:
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

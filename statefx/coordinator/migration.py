@@ -42,6 +42,7 @@ from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.protocol.transaction import Phase
 from statefx.state.registry import load_provider, name_of, resolve
 from statefx.state.store import StateContext, StateProvider, StateStore, prepare_as
+from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
@@ -168,7 +169,7 @@ class Migrator:
     source: StateProvider
     target: StateProvider
     reference: str
-    opened: Callable[[str], TransactionLog] = TransactionLog
+    opened: Callable[[Storage], TransactionLog] = TransactionLog
     clock: Callable[[], float] = time.monotonic
 
     def run(self, found: LogState) -> Migration:
@@ -285,7 +286,7 @@ class Migrator:
 
     def _check_newest(self, state: LogState) -> None:
         """End if someone has taken over: what was read may then be of two transactions, or gone."""
-        newest = read_state(self.folders.log).generation
+        newest = read_state(self.folders.storage).generation
         if newest != state.generation:
             raise FencedError(
                 f"generation {newest} has taken over the checkpoint in {self.folders.location}: a topology was "

@@ -21,6 +21,7 @@ from statefx.state.store import (
     StateStore,
     Write,
 )
+from statefx.storage import Storage
 from statefx.testing.crashes import Crash
 
 
@@ -75,8 +76,8 @@ class Steps:
 class SteppedLog(TransactionLog):
     """A transaction log whose appends are steps."""
 
-    def __init__(self, folder: str, steps: Steps, limit: int) -> None:
-        super().__init__(folder, limit)
+    def __init__(self, storage: Storage, steps: Steps, limit: int) -> None:
+        super().__init__(storage, limit)
         self._steps = steps
 
     def _append(self, record: Record, after: LogState) -> int:

@@ -133,7 +133,7 @@ class TopologyTester:
         checkpoint.check(found, wanted, folders, adopt, shared=shared)
         homes.check_only(found, folders, adopt, self._cache)
         log = checkpoint.take(
-            folders, wanted, adopt, shared=shared, opened=lambda folder: SteppedLog(folder, steps, limits.fold_after)
+            folders, wanted, adopt, shared=shared, opened=lambda storage: SteppedLog(storage, steps, limits.fold_after)
         )
         homes.note(log.state, self._cache)
         provider.fence(log.state.lineage, log.state.generation, folders.state)

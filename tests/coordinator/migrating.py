@@ -15,6 +15,7 @@ from statefx.errors import StateError
 from statefx.protocol.identity import EMPTY
 from statefx.state import Capabilities, load_provider
 from statefx.state.store import Namespace, Prepared, StateContext, StateStore, Write
+from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
 from statefx_memory import MemoryStateProvider
@@ -65,7 +66,7 @@ class Mover(Driver):
 
     def kept(self) -> str:
         """Return the reference of the provider that the log names."""
-        return str(read_state(Folders(str(self.folder)).log).topology["stateful"]["count"]["provider"])
+        return str(read_state(FolderStorage(self.folder)).topology["stateful"]["count"]["provider"])
 
     def migrator(self, source: str, target: str, steps: Steps, limits: Limits | None = None) -> Migrator:
         """Return a migration whose durable steps are counted."""
@@ -81,7 +82,7 @@ class Mover(Driver):
     def move(self, source: str, target: str, steps: Steps | None = None, **more: Any) -> Migration:
         """Migrate, with its steps counted."""
         migrator = self.migrator(source, target, steps or Steps(), **more)
-        return migrator.run(read_state(migrator.folders.log))
+        return migrator.run(read_state(migrator.folders.storage))
 
 
 class _Around(StateStore):

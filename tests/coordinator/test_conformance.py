@@ -7,6 +7,7 @@ import pytest
 
 from statefx.coordinator.log import read_state
 from statefx.errors import AttemptsExhaustedError, FailedException, StatefxError
+from statefx.storage import FolderStorage
 from statefx.testing import Crash
 from statefx.testing.faults import Echo, HooksFail, JobFails, Lost
 from tests.testing.topologies import Driver, hooks, lines, totals, witnessed, word_count
@@ -133,7 +134,7 @@ def test_a6_a_start_on_committing_commits_and_prepares_the_next_txid(place: Path
 def test_a7_each_record_is_durable_before_what_it_stands_for_is_done(place: Path) -> None:
     with Driver(place) as driver:
         tester = driver.start(totals())
-        log = str(driver.folder / "transactions")
+        log = FolderStorage(driver.folder)
         seen: dict[str, tuple[int, list[str]]] = {}
 
         def look(moment: str) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.entries import digest, entry_of, entry_path, numbers, read_entry
+from statefx.coordinator.entries import digest, entry_name, entry_of, numbers, read_entry
 from statefx.coordinator.fold import fold
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.records import Checkpoint, Committed, Generation, Lineage, RolledBack
@@ -14,12 +14,17 @@ from statefx.errors import (
     StateCorruptedError,
     StatePhaseError,
 )
+from statefx.storage import FolderStorage, Stored
 from tests.coordinator.histories import BEGINNING, EVENTFUL, committing, preparing, transaction
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return str(tmp_path / "checkpoint" / "transactions")
+    return FolderStorage(tmp_path / "checkpoint")
+
+
+def path_of(folder, number):
+    return folder.path(entry_name(number))
 
 
 def filled(folder, records=EVENTFUL, limit=100):
@@ -38,14 +43,14 @@ def test_records_are_numbered_from_one_and_read_back(folder):
 
 def test_nothing_but_records_is_left_in_the_folder(folder):
     filled(folder)
-    assert sorted(os.listdir(folder)) == [f"{number:020d}.json" for number in range(1, len(EVENTFUL) + 1)]
+    assert sorted(os.listdir(folder.path("transactions"))) == [f"{n:020d}.json" for n in range(1, len(EVENTFUL) + 1)]
 
 
-def test_an_empty_log_is_empty_and_a_missing_one_is_an_error(folder):
+def test_an_empty_log_is_empty_and_reading_it_is_an_error_that_makes_nothing(folder):
     with pytest.raises(CheckpointError, match="no transaction log"):
         read_state(folder)
-    assert not os.path.exists(folder)
-    assert TransactionLog(folder).state == read_state(folder) == fold([])
+    assert TransactionLog(folder).state == fold([])
+    assert not os.path.exists(folder.root)
 
 
 def test_a_record_that_can_not_follow_is_refused_before_anything_is_written(folder):
@@ -77,33 +82,70 @@ def test_what_json_can_not_hold_is_refused_before_anything_is_written(folder):
 # Folding
 
 
+def unfenced(folder):
+    """The numbers of the records that folding may delete, the newest CHECKPOINT, and what follows it."""
+    return [n for n in numbers(folder) if not isinstance(read_entry(folder, n).record, Generation | Lineage)]
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
 def test_folding_changes_nothing_but_the_number_of_files(folder, limit):
     log = filled(folder, limit=limit)
     assert log.state == fold(EVENTFUL) == read_state(folder) == TransactionLog(folder).state
-    assert len(numbers(folder)) <= limit + 1 or limit == 100
+    assert len(unfenced(folder)) <= limit + 1 or limit == 100
 
 
 def test_folding_keeps_the_newest_checkpoint_and_what_follows(folder):
     log = filled(folder, limit=4)
-    kept = [read_entry(folder, number).record for number in numbers(folder)]
+    kept = [read_entry(folder, number).record for number in unfenced(folder)]
     assert isinstance(kept[0], Checkpoint)
     assert not any(isinstance(record, Checkpoint) for record in kept[1:])
     assert numbers(folder)[-1] == log.number
+
+
+def test_folding_keeps_what_fences_the_drivers_of_before(folder):
+    filled(folder, limit=4).fold()
+    kept = [read_entry(folder, number).record for number in numbers(folder)]
+    fences = [record for record in EVENTFUL if isinstance(record, Generation | Lineage)]
+    assert [record for record in kept if isinstance(record, Generation | Lineage)] == fences
+
+
+def test_a_log_opened_after_a_fold_that_died_deletes_what_was_left(folder, monkeypatch):
+    log = filled(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderStorage, "delete", lambda self, names: list(names)[:0])
+        log.fold()
+    assert len(numbers(folder)) == len(EVENTFUL) + 1
+    again = TransactionLog(folder)
+    again.fold()
+    assert unfenced(folder) == [again.number]
 
 
 def test_numbers_are_never_used_again(folder):
     log = filled(folder, BEGINNING)
     log.fold()
     log.fold()
-    assert numbers(folder) == [4]
+    assert numbers(folder) == [1, 2, 4]
     assert TransactionLog(folder).append(preparing(1)) == 5
 
 
 def test_a_log_reopened_between_appends_folds_as_well(folder):
     for record in EVENTFUL:
         TransactionLog(folder, limit=3).append(record)
-    assert len(numbers(folder)) <= 4
+    assert len(unfenced(folder)) <= 4
+    assert read_state(folder) == fold(EVENTFUL)
+
+
+def test_a_reader_that_missed_what_folding_wrote_looks_again(folder, monkeypatch):
+    """The names it read before the fold, without what the fold wrote: the log seems to end at its second record."""
+    filled(folder, limit=4)
+    real, looks = FolderStorage.list, []
+
+    def late(self, prefix):
+        looks.append(prefix)
+        found = list(real(self, prefix))
+        return found[:2] if len(looks) == 1 else found
+
+    monkeypatch.setattr(FolderStorage, "list", late)
     assert read_state(folder) == fold(EVENTFUL)
 
 
@@ -121,36 +163,29 @@ def test_the_second_writer_of_a_number_is_fenced_and_stays_so(folder):
     assert read_state(folder) == new.state
 
 
-def test_a_zombie_that_wins_an_old_number_after_folding_is_fenced(folder):
+def test_a_zombie_meets_its_successors_first_record_however_much_was_folded(folder):
     zombie = filled(folder, [*BEGINNING, preparing(1)])
     successor = TransactionLog(folder)
-    for record in (Generation(2, "/", {}, "now"), RolledBack(1, 0, "restart"), preparing(1, 1, 2)):
+    for record in (Generation(2, "/", {}, "now"), RolledBack(1, 0, "restart"), preparing(1, 1, 2), committing(1, 1, 2)):
         successor.append(record)
     successor.fold()
-    assert zombie.number + 1 not in numbers(folder)
-    with pytest.raises(FencedError, match="was won"):
+    successor.append(Committed(1))
+    successor.fold()
+    with pytest.raises(FencedError, match="is its own"):
         zombie.append(committing(1))
-    assert zombie.number + 1 in numbers(folder)
     assert zombie.state.committing is None
     assert read_state(folder) == TransactionLog(folder).state == successor.state
-    successor.append(committing(1, 1, 2))
-    successor.fold()
-    assert numbers(folder) == [successor.number]
 
 
-def test_a_writer_whose_record_was_followed_before_it_looked_is_fenced_though_it_stands(folder, monkeypatch):
-    log = filled(folder, [*BEGINNING, preparing(1)])
-    real = os.link
-
-    def link(source, target):
-        real(source, target)
-        monkeypatch.undo()
-        TransactionLog(folder).append(Generation(2, "/", {}, "now"))
-
-    monkeypatch.setattr(os, "link", link)
+def test_a_zombie_of_a_checkpoint_that_was_forked_meets_the_new_lineage(folder):
+    zombie = filled(folder, [*BEGINNING, preparing(1)])
+    fork = TransactionLog(folder)
+    for record in (Lineage("fork"), Generation(2, "/", {}, "now")):
+        fork.append(record)
+    fork.fold()
     with pytest.raises(FencedError):
-        log.append(committing(1))
-    assert read_state(folder).committing is not None
+        zombie.append(committing(1))
+    assert read_state(folder) == fork.state
 
 
 # Damage
@@ -158,7 +193,7 @@ def test_a_writer_whose_record_was_followed_before_it_looked_is_fenced_though_it
 
 def test_a_torn_record_is_named(folder):
     filled(folder)
-    path = entry_path(folder, 5)
+    path = path_of(folder, 5)
     whole = Path(path).read_bytes()
     for length in range(0, len(whole), 5):
         with open(path, "wb") as file:
@@ -170,7 +205,7 @@ def test_a_torn_record_is_named(folder):
 
 def test_a_flipped_bit_anywhere_is_seen(folder):
     filled(folder, EVENTFUL[:4])
-    path = entry_path(folder, 4)
+    path = path_of(folder, 4)
     whole = Path(path).read_bytes()
     for at in range(len(whole)):
         with open(path, "wb") as file:
@@ -184,7 +219,7 @@ def test_a_flipped_bit_anywhere_is_seen(folder):
 def test_a_record_that_was_edited_with_a_fitting_checksum_breaks_the_chain(folder):
     filled(folder)
     old = read_entry(folder, 4)
-    with open(entry_path(folder, 4), "wb") as file:
+    with open(path_of(folder, 4), "wb") as file:
         file.write(entry_of(4, old.previous, old.nonce, committing(1, 0, 1, hooks=("count/0",))).data)
     with pytest.raises(StateCorruptedError, match="is not the record that 5 follows"):
         read_state(folder)
@@ -193,16 +228,16 @@ def test_a_record_that_was_edited_with_a_fitting_checksum_breaks_the_chain(folde
 @pytest.mark.parametrize("missing", [1, 2, len(EVENTFUL) - 1])
 def test_a_missing_record_is_named(folder, missing):
     filled(folder)
-    os.unlink(entry_path(folder, missing))
+    os.unlink(path_of(folder, missing))
     for reader in (read_state, TransactionLog):
         with pytest.raises(StateCorruptedError, match="it is missing") as caught:
             reader(folder)
-        assert caught.value.path == entry_path(folder, missing)
+        assert caught.value.path == path_of(folder, missing)
 
 
 def test_a_record_under_another_number_is_seen(folder):
     log = filled(folder)
-    os.rename(entry_path(folder, log.number), entry_path(folder, log.number + 1))
+    os.rename(path_of(folder, log.number), path_of(folder, log.number + 1))
     with pytest.raises(StateCorruptedError, match=f"holds record {log.number}"):
         read_state(folder)
 
@@ -210,7 +245,7 @@ def test_a_record_under_another_number_is_seen(folder):
 def test_a_record_that_can_not_stand_where_it_stands_is_named(folder):
     log = filled(folder, BEGINNING)
     entry = entry_of(3, digest(read_entry(folder, 2).data), "nonce", Committed(1))
-    with open(entry_path(folder, 3), "wb") as file:
+    with open(path_of(folder, 3), "wb") as file:
         file.write(entry.data)
     with pytest.raises(StateCorruptedError, match="COMMITTED record can't stand here") as caught:
         TransactionLog(folder)
@@ -218,21 +253,25 @@ def test_a_record_that_can_not_stand_where_it_stands_is_named(folder):
     assert log.number == 2
 
 
-def test_a_newer_format_is_refused_as_such(folder):
+def test_another_format_is_refused_as_such(folder):
     filled(folder, BEGINNING)
-    path = entry_path(folder, 2)
+    path = path_of(folder, 2)
     text = Path(path).read_text()
     with open(path, "w") as file:
-        file.write(text.replace('"format":1', '"format":2'))
-    with pytest.raises(CheckpointFormatError, match="newer release"):
+        file.write(text.replace('"format":2', '"format":3'))
+    with pytest.raises(CheckpointFormatError, match="reads 2"):
         TransactionLog(folder)
 
 
 def test_a_folder_that_changes_under_every_try_of_a_reader_ends_in_an_error(folder, monkeypatch):
     filled(folder, [*BEGINNING, *transaction(1)])
-    os.unlink(entry_path(folder, 3))
+    os.unlink(path_of(folder, 3))
     listings = iter(range(1000))
-    real = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: [*real(path), f"{1000 + next(listings):020d}.json"])
+    real = FolderStorage.list
+
+    def growing(self, prefix):
+        return [*real(self, prefix), Stored(entry_name(1000 + next(listings)), 0, 0)]
+
+    monkeypatch.setattr(FolderStorage, "list", growing)
     with pytest.raises(StateCorruptedError, match="changed under each of 10"):
         read_state(folder)

@@ -13,6 +13,7 @@ from statefx.coordinator.entries import numbers, read_entry
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.records import Committed, Committing, Generation, Lineage
 from statefx.errors import FencedError
+from statefx.storage import FolderStorage
 from tests.coordinator.histories import committing, preparing
 
 TAKEN_EACH = 8
@@ -31,6 +32,11 @@ def take_generations(folder):
     return taken
 
 
+def started(pool, folder):
+    storage = FolderStorage(folder)
+    return storage, list(pool.map(take_generations, [storage] * 4))
+
+
 def check_starts(folder, starts):
     every = [start for taken in starts for start in taken]
     assert len(every) == len(set(every)) == 4 * TAKEN_EACH
@@ -40,22 +46,22 @@ def check_starts(folder, starts):
 
 
 def test_threads_that_start_at_once_each_get_their_own_generation(tmp_path):
-    TransactionLog(tmp_path).append(Lineage("l"))
+    TransactionLog(FolderStorage(tmp_path)).append(Lineage("l"))
     with ThreadPoolExecutor(4) as pool:
-        check_starts(tmp_path, list(pool.map(take_generations, [tmp_path] * 4)))
+        check_starts(*started(pool, tmp_path))
 
 
 @pytest.mark.slow
 def test_processes_that_start_at_once_each_get_their_own_generation(tmp_path):
-    TransactionLog(tmp_path).append(Lineage("l"))
+    TransactionLog(FolderStorage(tmp_path)).append(Lineage("l"))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(4, mp_context=context) as pool:
-        check_starts(tmp_path, list(pool.map(take_generations, [tmp_path] * 4)))
+        check_starts(*started(pool, tmp_path))
 
 
 def test_of_two_drivers_that_would_commit_and_take_over_exactly_one_wins(tmp_path):
     for turn in range(30):
-        folder = tmp_path / f"{turn}"
+        folder = FolderStorage(tmp_path / f"{turn}")
         log = TransactionLog(folder)
         for record in (Lineage("l"), Generation(1, "/", {}, "now"), preparing(1)):
             log.append(record)
@@ -66,13 +72,13 @@ def test_of_two_drivers_that_would_commit_and_take_over_exactly_one_wins(tmp_pat
         assert sorted(type(error).__name__ for error in fenced) == ["FencedError", "NoneType"]
         assert numbers(folder) == [1, 2, 3, 4]
         winner = fenced.index(None)
-        assert read_entry(str(folder), 4).record.kind == rivals[winner][1].kind
+        assert read_entry(folder, 4).record.kind == rivals[winner][1].kind
         assert read_state(folder) == rivals[winner][0].state
 
 
 @pytest.mark.slow
 def test_a_reader_beside_a_writer_that_folds_sees_only_committed_progress(tmp_path):
-    log = TransactionLog(tmp_path, limit=2)
+    log = TransactionLog(FolderStorage(tmp_path), limit=2)
     log.append(Lineage("l"))
     log.append(Generation(1, "/", {}, "now"))
     seen = []
@@ -86,20 +92,21 @@ def test_a_reader_beside_a_writer_that_folds_sees_only_committed_progress(tmp_pa
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
         while not writing.done():
-            state = read_state(tmp_path)
+            state = read_state(FolderStorage(tmp_path))
             assert state.head("count/0").txid == state.committed
             seen.append(state.committed)
         writing.result()
     assert seen == sorted(seen)
     assert len(set(seen)) > 1
-    assert read_state(tmp_path).committed == 59
+    assert read_state(FolderStorage(tmp_path)).committed == 59
 
 
 WRITER = """
 import sys
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.records import Committed, Committing, Generation, Lineage, Preparing, StreamInput
-log = TransactionLog(sys.argv[1], limit=5)
+from statefx.storage import FolderStorage
+log = TransactionLog(FolderStorage(sys.argv[1]), limit=5)
 log.append(Lineage("l"))
 log.append(Generation(1, "/", {}, "now"))
 for txid in range(1, 100000):
@@ -118,8 +125,8 @@ def test_a_driver_that_is_killed_loses_nothing_that_it_was_told(tmp_path):
                 os.kill(writer.pid, signal.SIGKILL)
                 break
         told = max([40, *map(int, writer.stdout.read().split())])
-    log = TransactionLog(tmp_path)
+    log = TransactionLog(FolderStorage(tmp_path))
     assert told <= log.state.committed <= told + 1
     log.append(Generation(2, "/", {}, "later"))
     assert log.state.recovery()[0].kind in ("INITSTATE", "ROLLBACK", "COMMIT")
-    assert read_state(tmp_path) == log.state
+    assert read_state(FolderStorage(tmp_path)) == log.state

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from statefx import migrate, openState
-from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.contents import Entries, sum_of
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.migration import Migration
@@ -35,6 +34,7 @@ from statefx.errors import (
     StatefxError,
 )
 from statefx.state import EMPTY, Namespace, StateContext, artefacts, load_provider
+from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits
 from statefx.testing.crashes import crashing, every_crash
 from statefx.testing.faults import JobFails
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_an_older_release_is_moved(place: Path) -> None:
     """Its identity says nothing of how keys are routed."""
     with Mover(place) as mover:
         mover.begin("memory")
-        log = TransactionLog(Folders(str(mover.folder)).log)
+        log = TransactionLog(FolderStorage(mover.folder))
         state = log.state
         known = ("parallelism", "provider", "stateVersion")
         stateful = {
@@ -377,7 +377,7 @@ def test_a_transaction_that_begins_after_the_first_look(place: Path) -> None:
         mover.begin("memory")
         running = mover.on("memory")
         migrator = mover.migrator("memory", "rocksdb", Steps())
-        idle = read_state(migrator.folders.log)
+        idle = read_state(migrator.folders.storage)
         refused: list[str] = []
 
         def start() -> None:
@@ -448,7 +448,7 @@ def test_a_driver_that_has_gone_on_since_the_first_look_loses_nothing(place: Pat
         mover.begin("redis")
         running = mover.on("redis")
         migrator = mover.migrator("redis", "memory", Steps())
-        found = read_state(migrator.folders.log)
+        found = read_state(migrator.folders.storage)
         running.run(TRANSACTIONS[: BEFORE + 1])
         assert migrator.run(found).txid == BEFORE + 1
         mover.finish("memory")
@@ -683,7 +683,7 @@ def test_a_zombie_of_the_source_changes_nothing(place: Path, server: RedisServer
     """A task of the old driver that was not dead prepares and commits in the source after the switch."""
     with Mover(place, server) as mover:
         mover.begin("redis")
-        state = read_state(Folders(str(mover.folder)).log)
+        state = read_state(FolderStorage(mover.folder))
         provider = load_provider(REFERENCES["redis"], mover.options["redis"])
         context = StateContext(1, state.heads["count/0"], str(place), str(place))
         zombie = provider.newState(Namespace(state.lineage, "count", 0), context)

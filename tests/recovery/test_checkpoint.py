@@ -17,6 +17,7 @@ from statefx.errors import (
     ConfigError,
     StateCorruptedError,
 )
+from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
 from tests.testing.topologies import SMALL, Count, Driver, Split, Total, lines, totals, word_count, words
 
@@ -203,12 +204,12 @@ def test_a_checkpoint_found_elsewhere_is_refused_until_the_caller_says_why(place
 def test_a_moved_checkpoint_goes_on_with_its_lineage(place: Path, provider: str) -> None:
     with copied(place, provider) as driver:
         shutil.rmtree(place / "original")
-        lineage = read_state(driver.folder / "transactions").lineage
+        lineage = read_state(FolderStorage(driver.folder)).lineage
         tester = driver.start(totals(), adopt="move")
         assert (tester.txid, tester.generation) == (2, 2)
         tester.send(WORK[0])
         assert tester.state("count") == words([*WORK, WORK[0]])
-        assert read_state(driver.folder / "transactions").lineage == lineage
+        assert read_state(FolderStorage(driver.folder)).lineage == lineage
         driver.start(totals()).send(WORK[1])
 
 
@@ -236,7 +237,7 @@ def test_a_fork_and_its_original_go_on_independently(place: Path, provider: str)
             forked = fork.start(totals(), limits=SMALL)
             assert tester.state("count") == words(done["original"])
             assert forked.state("count") == words(done["fork"])
-            lineages = {read_state(each.folder / "transactions").lineage for each in (original, fork)}
+            lineages = {read_state(FolderStorage(each.folder)).lineage for each in (original, fork)}
             assert len(lineages) == 2
             with openState(fork.folder, "total") as view:
                 assert view["total"] == sum(words(done["fork"]).values())

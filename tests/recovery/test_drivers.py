@@ -19,6 +19,7 @@ from statefx.errors import (
     StateError,
     StatefxError,
 )
+from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.faults import HooksFail, JobFails
 from statefx.testing.steps import Steps
@@ -258,7 +259,7 @@ def test_once_the_append_of_the_decision_has_begun_nothing_is_rolled_back(
         monkeypatch.undo()
         assert tester.steps[-1] == "before COMMITTING(2, 0)"
         assert not [entry for entry in driver.journal if entry[0] == "rollback"]
-        state = read_state(driver.folder / "transactions")
+        state = read_state(FolderStorage(driver.folder))
         restarted = driver.start(totals())
         rolled = {"link": "back", "fsync": "forward"}[call]
         assert restarted.recoveries == [{"txid": 2, "rolled": rolled}]

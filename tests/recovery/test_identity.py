@@ -13,6 +13,7 @@ from statefx.coordinator import checkpoint
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
+from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.topology.checks import routing
 from tests.testing.codecs import Json, JsonMoved, JsonTwo, Registered
@@ -229,7 +230,7 @@ def test_a_checkpoint_that_does_not_tell_fields_takes_them_as_they_come(place: P
         with pytest.MonkeyPatch.context() as old:
             old.setattr(checkpoint, "_of_component", without_fields(checkpoint._of_component))
             driver.start(on(by("fields", "user"))).send({"left": []})
-        assert "fields" not in read_state(Folders(str(driver.folder)).log).topology["stateful"]["seen"]
+        assert "fields" not in read_state(FolderStorage(driver.folder)).topology["stateful"]["seen"]
         driver.start(on(by("fields", "user"))).send({"left": []})
         with pytest.raises(CheckpointMismatchError, match=r"by fields\(item\)"):
             driver.start(on(by("fields", "item")))
@@ -247,14 +248,14 @@ def test_a_checkpoint_that_tells_less_is_gone_on_with_and_tells_it_then(place: P
         driver.start().send(WORK[0])
         old.undo()
         folders = Folders(str(driver.folder))
-        found = read_state(folders.log).topology["stateful"]["count"]
+        found = read_state(folders.storage).topology["stateful"]["count"]
         assert found.keys() == {"parallelism", "provider", "codec", "stateVersion"}
         with openState(driver.folder, "count") as view:
             assert dict(view.items()) == words(WORK[:1])
         tester = driver.start()
         tester.send(WORK[1])
         assert tester.state("count") == words(WORK)
-        found = read_state(folders.log).topology["stateful"]["count"]
+        found = read_state(folders.storage).topology["stateful"]["count"]
         assert (found["codec"], found["keys"]) == ("statefx-1", [["fields", "string"]])
         assert found["fields"] == [["split", "default", "fields", ["word"], ["word"]]]
 
@@ -283,7 +284,7 @@ def test_a_codec_of_the_users_own_keeps_state_through_a_restart(place: Path, pro
             tester = driver.start(**coded(components={"count": JSON}))
             tester.send(work)
         assert tester.state("count") == words(WORK)
-        found = read_state(Folders(str(driver.folder)).log).topology["stateful"]["count"]
+        found = read_state(FolderStorage(driver.folder)).topology["stateful"]["count"]
         assert (found["codec"], found["encoding"]) == ("json-1", JSON)
         with openState(driver.folder, "count") as view:
             assert list(view.items()) == sorted(words(WORK).items()), "in the codec's order, over all tasks"
@@ -392,7 +393,7 @@ def test_open_state_without_the_codecs_class_says_so_and_takes_one(place: Path) 
 def renamed(folder: Path, old: str, new: str) -> None:
     """Let the log name another class; it is chained by hashes, so a new generation is written, as a driver does."""
     folders = Folders(str(folder))
-    topology = json.loads(json.dumps(read_state(folders.log).topology).replace(old, new))
+    topology = json.loads(json.dumps(read_state(folders.storage).topology).replace(old, new))
     checkpoint.take(folders, topology, None, shared=False)
 
 

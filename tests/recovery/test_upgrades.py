@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from statefx import StatefulBolt, Topology, TopologyBuilder, openState
-from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException
+from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
 from tests.testing.topologies import SMALL, Driver, Lines, Split, lines, words
 
@@ -134,7 +134,7 @@ def test_state_is_upgraded_run_by_run(place: Path, provider: str) -> None:
         assert written(driver) == words([FIRST])
 
         tester = driver.start(topology(Two()), limits=SMALL)
-        assert read_state(Folders(str(driver.folder)).log).topology["stateful"]["count"]["stateVersion"] == 2
+        assert read_state(FolderStorage(driver.folder)).topology["stateful"]["count"]["stateVersion"] == 2
         tester.send(SECOND)
         assert ("to", 3) in tester.emitted("count")
         assert written(driver) == {"to": [3], "be": [3], "or": 1, "not": 1, "that": [1], "is": [1]}

@@ -10,6 +10,7 @@ from pathlib import Path
 from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
+from statefx.storage import FolderStorage
 from tests.conftest import ROOT
 from tests.spark.bolts import recount
 from tests.spark.running import wait_for
@@ -76,7 +77,7 @@ class Driver:
 
 def log_of(work):
     try:
-        return read_state(work / "ck" / "transactions")
+        return read_state(FolderStorage(work / "ck"))
     except CheckpointError:
         return LogState()
 
