@@ -11,7 +11,8 @@ A failure before 4 rolls the attempt back and tries again; after 4 the commit is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from statefx.coordinator.engine import Engine, JobFailedError, RenewInputError, 
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.records import Committed, Committing, Input, Preparing, RolledBack
+from statefx.coordinator.resolving import Resolver, backoff_secs
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.errors import (
     AttemptsExhaustedError,
@@ -27,6 +29,7 @@ from statefx.errors import (
     FailedException,
     FencedError,
     StateCorruptedError,
+    StatefxError,
     TransactionError,
     TransactionTimeoutError,
 )
@@ -34,35 +37,34 @@ from statefx.protocol.barrier import BOLT, FENCED
 from statefx.protocol.identity import TransactionAttempt, Version
 from statefx.protocol.ledger import AckLedger, Complete
 from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
-from statefx.protocol.report import MISUSE, Report
-from statefx.protocol.transaction import Action, ActionKind
+from statefx.protocol.pipeline import (
+    Acked,
+    Append,
+    Command,
+    Deliver,
+    Durable,
+    Failed,
+    Happening,
+    Idle,
+    Offered,
+    Pipeline,
+    Resolution,
+    Resolve,
+    Resolved,
+    Run,
+    Shape,
+    Unresolved,
+)
+from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")
 
-BACKOFF_FIRST_SECS = 0.1
-BACKOFF_MAX_SECS = 10.0
 CORRUPTED = "corrupted"
-
-_MEND = {
-    "commit": "It is decided: mend what fails and start again, and it is committed first",
-    "rollback": "The next start goes on with it",
-}
-_AGAIN = {
-    "commit": "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what fails; "
-    "if that is the bolt's code, call query.stop(), mend it and submit again",
-    "rollback": "rollback of transaction %d is tried again: %s",
-}
-
-
-def backoff_secs(tries: int) -> float:
-    """Return how long to wait after so many tries in vain."""
-    doublings = min(tries - 1, 64)  # a commit may be tried for ever
-    return min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2.0**doublings)
 
 
 @dataclass
 class Coordinator:
-    """Takes transactions through the protocol; one at a time, called from one thread.
+    """Carries out what the `Pipeline` commands; one transaction at a time, called from one thread.
 
     Parameters
     ----------
@@ -77,7 +79,7 @@ class Coordinator:
     pause : callable
         Waits the given seconds between tries; returns False if the query is being stopped.
     committed : callable
-        Called after each COMMITTED record with what the transaction came to.
+        Called with what a transaction came to when it is committed for everybody.
     ended : callable
         Called when the query ends; whatever it did beside transactions has ended when it returns.
     policy : SnapshotPolicy
@@ -93,20 +95,33 @@ class Coordinator:
     ended: Callable[[], None] = lambda: None
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     progress: Progress = field(default_factory=Progress)
-    _tries: int = field(default=0, init=False)
-    """How often the transaction has failed over inputs that had to be renewed."""
+    _pipeline: Pipeline = field(default_factory=Pipeline, init=False)
+    _source: tuple[Input, Any] | None = field(default=None, init=False)
+    """What the next transaction reads."""
+    _complete: Complete | None = field(default=None, init=False)
+    """The acks of the attempt under way."""
+    _failure: StatefxError | None = field(default=None, init=False)
+    """Why the attempt under way is rolled back."""
+    _done: TransactionProgress | None = field(default=None, init=False)
+    _delivered: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._resolver = Resolver(self.engine, self.progress, self.attempts_max, self.pause)
 
     def recover(self) -> None:
         """Roll the transactions that a former driver left under way forward or back."""
-        for action in self.log.state.recovery():
-            if action.kind is ActionKind.COMMIT:
-                logger.info("transaction %d was COMMITTING: rolling it forward", action.txid)
-                self.progress.recovering("forward", _attempt_of(action))
-                self._commit()
-            elif action.kind is ActionKind.ROLLBACK:
-                logger.info("transaction %d was PREPARING: rolling it back", action.txid)
-                self.progress.recovering("back", _attempt_of(action))
-                self._roll_back(_attempt_of(action), "found under way at start")
+        state = self.log.state
+        under_way = [entry.transaction for entry in state.in_flight]
+        self._delivered = state.committed
+        for entry in under_way:
+            way = "forward" if entry.phase is Phase.COMMITTING else "back"
+            logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
+            self.progress.recovering(way, entry.name)
+        shape = Shape(settles=not self.players.committing, attempts_max=self.attempts_max)
+        self._failure = TransactionError("found under way at start")
+        self._pipeline, commands = Pipeline.found(shape, state.committed, under_way, state.attempts)
+        self._carry_out(commands)
+        self._happen(Idle())
 
     def transact(self, source: Input, work: Any) -> TransactionProgress:
         """Run the next transaction over `work` until it is committed.
@@ -126,54 +141,119 @@ class Coordinator:
         StoppedError
             The query is being stopped; rolled back.
         """
-        txid = self.log.state.committed + 1
-        tries, self._tries = self._tries, 0
+        txid = self._pipeline.next.txid
+        self._source = source, work
         while True:
-            attempt = TransactionAttempt(txid, self.log.state.next_attempt(txid))
-            self.progress.begin(attempt)
-            self.log.append(Preparing(txid, attempt.attempt, self.log.state.generation, source))
-            self.progress.running()
-            result = self._attempt(attempt, work)
-            if isinstance(result, Complete):
-                break
-            tries += 1
-            self._roll_back(attempt, result.message)
-            logger.warning("transaction %d, attempt %d was rolled back: %s", txid, attempt.attempt, result.message)
-            if tries >= self.attempts_max:
-                raise _exhausted(txid, tries, result) from result
-            if self.engine.reuses(work):
-                self._tries = tries
-                raise RenewInputError(result.message, **result.data) from result
-            if not self.pause(backoff_secs(tries)):
-                raise StoppedError("the query was stopped")
-        self._decide(attempt, result)
-        return self._commit()
+            self._failure = None
+            self._happen(Offered())
+            if self._pipeline.committed == txid:
+                self._happen(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
+                assert self._done is not None
+                return self._done
+            self._check_retry(txid, work)
 
-    def _attempt(self, attempt: TransactionAttempt, work: Any) -> Complete | TransactionError:
-        """Run one attempt; return its tokens, or why it is to be rolled back and tried again."""
+    def _check_retry(self, txid: int, work: Any) -> None:
+        """Raise what ends the query, or wait before the next attempt of a transaction that was rolled back."""
+        failure, tries = self._failure, self._pipeline.failures(txid)
+        assert failure is not None
+        if not _may_be_tried_again(failure):
+            raise failure
+        if self._pipeline.stopping:
+            raise _exhausted(txid, tries, failure) from failure
+        if self.engine.reuses(work):
+            raise RenewInputError(failure.message, **failure.data) from failure
+        if not self.pause(backoff_secs(tries)):
+            raise StoppedError("the query was stopped")
+
+    # ---- the pipeline's commands
+
+    def _happen(self, event: Happening) -> None:
+        self._pipeline, commands = self._pipeline.on(event)
+        self._carry_out(commands)
+
+    def _carry_out(self, commands: Iterable[Command]) -> None:
+        left = deque(commands)
+        while left:
+            event = self._do(left.popleft())
+            if event is not None:
+                self._pipeline, more = self._pipeline.on(event)
+                left += more
+
+    def _do(self, command: Command) -> Happening | None:
+        """Carry out one command; return what came of it."""
+        match command:
+            case Append():
+                self._append(command)
+                return Durable(command)
+            case Run(segment, attempt):
+                failure = self._run(attempt)
+                if failure is None:
+                    return Acked(segment, attempt)
+                self._failure = failure
+                return Failed(attempt, final=not _may_be_tried_again(failure))
+            case Resolve(resolution, attempt):
+                done = self._resolve(resolution, attempt)
+                return Resolved(resolution, attempt) if done else Unresolved(resolution, attempt)
+            case Deliver(txid):
+                self._deliver(txid)
+        return None
+
+    def _append(self, append: Append) -> None:
+        """Make the record of a command durable. From the moment COMMITTING begins nothing is rolled back."""
+        txid, attempt = append.attempt.txid, append.attempt.attempt
+        match append.kind:
+            case "PREPARING":
+                assert self._source is not None
+                self.progress.begin(append.attempt)
+                self.log.append(Preparing(txid, attempt, self.log.state.generation, self._source[0], append.committed))
+                self.progress.running()
+            case "COMMITTING":
+                self.log.append(self._decision(append))
+                self.progress.committing()
+            case "COMMITTED":
+                self.log.append(Committed(txid))
+            case "ROLLED_BACK":
+                reason = "stopped" if self._failure is None else self._failure.message
+                self.log.append(RolledBack(txid, attempt, reason))
+                self.progress.rolled_back()
+                logger.warning("transaction %d, attempt %d was rolled back: %s", txid, attempt, reason)
+
+    def _deliver(self, txid: int) -> None:
+        if txid > self._delivered:  # else a former driver has told of it
+            self._delivered = txid
+            self._done = self.progress.end(txid)
+            logger.info("%s: %s", self.name, self._done)
+            self.committed(self._done)
+
+    def _run(self, attempt: TransactionAttempt) -> StatefxError | None:
+        """Run one attempt and judge its acks; return why it is to be rolled back, if it is.
+
+        Raises
+        ------
+        FencedError
+            Nothing may be rolled back: a successor does that.
+        """
+        assert self._source is not None
         ledger = AckLedger(attempt, self.players.tasks, self.players.edges)
         try:
-            for ack in self.engine.attempt(self._order(attempt), work):
+            for ack in self.engine.attempt(self._order(attempt), self._source[1]):
                 if not ledger.add(ack):
                     logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
-        except JobFailedError as error:
-            return error
         except (BoltError, TransactionError) as error:
-            self._give_up(attempt, error.message)
-            raise
+            return error
         verdict = ledger.judge()
         if isinstance(verdict, Complete):
-            return verdict
+            self._complete = verdict
+            self.progress.acked(verdict, self._input_rows(verdict))
+            return None
         failure = next((each for each in verdict.failures if each.kind == BOLT), verdict.failure)
         where = f"{failure.component}[{failure.task}]: {failure.reason}"
         if failure.kind == FENCED:
             raise FencedError(where, txid=attempt.txid)
         if failure.kind == BOLT:
-            self._give_up(attempt, failure.reason)
-            raise BoltError(failure.reason, **failure.facts)
+            return BoltError(failure.reason, **failure.facts)
         if failure.kind == CORRUPTED:
-            self._give_up(attempt, where)
-            raise StateCorruptedError(failure.reason, component=failure.component, task=failure.task)
+            return StateCorruptedError(failure.reason, component=failure.component, task=failure.task)
         return FailedException(where, component=failure.component, task=failure.task)
 
     def _order(self, attempt: TransactionAttempt) -> Order:
@@ -182,27 +262,27 @@ class Coordinator:
         due = self.policy.due(state.growth, newest)
         return Order(attempt, state.generation, state.heads, newest, due)
 
-    def _decide(self, attempt: TransactionAttempt, complete: Complete) -> None:
-        """Make the decision to commit durable. From the moment the append begins nothing is rolled back."""
+    def _decision(self, append: Append) -> Committing:
+        """Return the record of the decision to commit."""
+        attempt, complete = append.attempt, self._complete
+        assert complete is not None
         stateful = sorted(self.players.stateful)
         snapshots = {}
         for task in stateful:
             made = complete.acks[task].snapshot
             if made is not None:
                 snapshots[task_key(*task)] = SnapshotName(Version(made[0], made[1]), made[2], made[3])
-        self.progress.acked(complete, self._input_rows(complete))
-        self.log.append(
-            Committing(
-                attempt.txid,
-                attempt.attempt,
-                self.log.state.generation,
-                tokens={task_key(*task): complete.tokens[task] for task in stateful},
-                snapshots=snapshots,
-                prepared_bytes={task_key(*task): complete.acks[task].prepared_bytes for task in stateful},
-                hooks=tuple(task_key(*task) for task in sorted(self.players.committing)),
-            )
+        return Committing(
+            attempt.txid,
+            attempt.attempt,
+            self.log.state.generation,
+            tokens={task_key(*task): complete.tokens[task] for task in stateful},
+            snapshots=snapshots,
+            prepared_bytes={task_key(*task): complete.acks[task].prepared_bytes for task in stateful},
+            hooks=tuple(task_key(*task) for task in sorted(self.players.committing)),
+            rows=self.progress.rows(),
+            committed=append.committed,
         )
-        self.progress.committing()
 
     def _input_rows(self, complete: Complete) -> int:
         """Count the rows of the raw DataFrames, each once, however many edges leave them."""
@@ -216,101 +296,53 @@ class Coordinator:
             raw[edge.source] = max(raw.get(edge.source, 0), rows)
         return sum(raw.values())
 
-    def _commit(self) -> TransactionProgress:
-        """Carry out the decision that is in the log; repeated until it is done."""
-        entry = self.log.state.committing
-        assert entry is not None
-        assert entry.committing is not None
-        record = entry.committing
+    # ---- commits and rollbacks
+
+    def _resolve(self, resolution: Resolution, attempt: TransactionAttempt) -> bool:
+        """Tell the tasks once; return whether all have done what they were told."""
+        if resolution is Resolution.COMMIT:
+            done = self._resolver.round(self._commit_order())
+            self.progress.ending()
+            return done
+        self.progress.rolling_back(attempt)
+        try:
+            return self._resolver.round(self._rollback_order(attempt))
+        except (AttemptsExhaustedError, BoltError) as error:
+            if self._failure is None or _may_be_tried_again(self._failure):
+                raise
+            logger.error("%s; the next start rolls it back", error.message)
+            raise self._failure from error  # what ended the query is still what is raised
+
+    def _commit_order(self) -> HookOrder:
+        """Return the order for the decision that is in the log."""
         state = self.log.state
+        assert state.committing is not None
+        record = state.committing.committing
+        assert record is not None
         order = Order(
             TransactionAttempt(record.txid, record.attempt),
             state.generation,
             {name: Version(record.txid, token) for name, token in record.tokens.items()},
             {name: kept[-1] for name, kept in state.snapshots.items()},
         )
-        self._hooks(HookOrder("commit", order, tuple(_task(name) for name in record.hooks), state.heads))
-        self.progress.ending()
-        self.log.append(Committed(record.txid, self.progress.rows()))
-        done = self.progress.end(record.txid)
-        logger.info("%s: %s", self.name, done)
-        self.committed(done)
-        return done
+        return HookOrder("commit", order, tuple(_task(name) for name in record.hooks), state.heads)
 
-    def _roll_back(self, attempt: TransactionAttempt, reason: str) -> None:
-        self.progress.rolling_back(attempt)
-        tasks = tuple(sorted(self.players.rolling_back))
+    def _rollback_order(self, attempt: TransactionAttempt) -> HookOrder:
         order = Order(attempt, self.log.state.generation, self.log.state.heads, self._order(attempt).snapshots)
-        self._hooks(HookOrder("rollback", order, tasks))
-        self.log.append(RolledBack(attempt.txid, attempt.attempt, reason))
-        self.progress.rolled_back()
-
-    def _give_up(self, attempt: TransactionAttempt, reason: str) -> None:
-        """Roll back before the query ends; if even that fails, what ended it is still what is raised."""
-        try:
-            self._roll_back(attempt, reason)
-        except (AttemptsExhaustedError, BoltError) as error:
-            logger.error("%s; the next start rolls it back", error.message)
-
-    def _hooks(self, order: HookOrder) -> None:
-        """Run the hooks of a commit or a rollback until every task has reported success."""
-        left = order.tasks
-        tries = 0
-        while left:
-            tries += 1
-            failed = self._run_hooks(HookOrder(order.phase, order.order, left, order.previous))
-            left = tuple(task for task in left if task in failed)
-            if not left:
-                break
-            reason = "; ".join(f"{name}[{task}]: {failed[name, task]}" for name, task in left[:3])
-            if tries.bit_count() == 1:  # at the first try, and then as rarely as it has lasted
-                logger.warning(_AGAIN[order.phase], order.attempt.txid, reason)
-            self.progress.stuck(order.phase, order.attempt.txid, reason)
-            if order.phase == "rollback" and tries >= self.attempts_max:
-                raise AttemptsExhaustedError(
-                    f"the rollback of transaction {order.attempt.txid} failed {tries} times: {reason}",
-                    txid=order.attempt.txid,
-                )
-            if not self.pause(backoff_secs(tries)):
-                raise StoppedError(
-                    f"stopped while the {order.phase} of transaction {order.attempt.txid} went on: {reason}. "
-                    f"{_MEND[order.phase]}"
-                )
-        self.progress.stuck(None, 0, "")
-
-    def _run_hooks(self, order: HookOrder) -> dict[Task, str]:
-        """Run hooks once; return the tasks that have not succeeded, with the reason."""
-        failed: dict[Task, str] = dict.fromkeys(order.tasks, "no report")
-        try:
-            for report in self.engine.hooks(order):
-                self._take_report(order.phase, report, failed)
-        except JobFailedError as error:
-            return dict.fromkeys(order.tasks, error.message)
-        return failed
-
-    def _take_report(self, phase: str, report: Report, failed: dict[Task, str]) -> None:
-        if report.kind == FENCED:
-            raise FencedError(report.error or "", component=report.component, task=report.task)
-        if report.kind == MISUSE:
-            raise BoltError(f"{report.error}. {_MEND[phase]}", **report.facts)
-        if report.error is None:
-            failed.pop((report.component, report.task), None)
-        else:
-            failed[report.component, report.task] = report.error
+        return HookOrder("rollback", order, tuple(sorted(self.players.rolling_back)))
 
 
-def _exhausted(txid: int, tries: int, last: TransactionError) -> TransactionError:
+def _may_be_tried_again(failure: StatefxError) -> bool:
+    return isinstance(failure, JobFailedError | FailedException)
+
+
+def _exhausted(txid: int, tries: int, last: StatefxError) -> TransactionError:
     """Build the error that ends the query after the last try."""
     kind = TransactionTimeoutError if last.data.get("timeout") else AttemptsExhaustedError
     return kind(
         f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {last.message}",
         **{**last.data, "txid": txid, "attempts": tries},
     )
-
-
-def _attempt_of(action: Action) -> TransactionAttempt:
-    assert action.attempt is not None, "a transaction that has begun has an attempt"
-    return TransactionAttempt(action.txid, action.attempt)
 
 
 def _task(name: str) -> Task:

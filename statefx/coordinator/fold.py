@@ -195,7 +195,13 @@ def _generation(state: LogState, record: Generation) -> LogState:
     )
 
 
+def _ended_before(state: LogState, record: Preparing | Committing) -> LogState:
+    """Return the state after the COMMITTED that a record stands for as well."""
+    return state if record.committed is None else _end(state, record, record.committed)
+
+
 def _preparing(state: LogState, record: Preparing) -> LogState:
+    state = _ended_before(state, record)
     _check_generation(state, record, record.generation)
     last = state.in_flight[-1].txid if state.in_flight else state.committed
     if record.txid != last + 1:
@@ -218,6 +224,7 @@ def _processed(state: LogState, record: Processed) -> LogState:
 
 
 def _committing(state: LogState, record: Committing) -> LogState:
+    state = _ended_before(state, record)
     _check_generation(state, record, record.generation)
     entry = _entry(state, record, record.txid, record.attempt, Phase.PREPARING)
     if entry.generation != record.generation:
@@ -231,13 +238,19 @@ def _committing(state: LogState, record: Committing) -> LogState:
         if snapshot.version == state.head(name):
             growth[name] = 0
     entry = replace(entry, transaction=entry.transaction.step(Event.ALL_ACKED), committing=record)
-    return replace(_with(state, entry), snapshots=snapshots, growth=growth)
+    decided = replace(_with(state, entry), snapshots=snapshots, growth=growth)
+    return decided if record.hooks else _end(decided, record, record.txid)
 
 
 def _committed(state: LogState, record: Committed) -> LogState:
+    return _end(state, record, record.txid)
+
+
+def _end(state: LogState, record: Record, txid: int) -> LogState:
+    """Return the state in which `txid` is committed, as `record` says."""
     entry = state.committing
-    if entry is None or entry.committing is None or entry.txid != record.txid:
-        _refuse(record, f"transaction {record.txid} is not COMMITTING")
+    if entry is None or entry.committing is None or entry.txid != txid:
+        _refuse(record, f"transaction {txid} is not COMMITTING")
     growth = dict(state.growth)
     for name in entry.committing.tokens:
         # less than 0 where files were merged that are as old as the snapshot: they count with it
@@ -245,20 +258,22 @@ def _committed(state: LogState, record: Committed) -> LogState:
     given = _given(entry.input)
     return replace(
         state,
-        committed=record.txid,
+        committed=txid,
         in_flight=state.in_flight[1:],
         last_input=entry.input,
         previous_input=state.last_input,
         heads=state.heads_to_come(),
         growth=growth,
-        attempts={txid: attempt for txid, attempt in state.attempts.items() if txid > record.txid},
+        attempts={number: attempt for number, attempt in state.attempts.items() if number > txid},
         batch_id=state.batch_id if given is None else given,
     )
 
 
 def _rolled_back(state: LogState, record: RolledBack) -> LogState:
     entry = _entry(state, record, record.txid, record.attempt, Phase.PREPARING)
-    return replace(state, in_flight=tuple(other for other in state.in_flight if other is not entry))
+    if entry is not state.in_flight[-1]:  # else a later one would be left that follows nothing
+        _refuse(record, f"transaction {state.in_flight[-1].txid}, which comes after {record.txid}, is under way")
+    return replace(state, in_flight=state.in_flight[:-1])
 
 
 def _migrated(state: LogState, record: Migrated) -> LogState:

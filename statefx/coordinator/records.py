@@ -109,12 +109,19 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """An attempt is about to run."""
+    """An attempt is about to run.
+
+    Attributes
+    ----------
+    committed : int or None
+        The transaction whose COMMITTED this record stands for as well.
+    """
 
     txid: int
     attempt: int
     generation: int
     input: Input
+    committed: int | None = None
 
     kind: ClassVar[str] = "PREPARING"
 
@@ -125,6 +132,7 @@ class Preparing:
             "attempt": self.attempt,
             "generation": self.generation,
             "input": self.input.body(),
+            "committed": self.committed,
         }
 
 
@@ -156,7 +164,12 @@ class Committing:
     prepared_bytes : Mapping[str, int]
         By how much what has to be read has grown; less than 0 where files were merged.
     hooks : tuple of str
-        Tasks whose commit has something to run; the others are committed by this record.
+        Tasks whose commit has something to run; the others are committed by this record. Where there are none, the
+        transaction is COMMITTED with it.
+    rows : Mapping[str, int]
+        What each bolt received, for the reader of the log.
+    committed : int or None
+        The transaction whose COMMITTED this record stands for as well.
     """
 
     txid: int
@@ -166,6 +179,8 @@ class Committing:
     snapshots: Mapping[str, SnapshotName] = field(default_factory=dict)
     prepared_bytes: Mapping[str, int] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
+    rows: Mapping[str, int] = field(default_factory=dict)
+    committed: int | None = None
 
     kind: ClassVar[str] = "COMMITTING"
 
@@ -179,21 +194,22 @@ class Committing:
             "snapshots": {name: snapshot_body(snapshot) for name, snapshot in self.snapshots.items()},
             "prepared_bytes": dict(self.prepared_bytes),
             "hooks": list(self.hooks),
+            "rows": dict(self.rows),
+            "committed": self.committed,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Every task has committed; `rows` are counts for the reader of the log."""
+    """Every task has committed."""
 
     txid: int
-    rows: Mapping[str, int] = field(default_factory=dict)
 
     kind: ClassVar[str] = "COMMITTED"
 
     def body(self) -> Json:
         """Return the JSON form."""
-        return {"txid": self.txid, "rows": dict(self.rows)}
+        return {"txid": self.txid}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +292,8 @@ def committing_from(body: Json) -> Committing:
         {name: snapshot_from(value) for name, value in body["snapshots"].items()},
         body["prepared_bytes"],
         tuple(body["hooks"]),
+        body["rows"],
+        body["committed"],
     )
 
 
@@ -293,7 +311,8 @@ def record_from(kind: str, body: Json) -> Record:
         case "GENERATION":
             return Generation(**body)
         case "PREPARING":
-            return Preparing(body["txid"], body["attempt"], body["generation"], input_from(body["input"]))
+            source = input_from(body["input"])
+            return Preparing(body["txid"], body["attempt"], body["generation"], source, body["committed"])
         case "PROCESSED":
             return Processed(**body)
         case "COMMITTING":

@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.checkpoint import Folders, check_newest
-from statefx.coordinator.coordinator import Coordinator, backoff_secs
+from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.records import BatchInput, StreamInput
+from statefx.coordinator.resolving import backoff_secs
 from statefx.errors import (
     AttemptsExhaustedError,
     CheckpointMismatchError,

@@ -220,7 +220,7 @@ def test_a_record_that_was_edited_with_a_fitting_checksum_breaks_the_chain(folde
     filled(folder)
     old = read_entry(folder, 4)
     with open(path_of(folder, 4), "wb") as file:
-        file.write(entry_of(4, old.previous, old.nonce, committing(1, 0, 1, hooks=("count/0",))).data)
+        file.write(entry_of(4, old.previous, old.nonce, committing(1, 0, 1, hooks=("count/1",))).data)
     with pytest.raises(StateCorruptedError, match="is not the record that 5 follows"):
         read_state(folder)
 

@@ -104,12 +104,24 @@ def test_snapshots_count_as_soon_as_committing_names_them_and_two_are_kept():
 
 
 def test_a_batch_id_counts_as_applied_once_it_is_committed_and_all_lower_ones_with_it():
-    begun = fold([*BEGINNING, Preparing(1, 0, 1, BatchInput(5)), Committing(1, 0, 1, {})])
+    begun = fold([*BEGINNING, Preparing(1, 0, 1, BatchInput(5)), committing(1)])
     assert not begun.applied(5)
     state = begun.apply(Committed(1))
     assert [state.applied(batch_id) for batch_id in (4, 5, 6)] == [True, True, False]
     state = state.apply(preparing(2)).apply(committing(2)).apply(Committed(2))
     assert state.applied(5)
+
+
+def test_where_nothing_is_left_to_do_the_decision_commits():
+    assert fold([*P1, committing(1, hooks=())]) == replace(fold([*C1, Committed(1)]))
+
+
+def test_committed_rides_with_the_next_record_of_either_kind():
+    assert fold([*C1, Preparing(2, 0, 1, offsets(2), committed=1)]) == fold([*C1, Committed(1), preparing(2)])
+    both = [*C1, preparing(2)]
+    assert fold([*both, committing(2, committed=1)]) == replace(
+        fold([*both, Committed(1), committing(2)]), in_flight=fold([*both, committing(2, committed=1)]).in_flight
+    )
 
 
 def test_applying_a_record_leaves_the_state_before_it_as_it_was():
@@ -138,7 +150,6 @@ ILLEGAL = {
         *BEGINNING,
         Preparing(1, 0, 1, BatchInput(5)),
         Committing(1, 0, 1, {}),
-        Committed(1),
         Preparing(2, 0, 1, BatchInput(5)),
     ],
     "processed twice": [*P1, Processed(1, 0), Processed(1, 0)],
@@ -160,6 +171,10 @@ ILLEGAL = {
     "rolled back after committed": [*C1, Committed(1), RolledBack(1, 0, "x")],
     "rolled back twice": [*P1, RolledBack(1, 0, "x"), RolledBack(1, 0, "x")],
     "rolled back, another attempt": [*P1, RolledBack(1, 1, "x")],
+    "rolled back below another": [*P1, preparing(2), RolledBack(1, 0, "x")],
+    "committed after it was committed with its decision": [*P1, committing(1, hooks=()), Committed(1)],
+    "committed with a record that is not its successor's": [*C1, Preparing(2, 0, 1, offsets(2), committed=2)],
+    "committed with a record after it was committed": [*C1, Committed(1), Preparing(2, 0, 1, offsets(2), committed=1)],
     "migrated by an older generation": [*MIGRATED[:-4], Migrated(1, "l", "new:New", COPY, {})],
     "migrated to the same lineage": [*MIGRATED[:-5], Migrated(2, "lineage-1", "new:New", COPY, {})],
     "migrated without a lineage": [*MIGRATED[:-5], Migrated(2, "", "new:New", COPY, {})],

@@ -86,7 +86,7 @@ def test_a_reader_beside_a_writer_that_folds_sees_only_committed_progress(tmp_pa
     def write():
         for txid in range(1, 60):
             log.append(preparing(txid))
-            log.append(Committing(txid, 0, 1, {"count/0": f"t{txid}"}))
+            log.append(Committing(txid, 0, 1, {"count/0": f"t{txid}"}, hooks=("count/0",)))
             log.append(Committed(txid))
 
     with ThreadPoolExecutor(1) as pool:
@@ -111,7 +111,7 @@ log.append(Lineage("l"))
 log.append(Generation(1, "/", {}, "now"))
 for txid in range(1, 100000):
     log.append(Preparing(txid, 0, 1, StreamInput("q", txid - 1, "v1")))
-    log.append(Committing(txid, 0, 1, {"count/0": f"t{txid}"}))
+    log.append(Committing(txid, 0, 1, {"count/0": f"t{txid}"}, hooks=("count/0",)))
     log.append(Committed(txid))
     print(txid, flush=True)
 """

@@ -1,12 +1,13 @@
 """Runs the scripts in ``testdata/``: each command is followed by ``----`` and the whole trace it must leave.
 
-Three players take commands: a driver (``stored start batch done fail ack crash``), a task's alignment
+Three players take commands: a driver (``shape stored start batch done fail late stop idle crash``), a task's alignment
 (``task rows barrier end``) and the driver's ledger (``ledger ack-of judge``).
 """
 
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from statefx.coordinator.fold import LogState
@@ -15,16 +16,36 @@ from statefx.coordinator.records import (
     Committing,
     Generation,
     Preparing,
+    Processed,
     Record,
     RolledBack,
     StreamInput,
 )
-from statefx.errors import StatefxError
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Ack, Barrier, Failure
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
-from statefx.protocol.transaction import NOTHING, Action, ActionKind, Event, Phase, TransactionState
+from statefx.protocol.pipeline import (
+    Acked,
+    Append,
+    Cancel,
+    Command,
+    Deliver,
+    Durable,
+    Failed,
+    Happening,
+    Idle,
+    Offered,
+    Pipeline,
+    Resolution,
+    Resolve,
+    Resolved,
+    Run,
+    Segment,
+    Shape,
+    Stop,
+    Unresolved,
+)
 
 
 def run(script: str) -> str:
@@ -63,16 +84,17 @@ def counts_of(text: str | None) -> dict[int, int]:
 
 
 class Driver:
-    """Does what the table and the recovery decision say, on a log that is a list."""
+    """Carries out what the pipeline commands, on a log that is a value: appends at once, all else when told."""
 
     def __init__(self) -> None:
         self.log = LogState(lineage="l", generation=1)
+        self.shape = Shape()
         self.trace: list[str] = []
-        self._forget()
+        self.crash()
 
     def commands(self) -> dict[str, Callable[..., list[str]]]:
-        names = ("stored", "start", "batch", "done", "fail", "ack", "crash")
-        return {name: self._traced(getattr(self, name)) for name in names}
+        names = ("shape", "stored", "start", "batch", "done", "fail", "late", "stop", "idle", "crash")
+        return {name: self._traced(getattr(self, "pending" if name == "shape" else name)) for name in names}
 
     def _traced(self, command: Callable[..., None]) -> Callable[..., list[str]]:
         def traced(*words: str) -> list[str]:
@@ -82,116 +104,111 @@ class Driver:
 
         return traced
 
-    def _forget(self) -> None:
-        self.live: dict[int, TransactionState] = {}
-        self.queue: list[Action] = []
-        self.sent: Action | None = None
+    def pending(self, *words: str) -> None:
+        """The topology: shape pending=4 segments=2 settles=1."""
+        self.shape = Shape(**{name: int(value) for name, value in pairs(words).items()})  # type: ignore[arg-type]
 
     def stored(self, *words: str) -> None:
         """The log as another driver left it: committed=99 preparing=100/0 committing=100/0."""
         for kind, value in pairs(words).items():
             if kind == "committed":
                 self.log = LogState(lineage="l", generation=1, committed=int(value))
-            elif kind == "preparing":
-                self.log = self.log.apply(self._record("PREPARING", attempt_of(value)))
             else:
-                preparing = self._record("PREPARING", attempt_of(value))
-                self.log = self.log.apply(preparing).apply(self._record(kind.upper(), attempt_of(value)))
+                self.log = self.log.apply(self._record("PREPARING", attempt_of(value)))
+                if kind == "committing":
+                    self.log = self.log.apply(self._record("COMMITTING", attempt_of(value)))
 
     def start(self) -> None:
-        self.live = {entry.txid: entry.transaction for entry in self.log.in_flight}
-        self.queue = list(self.log.recovery())
-        self._append(Generation(self.log.generation + 1, "here", {}, "now"))
-        self._next()
+        self._write(Generation(self.log.generation + 1, "here", {}, "now"))
+        found = [entry.transaction for entry in self.log.in_flight]
+        self.pipeline, commands = Pipeline.found(self.shape, self.log.committed, found, self.log.attempts)
+        self._carry_out(commands)
 
     def crash(self) -> None:
-        self._forget()
+        self.pipeline = Pipeline(self.shape)
+        self.under_way: dict[str, Run | Resolve] = {}
 
     def batch(self) -> None:
         """New input has come."""
-        self._ready(Event.PREPARE)
-        self._next()
+        self._happen(Offered())
 
-    def done(self) -> None:
-        """What was sent has succeeded in every task."""
-        sent = self._sent()
-        if sent.kind is ActionKind.PREPARE:
-            self._event(sent.txid, Event.ALL_ACKED)
-        elif sent.kind is ActionKind.COMMIT:
-            self._event(sent.txid, Event.COMMITTED)
-        elif sent.kind is ActionKind.ROLLBACK:
-            state = self.live[sent.txid]
-            self._event(sent.txid, Event.ROLLED_BACK, act=not self.queue)
-            if not self.queue[1:] and state.committed == self.log.committed:
-                self._ready(Event.PREPARE)
-        self._next()
+    def done(self, name: str) -> None:
+        """What was sent has succeeded in every task: done RUN(100,0)."""
+        self._end(name, good=True)
 
-    def fail(self) -> None:
-        """What was sent has failed in some task."""
-        self._event(self._sent().txid, Event.FAILED)
-        self._next()
+    def fail(self, name: str, final: str = "") -> None:
+        """What was sent has failed in some task; final: trying again would not help."""
+        self._end(name, good=False, final=bool(final))
 
-    def ack(self, which: str) -> None:
-        """A late ack of some attempt."""
-        if self.sent is not None and attempt_of(which) == TransactionAttempt(self.sent.txid, self.sent.attempt or 0):
-            self.trace.append(f"taken: ack of {which}")
+    def late(self, which: str) -> None:
+        """A job that nobody waits for any more ends."""
+        name = attempt_of(which)
+        for event in (Acked(Segment.WHOLE, name), Failed(name), Resolved(Resolution.COMMIT, name)):
+            self._happen(event)
+
+    def stop(self, how: str = "") -> None:
+        """Stop: stop, or stop now."""
+        self._happen(Stop(now=how == "now"))
+
+    def idle(self) -> None:
+        self._happen(Idle())
+
+    def _end(self, name: str, *, good: bool, final: bool = False) -> None:
+        sent = self.under_way.pop(name)
+        if isinstance(sent, Run):
+            self._happen(Acked(sent.segment, sent.attempt) if good else Failed(sent.attempt, final))
         else:
-            self.trace.append(f"ignored and logged: ack of {which}")
+            self._happen((Resolved if good else Unresolved)(sent.resolution, sent.attempt))
 
-    def _ready(self, event: Event) -> None:
-        last = self.live.get(self.log.committed + 1) or TransactionState(Phase.COMMITTED, self.log.committed)
-        state = last if last.phase is Phase.ROLLED_BACK or self.log.committed else NOTHING
-        if not any(action.kind is ActionKind.PREPARE for action in self.queue):
-            self.queue += state.actions(event)
+    def _happen(self, event: Happening) -> None:
+        self.pipeline, commands = self.pipeline.on(event)
+        self._carry_out(commands)
+        if not self.trace:
+            self.trace.append("nothing")
 
-    def _event(self, txid: int, event: Event, act: bool = True) -> None:
-        state = self.live[txid]
-        kind = state.record(event)
-        if kind is not None:
-            self._append(self._record(kind, state.name))
-        if event is not Event.COMMITTED and act:
-            self.queue[:0] = state.actions(event)
-        self.live[txid] = state.step(event)
+    def _carry_out(self, commands: tuple[Command, ...]) -> None:
+        left = deque(commands)
+        while left:
+            command = left.popleft()
+            match command:
+                case Append(kind, attempt, committed):
+                    self._write(self._record(kind, attempt, committed))
+                    self.pipeline, more = self.pipeline.on(Durable(command))
+                    left += more
+                case Run(segment, attempt):
+                    self._send("RUN" if segment is Segment.WHOLE else segment.name, command)
+                case Resolve(resolution, attempt):
+                    self._send(resolution.name, command)
+                case Cancel(attempt):
+                    self.under_way = {name: each for name, each in self.under_way.items() if each.attempt != attempt}
+                    self.trace.append(f"cancel {attempt.txid},{attempt.attempt}")
+                case Deliver(txid):
+                    self.trace.append(f"deliver {txid}")
 
-    def _next(self) -> None:
-        if not self.queue:
-            self.sent = None
-            self.trace.append("idle")
-            return
-        self.sent = self.queue.pop(0)
-        if self.sent.kind is ActionKind.PREPARE:
-            name = TransactionAttempt(self.sent.txid, self.sent.attempt or 0)
-            self._append(self._record("PREPARING", name))
-            self.live[name.txid] = TransactionState(Phase.PREPARING, name.txid, name.attempt)
-        elif self.sent.kind in (ActionKind.ROLLBACK, ActionKind.COMMIT):
-            self.live[self.sent.txid] = self._started(self.live[self.sent.txid])
-        self.trace.append(f"send {self.sent}")
+    def _send(self, word: str, command: Run | Resolve) -> None:
+        name = f"{word}({command.attempt.txid},{command.attempt.attempt})"
+        self.under_way[name] = command
+        self.trace.append(f"send {name}")
 
-    @staticmethod
-    def _started(state: TransactionState) -> TransactionState:
-        return state.step(Event.START) if state.phase is Phase.PREPARING else state
-
-    def _sent(self) -> Action:
-        assert self.sent is not None, "nothing was sent"
-        return self.sent
-
-    def _record(self, kind: str, name: TransactionAttempt) -> Record:
+    def _record(self, kind: str, name: TransactionAttempt, committed: int | None = None) -> Record:
         txid, attempt, generation = name.txid, name.attempt, self.log.generation
         if kind == "PREPARING":
-            return Preparing(txid, attempt, generation, StreamInput("q", txid - 1, f"offsets {txid - 1}"))
+            return Preparing(txid, attempt, generation, StreamInput("q", txid - 1, f"offsets {txid - 1}"), committed)
+        if kind == "PROCESSED":
+            return Processed(txid, attempt)
         if kind == "COMMITTING":
-            return Committing(txid, attempt, generation, {"count/0": f"token-{txid}-{attempt}"})
+            hooks = () if self.shape.settles else ("count/0",)
+            tokens = {"count/0": f"token-{txid}-{attempt}"}
+            return Committing(txid, attempt, generation, tokens, hooks=hooks, committed=committed)
         return Committed(txid) if kind == "COMMITTED" else RolledBack(txid, attempt, "failed")
 
-    def _append(self, record: Record) -> None:
-        try:
-            self.log = self.log.apply(record)
-        except StatefxError as error:
-            self.trace.append(f"refused: {error}")
-            return
+    def _write(self, record: Record) -> None:
+        self.log = self.log.apply(record)
         shown = (getattr(record, name, None) for name in ("txid", "attempt", "generation"))
         numbers = [str(number) for number in shown if number is not None]
-        self.trace.append(f"append {record.kind}({', '.join(numbers)})")
+        with_it = getattr(record, "committed", None)
+        rest = "" if with_it is None else f" with COMMITTED({with_it})"
+        self.trace.append(f"append {record.kind}({', '.join(numbers)}){rest}")
 
 
 class Alignments:

@@ -66,16 +66,14 @@ class World:
 
 def written(log: LogState, append: Append, settles: bool) -> LogState:
     """Apply the record by the log's own rules: one that can't stand where it stands raises."""
-    if append.committed is not None:
-        log = log.apply(Committed(append.committed))
     txid, attempt = append.attempt.txid, append.attempt.attempt
     if append.kind == "PREPARING":
-        return log.apply(Preparing(txid, attempt, log.generation, SpoutInput()))
+        return log.apply(Preparing(txid, attempt, log.generation, SpoutInput(), append.committed))
     if append.kind == "PROCESSED":
         return log.apply(Processed(txid, attempt))
     if append.kind == "COMMITTING":
-        log = log.apply(Committing(txid, attempt, log.generation, {}))
-        return log.apply(Committed(txid)) if settles else log
+        hooks = () if settles else ("count/0",)
+        return log.apply(Committing(txid, attempt, log.generation, {}, hooks=hooks, committed=append.committed))
     return log.apply(Committed(txid) if append.kind == "COMMITTED" else RolledBack(txid, attempt, ""))
 
 

@@ -19,7 +19,7 @@ from statefx.errors import (
 )
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
-from tests.testing.topologies import SMALL, Count, Driver, Split, Total, lines, totals, word_count, words
+from tests.testing.topologies import SMALL, Count, Driver, Split, Total, Witness, lines, totals, word_count, words
 
 WORK = [lines("to be or not to be"), lines("that is the question")]
 
@@ -133,16 +133,23 @@ def test_a_new_stateful_bolt_starts_empty(place: Path, provider: str) -> None:
 
 def test_a_transaction_is_rolled_forward_for_the_bolts_it_was_decided_for(place: Path) -> None:
     """COMMITTING was written without the bolt that the next topology has."""
+    one = built(count(), lambda b: b.setBolt("told", Witness()).globalGrouping("lines"))
     with Driver(place, name="rehearsal") as driver:
-        rehearsal = driver.start()
+        rehearsal = driver.start(one)
         rehearsal.send(WORK[0])
         moment = rehearsal.steps.index("after COMMITTING(1, 0)") + 1
     with Driver(place) as driver:
         with pytest.raises(Crash):
-            driver.start(crash_at=moment).send(WORK[0])
-        tester = driver.start(built(count(), lambda b: b.setBolt("total", Total()).globalGrouping("count")))
+            driver.start(one, crash_at=moment).send(WORK[0])
+        driver.journal.clear()
+        both = built(
+            count(),
+            lambda b: b.setBolt("told", Witness()).globalGrouping("lines"),
+            lambda b: b.setBolt("total", Total()).globalGrouping("count"),
+        )
+        tester = driver.start(both)
         assert tester.recoveries == [{"txid": 1, "rolled": "forward"}]
-        assert driver.journal == []
+        assert [event for event, *_ in driver.journal] == ["open", "initState", "preCommit", "close"]
         assert tester.state("count") == words(WORK[:1])
         tester.send(WORK[1])
         assert tester.state("total")["total"] == 4
@@ -334,11 +341,11 @@ def test_a_damaged_log_is_named(place: Path) -> None:
 def test_a_newer_format_is_refused(place: Path) -> None:
     with Driver(place) as driver:
         driver.start().send(WORK[0])
-        (driver.folder / "format").write_text('{"format": 2}')
+        (driver.folder / "format").write_text('{"format": 3}')
         before = content(driver.folder)
-        with pytest.raises(CheckpointFormatError, match="format 2"):
+        with pytest.raises(CheckpointFormatError, match="format 3"):
             driver.start()
-        with pytest.raises(CheckpointFormatError, match="format 2"):
+        with pytest.raises(CheckpointFormatError, match="format 3"):
             openState(driver.folder, "count")
         assert content(driver.folder) == before
 

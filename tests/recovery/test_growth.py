@@ -103,7 +103,7 @@ def test_a_sweep_deletes_nothing_of_a_transaction_that_is_not_committed(place: P
         tester.send(lines("a"))
         swept = []
         tester.when("before COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
-        tester.when("before COMMITTED(2)", lambda: swept.append(tester._janitor.sweep()))
+        tester.when("after COMMITTING(2, 0)", lambda: swept.append(tester._janitor.sweep()))
         tester.send(lines("a"))
         assert swept == [0, 0]
         assert driver.start(cache=place / "fresh").state("count") == {"a": 2}
