@@ -90,7 +90,7 @@ def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
     try:
         if os.path.samefile(other.log, folders.log):  # mounted at two places
             return False
-        state = read_state(other.log)
+        state = read_state(other.storage)
     except (OSError, StatefxError):  # not there, out of sight, or damaged: it can't be run as it is
         return False
     return state.lineage == lineage and state.location == other.location
