@@ -34,10 +34,7 @@ from statefx.errors import (
     TransactionTimeoutError,
 )
 from statefx.protocol.barrier import BOLT, FENCED
-from statefx.protocol.identity import TransactionAttempt, Version
-from statefx.protocol.ledger import AckLedger, Complete
-from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
-from statefx.protocol.pipeline import (
+from statefx.protocol.commands import (
     Acked,
     Append,
     Command,
@@ -47,14 +44,17 @@ from statefx.protocol.pipeline import (
     Happening,
     Idle,
     Offered,
-    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Run,
-    Shape,
     Unresolved,
 )
+from statefx.protocol.flight import Shape
+from statefx.protocol.identity import TransactionAttempt, Version
+from statefx.protocol.ledger import AckLedger, Complete
+from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
+from statefx.protocol.pipeline import Pipeline
 from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")

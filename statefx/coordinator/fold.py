@@ -28,7 +28,7 @@ from statefx.coordinator.records import (
 from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import EMPTY, Version
 from statefx.protocol.order import SnapshotName
-from statefx.protocol.transaction import Action, Event, Phase, TransactionState, recovery
+from statefx.protocol.transaction import Event, Phase, TransactionState
 
 SNAPSHOTS_KEPT = 2
 
@@ -142,10 +142,6 @@ class LogState:
             return self.heads
         tokens = open_commit.committing.tokens
         return {**self.heads, **{name: Version(open_commit.txid, token) for name, token in tokens.items()}}
-
-    def recovery(self) -> tuple[Action, ...]:
-        """Return what a driver that starts on this log does first."""
-        return recovery(self.committed, [entry.transaction for entry in self.in_flight], self.attempts)
 
     def apply(self, record: Record) -> LogState:
         """Return the state after `record`; this one is unchanged.

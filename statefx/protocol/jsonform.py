@@ -110,7 +110,7 @@ def _reader(shape: Any) -> Reader:
 
 
 def _union_reader(shapes: tuple[Any, ...]) -> Reader:
-    by_kind = {_kind(shape): _reader(shape) for shape in shapes if is_dataclass(shape)}
+    by_kind = {_kind(shape): partial(_read_dataclass, shape) for shape in shapes if is_dataclass(shape)}
     if len(by_kind) > 1:
 
         def read_kind(body: Json) -> Any:

@@ -16,232 +16,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum, StrEnum
 
+from statefx.protocol.commands import (
+    Acked,
+    Append,
+    Cancel,
+    Command,
+    Deliver,
+    Durable,
+    Failed,
+    Happening,
+    Idle,
+    Offered,
+    Resolution,
+    Resolve,
+    Run,
+    Segment,
+    Stop,
+    Unresolved,
+)
+from statefx.protocol.flight import Entry, Shape, Stage
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.transaction import NOTHING, ActionKind, Event, Phase, TransactionState
 
-
-class Segment(StrEnum):
-    """What one job runs of a topology.
-
-    `PROCESSING` is what no committer stands before; `ORDERED` the committers and all that is downstream of one.
-    """
-
-    WHOLE = "whole"
-    PROCESSING = "processing"
-    ORDERED = "ordered"
-
-
-class Resolution(StrEnum):
-    """How an attempt ends in its tasks: hooks and stores are told."""
-
-    COMMIT = "commit"
-    ROLLBACK = "rollback"
-
-
-class Stage(IntEnum):
-    """How far a transaction is within its phase."""
-
-    ADMITTED = 1  # PREPARING is being appended
-    BEGUN = 2  # ... is durable
-    PROCESSING = 3  # job P runs, or the only job
-    EMITTED = 4  # P has succeeded; what its spouts emitted is not durable yet
-    PROCESSED = 5  # waits for the transactions before it
-    ORDERED = 6  # job O runs
-    PREPARED = 7  # all tasks have prepared; waits for COMMITTED of the one before
-    DECIDING = 8  # COMMITTING is being appended
-    UNRESOLVED = 9  # COMMITTING is durable, or it is to be rolled back: the tasks are not told yet
-    RESOLVING = 10  # the tasks are being told
-    RESOLVED = 11  # all have been told
-
-
-# ---- commands
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Make a record durable; nothing else is appended before its `Durable` or the driver's end.
-
-    Attributes
-    ----------
-    kind : str
-        ``PREPARING``, ``PROCESSED``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``.
-    attempt : TransactionAttempt
-    committed : int or None
-        The transaction whose COMMITTED this record carries as well: it costs no record of its own.
-    """
-
-    kind: str
-    attempt: TransactionAttempt
-    committed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Start the job of a segment; its state opens at the version before this transaction."""
-
-    segment: Segment
-    attempt: TransactionAttempt
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Cancel what runs of an attempt; nobody waits for its end."""
-
-    attempt: TransactionAttempt
-
-
-@dataclass(frozen=True, slots=True)
-class Resolve:
-    """Tell every task that has something to do; once all have done it, `Resolved`."""
-
-    resolution: Resolution
-    attempt: TransactionAttempt
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """The transaction is committed for everybody: tell who waits for that."""
-
-    txid: int
-
-
-Command = Append | Run | Cancel | Resolve | Deliver
-
-
-# ---- events
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """The input of the next transaction is there. Passed over unless the pipeline `admits` one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Durable:
-    """The record of this `Append` is durable."""
-
-    append: Append
-
-
-@dataclass(frozen=True, slots=True)
-class Acked:
-    """All acks of the segment are in and fit together."""
-
-    segment: Segment
-    attempt: TransactionAttempt
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The job failed, or its acks do not fit; `final`: trying again would not help."""
-
-    attempt: TransactionAttempt
-    final: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """All tasks have done what they were told to."""
-
-    resolution: Resolution
-    attempt: TransactionAttempt
-
-
-@dataclass(frozen=True, slots=True)
-class Unresolved:
-    """Some task has not: it is told again."""
-
-    resolution: Resolution
-    attempt: TransactionAttempt
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """No input is in sight: what would ride with the next record is written by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Admit nothing more. The lowest transaction may finish, unless `now`; the others are rolled back."""
-
-    now: bool = False
-
-
-Happening = Offered | Durable | Acked | Failed | Resolved | Unresolved | Idle | Stop
-
-
-# ---- the value
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What does not change while a topology runs.
-
-    Attributes
-    ----------
-    pending : int
-        How many transactions may be in flight.
-    segments : int
-        1: one job per attempt. 2: P, then O; needed where more than one is pending.
-    emitted : bool
-        Spouts emit their metadata: what t+1 reads follows from what t emitted, so their P run one after the other.
-    noted : bool
-        What they emitted must be durable before a committer runs: PROCESSED.
-    settles : bool
-        No task has anything to do at a commit: COMMITTING commits.
-    attempts_max : int
-        How often one transaction may fail.
-    """
-
-    pending: int = 1
-    segments: int = 1
-    emitted: bool = False
-    noted: bool = False
-    settles: bool = False
-    attempts_max: int = 10
-
-    def __post_init__(self) -> None:
-        if self.segments not in (1, 2) or self.pending < 1 or (self.segments == 1 and (self.pending > 1 or self.noted)):
-            raise ValueError(f"more than one transaction, or PROCESSED, needs two segments: {self}")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One transaction in flight.
-
-    Attributes
-    ----------
-    state : TransactionState
-    stage : Stage
-    ordered : bool
-        A committer may have run: its tasks are told of a rollback.
-    """
-
-    state: TransactionState
-    stage: Stage
-    ordered: bool = False
-
-    @property
-    def txid(self) -> int:
-        """Its transaction."""
-        return self.state.txid
-
-    @property
-    def attempt(self) -> TransactionAttempt:
-        """Its attempt."""
-        return self.state.name
-
-    @property
-    def decided(self) -> bool:
-        """Whether COMMITTING is durable."""
-        return self.state.phase is Phase.COMMITTING
-
-    @property
-    def doomed(self) -> bool:
-        """Whether it is being rolled back."""
-        return self.state.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK)
+_RESOLUTIONS: Mapping[ActionKind | None, Resolution] = {
+    ActionKind.COMMIT: Resolution.COMMIT,
+    ActionKind.ROLLBACK: Resolution.ROLLBACK,
+}
 
 
 Outcome = tuple["Pipeline", tuple[Command, ...]]
@@ -304,10 +105,8 @@ class Pipeline:
         entries = []
         lowest = next((each.txid for each in in_flight if each.phase is Phase.PREPARING), None)
         for state in in_flight:
-            (action,) = state.actions(Event.START)
             ordered = state.txid == lowest  # O of a later one can't have begun
-            if action.kind is ActionKind.ROLLBACK:
-                state = state.step(Event.START)
+            state = state.step(Event.START)
             entries.append(Entry(state, Stage.UNRESOLVED, ordered))
         numbers = tuple(sorted((txid, attempt) for txid, attempt in attempts.items() if txid > committed))
         moved, commands = cls(shape, committed, tuple(entries), numbers).advance()
@@ -365,7 +164,6 @@ class Pipeline:
         if entry.stage is not Stage.RESOLVING or entry.state.phase is not told:
             return self, ()
         if isinstance(event, Unresolved):
-            entry.state.actions(Event.FAILED)
             return self._with(replace(entry, state=entry.state.step(Event.FAILED), stage=Stage.UNRESOLVED)).advance()
         return self._with(replace(entry, stage=Stage.RESOLVED)).advance()
 
@@ -435,7 +233,6 @@ class Pipeline:
         entries, cancelled = [], []
         for entry in self.entries:
             if entry.txid >= lowest and not entry.doomed:
-                entry.state.actions(Event.FAILED)
                 if entry.stage in (Stage.PROCESSING, Stage.ORDERED) and entry.attempt != ended:
                     cancelled.append(Cancel(entry.attempt))
                 entry = replace(entry, state=entry.state.step(Event.FAILED), stage=Stage.UNRESOLVED)
@@ -470,7 +267,7 @@ class Pipeline:
     def _commit(self, entry: Entry) -> Outcome | None:
         """Carry the decision out; where it settles, nobody has to be told."""
         if entry.stage is Stage.UNRESOLVED and not self.shape.settles:
-            return self._with(replace(entry, stage=Stage.RESOLVING)), (Resolve(Resolution.COMMIT, entry.attempt),)
+            return self._tell(entry)
         if entry.stage is Stage.RESOLVING:
             return None
         moved = replace(
@@ -482,6 +279,10 @@ class Pipeline:
             unwritten=not self.shape.settles,
         )
         return moved, (Deliver(entry.txid),)
+
+    def _tell(self, entry: Entry) -> Outcome:
+        resolve = Resolve(_RESOLUTIONS[entry.state.action(Event.START)], entry.attempt)
+        return self._with(replace(entry, stage=Stage.RESOLVING)), (resolve,)
 
     def _above(self) -> Outcome | None:
         """Take the next step of a transaction that is not decided."""
@@ -506,7 +307,7 @@ class Pipeline:
                 return self._with(replace(entry, stage=Stage.RESOLVED)), ()
             if entry.txid != self.committed + 1:
                 return None
-            return self._with(replace(entry, stage=Stage.RESOLVING)), (Resolve(Resolution.ROLLBACK, entry.attempt),)
+            return self._tell(entry)
         if entry.stage is Stage.RESOLVED and self.appending is None:
             kind = entry.state.record(Event.ROLLED_BACK) or ""
             return self._with(replace(entry, state=entry.state.step(Event.ROLLED_BACK)))._append(kind, entry.attempt)

@@ -1,8 +1,12 @@
-"""One transaction's life as a small value and a total table; what a restart has to do follows from the same table."""
+"""One transaction's life as a small value and a total table; what a restart has to do is in the same table.
+
+`statefx.protocol.pipeline` moves several of them through it. State is opened at the committed version by the job of the
+next transaction: Storm's INITSTATE is no step of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,7 +39,6 @@ class Event(StrEnum):
 class ActionKind(StrEnum):
     """What the driver has every task do."""
 
-    INITSTATE = "INITSTATE"
     PREPARE = "PREPARE"
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
@@ -78,7 +81,7 @@ _COMMIT_AGAIN = Step(Phase.COMMITTING, ActionKind.COMMIT)
 
 TABLE: Mapping[Phase, Mapping[Event, Step | None]] = {
     Phase.NOTHING: {
-        Event.START: Step(Phase.NOTHING, ActionKind.INITSTATE),
+        Event.START: Step(Phase.NOTHING),
         Event.PREPARE: _PREPARE_NEXT,
         Event.ALL_ACKED: None,
         Event.FAILED: None,
@@ -98,11 +101,11 @@ TABLE: Mapping[Phase, Mapping[Event, Step | None]] = {
         Event.PREPARE: None,
         Event.ALL_ACKED: None,
         Event.FAILED: _ROLLBACK,
-        Event.ROLLED_BACK: Step(Phase.ROLLED_BACK, ActionKind.INITSTATE, "ROLLED_BACK"),
+        Event.ROLLED_BACK: Step(Phase.ROLLED_BACK, None, "ROLLED_BACK"),
         Event.COMMITTED: None,
     },
     Phase.ROLLED_BACK: {
-        Event.START: Step(Phase.ROLLED_BACK, ActionKind.INITSTATE),
+        Event.START: Step(Phase.ROLLED_BACK),
         Event.PREPARE: _PREPARE_AGAIN,
         Event.ALL_ACKED: None,
         Event.FAILED: None,
@@ -118,7 +121,7 @@ TABLE: Mapping[Phase, Mapping[Event, Step | None]] = {
         Event.COMMITTED: Step(Phase.COMMITTED, None, "COMMITTED"),
     },
     Phase.COMMITTED: {
-        Event.START: Step(Phase.COMMITTED, ActionKind.INITSTATE),
+        Event.START: Step(Phase.COMMITTED),
         Event.PREPARE: _PREPARE_NEXT,
         Event.ALL_ACKED: None,
         Event.FAILED: None,
@@ -130,26 +133,14 @@ TABLE: Mapping[Phase, Mapping[Event, Step | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """What the driver does next; `attempt` is None for INITSTATE, which is about a committed transaction."""
-
-    kind: ActionKind
-    txid: int
-    attempt: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.kind}({self.txid})" if self.attempt is None else f"{self.kind}({self.txid}, {self.attempt})"
-
-
-@dataclass(frozen=True, slots=True)
 class TransactionState:
     """The phase of one attempt of one transaction.
 
     >>> state = NOTHING.step(Event.PREPARE)
     >>> print(state, "->", state.step(Event.FAILED))
     PREPARING(1, 0) -> ROLLING_BACK(1, 0)
-    >>> print(*state.actions(Event.FAILED))
-    ROLLBACK(1, 0)
+    >>> print(state.action(Event.FAILED))
+    ROLLBACK
     """
 
     phase: Phase
@@ -179,17 +170,12 @@ class TransactionState:
             return TransactionState(entry.phase, self.txid + 1)
         return TransactionState(entry.phase, self.txid, self.attempt + (entry.which is Which.NEXT_ATTEMPT))
 
-    def actions(self, event: Event) -> tuple[Action, ...]:
+    def action(self, event: Event) -> ActionKind | None:
         """Return what is to be done on `event`, once it is durable."""
-        kind, after = self._entry(event).action, self.step(event)
-        if kind is None:
-            return ()
-        if kind is ActionKind.INITSTATE:
-            return (Action(kind, after.committed),)
-        return (Action(kind, after.txid, after.attempt),)
+        return self._entry(event).action
 
     def record(self, event: Event) -> str | None:
-        """Return the kind of record that must be durable before the actions of `event`."""
+        """Return the kind of record that must be durable before the action of `event`."""
         return self._entry(event).record
 
     def _entry(self, event: Event) -> Step:
@@ -207,41 +193,6 @@ class TransactionState:
 
 
 NOTHING = TransactionState(Phase.NOTHING, 0)
-
-
-def recovery(
-    committed: int, in_flight: Sequence[TransactionState], attempts: Mapping[int, int] | None = None
-) -> tuple[Action, ...]:
-    """Decide what a driver that has just started does, in order.
-
-    Parameters
-    ----------
-    committed : int
-        The last txid with a COMMITTED record.
-    in_flight : Sequence of TransactionState
-        Transactions with a PREPARING or COMMITTING record and no end.
-    attempts : Mapping[int, int], optional
-        txid -> the next attempt number, where there have been attempts.
-
-    Returns
-    -------
-    tuple of Action
-        COMMIT of the one that is COMMITTING; ROLLBACK of those PREPARING, newest first; INITSTATE at what is then
-        committed; and, if any transaction was under way, PREPARE of the next one.
-    """
-    attempts = attempts or {}
-    actions: list[Action] = []
-    order = sorted(in_flight, key=lambda state: (state.phase is not Phase.COMMITTING, -state.txid))
-    for state in order:
-        actions += state.actions(Event.START)
-        if state.phase is Phase.COMMITTING:
-            committed = state.txid
-    actions.append(Action(ActionKind.INITSTATE, committed))
-    tried = max((state.attempt + 1 for state in in_flight if state.txid == committed + 1), default=0)
-    attempt = max(tried, attempts.get(committed + 1, 0))
-    if in_flight or attempt:
-        actions.append(Action(ActionKind.PREPARE, committed + 1, attempt))
-    return tuple(actions)
 
 
 def mermaid() -> str:

@@ -81,7 +81,6 @@ def test_the_attempt_number_outlives_a_rollback_and_a_restart():
     state = fold([*BEGINNING, preparing(1), RolledBack(1, 0, "x"), Generation(2, "/", {}, "now")])
     assert state.in_flight == ()
     assert state.next_attempt(1) == 1
-    assert [str(action) for action in state.recovery()] == ["INITSTATE(0)", "PREPARE(1, 1)"]
 
 
 def test_heads_move_when_it_is_committed_and_can_be_foreseen_before():

@@ -128,5 +128,4 @@ def test_a_driver_that_is_killed_loses_nothing_that_it_was_told(tmp_path):
     log = TransactionLog(FolderStorage(tmp_path))
     assert told <= log.state.committed <= told + 1
     log.append(Generation(2, "/", {}, "later"))
-    assert log.state.recovery()[0].kind in ("INITSTATE", "ROLLBACK", "COMMIT")
     assert read_state(FolderStorage(tmp_path)) == log.state

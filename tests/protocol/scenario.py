@@ -23,9 +23,7 @@ from statefx.coordinator.records import (
 )
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Ack, Barrier, Failure
-from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
-from statefx.protocol.pipeline import (
+from statefx.protocol.commands import (
     Acked,
     Append,
     Cancel,
@@ -36,16 +34,18 @@ from statefx.protocol.pipeline import (
     Happening,
     Idle,
     Offered,
-    Pipeline,
     Resolution,
     Resolve,
     Resolved,
     Run,
     Segment,
-    Shape,
     Stop,
     Unresolved,
 )
+from statefx.protocol.flight import Shape
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
+from statefx.protocol.pipeline import Pipeline
 
 
 def run(script: str) -> str:

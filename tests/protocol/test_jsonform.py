@@ -121,7 +121,7 @@ def test_what_is_wrong_is_no_newer_release(body):
     assert not isinstance(caught.value, NewerError)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, b"bytes", object()], ids=repr)
+@pytest.mark.parametrize("value", [{1, 2}, b"bytes", object()], ids=["set", "bytes", "object"])
 def test_what_json_does_not_have_is_refused(value):
     with pytest.raises(TypeError, match="no place in the transaction log"):
         to_json(Everything("t", True, anything=value))

@@ -6,13 +6,11 @@ from statefx.errors import TransactionError
 from statefx.protocol.transaction import (
     NOTHING,
     TABLE,
-    Action,
     ActionKind,
     Event,
     Phase,
     TransactionState,
     mermaid,
-    recovery,
 )
 
 
@@ -69,7 +67,7 @@ def test_committed_is_reached_only_through_committing():
 def test_ending_again_the_same_way_is_a_no_op_and_the_other_way_an_error(phase, again, other):
     state = TransactionState(phase, 3, 1)
     assert state.step(again) == state
-    assert state.actions(again) == ()
+    assert state.action(again) is None
     with pytest.raises(TransactionError):
         state.step(other)
 
@@ -86,13 +84,13 @@ def test_each_record_is_named_where_its_event_moves_the_transaction():
     assert TransactionState(Phase.ROLLING_BACK, 1).record(Event.ROLLED_BACK) == "ROLLED_BACK"
 
 
-def test_recovery_with_a_gap_left_by_a_rollback_initialises_at_what_is_committed():
-    actions = recovery(4, [TransactionState(Phase.PREPARING, 6, 0)], {5: 1, 6: 1})
-    assert [str(action) for action in actions] == ["ROLLBACK(6, 0)", "INITSTATE(4)", "PREPARE(5, 1)"]
-
-
-def test_recovery_of_nothing():
-    assert recovery(0, []) == (Action(ActionKind.INITSTATE, 0),)
+def test_a_start_says_what_a_driver_has_to_do_first():
+    to_do = {phase: TransactionState(phase, 3).action(Event.START) for phase in Phase}
+    assert {phase: action for phase, action in to_do.items() if action} == {
+        Phase.PREPARING: ActionKind.ROLLBACK,
+        Phase.ROLLING_BACK: ActionKind.ROLLBACK,
+        Phase.COMMITTING: ActionKind.COMMIT,
+    }
 
 
 def test_the_figure_shows_every_legal_step_and_no_other():
