@@ -13,9 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from statefx.coordinator.fitness import check_identity
-from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.records import Generation, Lineage
 from statefx.errors import (
     CheckpointError,
     CheckpointFormatError,
@@ -25,6 +23,8 @@ from statefx.errors import (
     ProviderError,
 )
 from statefx.operators import overrides
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Generation, Lineage
 from statefx.state.encodings import Encoding
 from statefx.storage import FolderStorage, Storage
 from statefx.topology.checks import keyed, routing

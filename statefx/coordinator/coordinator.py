@@ -20,7 +20,6 @@ from statefx.coordinator.cast import Cast
 from statefx.coordinator.engine import Engine, JobFailedError, RenewInputError, StoppedError
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import Progress, TransactionProgress
-from statefx.coordinator.records import Committed, Committing, Input, Preparing, RolledBack
 from statefx.coordinator.resolving import Resolver, backoff_secs
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.errors import (
@@ -55,6 +54,7 @@ from statefx.protocol.identity import TransactionAttempt, Version
 from statefx.protocol.ledger import AckLedger, Complete
 from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
 from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.records import Committed, Committing, Input, Preparing, RolledBack
 from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")

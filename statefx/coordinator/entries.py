@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statefx.coordinator.records import Checkpoint, Generation, Lineage, Record, record_from
 from statefx.errors import CheckpointFormatError, StateCorruptedError
+from statefx.protocol.jsonform import NewerError, from_json, to_json
+from statefx.protocol.records import Checkpoint, Generation, Lineage, Record
 from statefx.storage import Storage
 
 FORMAT = 2
@@ -65,18 +66,18 @@ def entry_name(number: int) -> str:
 
 def entry_of(number: int, previous: str, nonce: str, record: Record) -> Entry:
     """Make the entry of a record that is to be written."""
-    body = record.body()
-    data = _render(number, record.kind, previous, nonce, body)
+    data = _render(number, previous, nonce, to_json(record))
     return Entry(number, previous, nonce, record, data)
 
 
 def as_read(record: Record) -> Record:
     """Return `record` as it will be read back: lists for tuples, text for keys, nothing shared with the caller."""
-    return record_from(record.kind, json.loads(_text(record.body())))
+    read: Record = from_json(type(record), json.loads(_text(to_json(record))))
+    return read
 
 
-def _render(number: int, kind: str, previous: str, nonce: str, body: Any) -> bytes:
-    fields = {"format": FORMAT, "number": number, "kind": kind, "previous": previous, "nonce": nonce, "body": body}
+def _render(number: int, previous: str, nonce: str, record: Any) -> bytes:
+    fields = {"format": FORMAT, "number": number, "previous": previous, "nonce": nonce, "record": record}
     fields["checksum"] = digest(_text(fields))
     return _text(fields) + b"\n"
 
@@ -113,12 +114,15 @@ def read_entry(storage: Storage, number: int) -> Entry:
         message = f"{path} has log format {version!r}, this statefx reads {FORMAT}: use the release that wrote it"
         raise CheckpointFormatError(message, path=path, format=version)
     try:
-        rendered = _render(fields["number"], fields["kind"], fields["previous"], fields["nonce"], fields["body"])
+        rendered = _render(fields["number"], fields["previous"], fields["nonce"], fields["record"])
         if rendered != data:
             raise corrupted(path, f"its checksum does not match (stored {fields['checksum']})")
         if fields["number"] != number:
             raise corrupted(path, f"it holds record {fields['number']}")
-        record = record_from(fields["kind"], fields["body"])
+        record = from_json(Record, fields["record"])
+    except NewerError as error:
+        message = f"{path} was written by a newer release of statefx ({error}): open it with that one"
+        raise CheckpointFormatError(message, path=path) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise corrupted(path, f"its content can't be read ({error!r})") from error
     return Entry(number, fields["previous"], fields["nonce"], record, data)

@@ -13,9 +13,9 @@ import os
 import uuid
 
 from statefx.coordinator.checkpoint import Folders
-from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, StatefxError
+from statefx.protocol.log_state import LogState
 
 NOTES_MAX = 256
 """Above that many, notes of checkpoints that are gone are deleted."""

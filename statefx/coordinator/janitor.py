@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from statefx.coordinator.checkpoint import Folders, check_newest
-from statefx.coordinator.fold import LogState
 from statefx.errors import FencedError, StateError
+from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Task, task_key
 from statefx.state.store import Namespace, Retention, Snapshot, StateProvider
 

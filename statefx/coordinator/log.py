@@ -20,8 +20,6 @@ from statefx.coordinator.entries import (
     read_entries,
     read_entry,
 )
-from statefx.coordinator.fold import LogState
-from statefx.coordinator.records import Checkpoint, Record
 from statefx.errors import (
     AlreadyExistsError,
     CheckpointError,
@@ -33,6 +31,9 @@ from statefx.errors import (
     StatefxError,
     StatePhaseError,
 )
+from statefx.protocol.log_rules import apply, checkpoint
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Checkpoint, Record
 from statefx.storage import Storage
 
 RECORDS_BEFORE_CHECKPOINT = 100
@@ -120,7 +121,7 @@ class TransactionLog:
 
     def _after(self, record: Record) -> LogState:
         try:
-            return self.state.apply(record)
+            return apply(self.state, record)
         except StateCorruptedError as error:
             raise StatePhaseError(f"{error.message}; nothing was written", kind=record.kind) from error
 
@@ -180,8 +181,8 @@ class TransactionLog:
 
         What fences drivers of before stays: see the class.
         """
-        checkpoint = self.state.checkpoint()
-        number = self._append(checkpoint, self.state.apply(checkpoint))
+        folded = checkpoint(self.state)
+        number = self._append(folded, apply(self.state, folded))
         with suppress(OSError, StateCorruptedError):  # the next fold deletes what is left
             old = [each for each in numbers(self.storage) if each < number]
             for each in old:
@@ -212,7 +213,7 @@ def _folded(storage: Storage, entries: list[Entry]) -> LogState:
     state = LogState()
     for entry in entries:
         try:
-            state = state.apply(entry.record)
+            state = apply(state, entry.record)
         except StateCorruptedError as error:
             path = f"{storage.url}/{entry_name(entry.number)}"
             message = f"transaction log record {path}: {error.message}. Restore the folder from a copy."

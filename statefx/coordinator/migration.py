@@ -26,10 +26,8 @@ from statefx.coordinator import checkpoint
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.contents import Entries, Sum, sum_of
 from statefx.coordinator.fitness import CODECS
-from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.reading import kept_options, open_task
-from statefx.coordinator.records import Migrated
 from statefx.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -39,6 +37,8 @@ from statefx.errors import (
     StateError,
 )
 from statefx.protocol.identity import EMPTY, Namespace, Version
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Migrated
 from statefx.protocol.transaction import Phase
 from statefx.state.registry import load_provider, name_of, resolve
 from statefx.state.store import StateContext, StateProvider, StateStore, prepare_as

@@ -13,7 +13,6 @@ from typing import Any, Self
 from statefx.config import Config
 from statefx.coordinator.checkpoint import Folders, local_path, look
 from statefx.coordinator.fitness import CODECS
-from statefx.coordinator.fold import LogState
 from statefx.errors import (
     AmbiguousKeyError,
     CheckpointError,
@@ -22,6 +21,7 @@ from statefx.errors import (
     StateClosedError,
     StateCorruptedError,
 )
+from statefx.protocol.log_state import LogState
 from statefx.protocol.order import task_key
 from statefx.state import Codec, KeyValueState, load_provider
 from statefx.state.encodings import Encoding

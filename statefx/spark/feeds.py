@@ -17,7 +17,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from statefx.coordinator.checkpoint import Folders, check_newest
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import RenewInputError, StoppedError
-from statefx.coordinator.records import BatchInput, StreamInput
 from statefx.coordinator.resolving import backoff_secs
 from statefx.errors import (
     AttemptsExhaustedError,
@@ -27,6 +26,7 @@ from statefx.errors import (
     StatefxError,
     TransactionError,
 )
+from statefx.protocol.records import BatchInput, StreamInput
 from statefx.spark import offsets
 from statefx.spark.durable import Durable
 from statefx.spark.engine import SparkEngine

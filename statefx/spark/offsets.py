@@ -17,9 +17,9 @@ import uuid
 
 from statefx.coordinator import checkpoint
 from statefx.coordinator.checkpoint import Folders
-from statefx.coordinator.fold import LogState
-from statefx.coordinator.records import StreamInput
 from statefx.errors import CheckpointError, CheckpointMismatchError
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import StreamInput
 from statefx.spark import part
 
 logger = logging.getLogger("statefx")

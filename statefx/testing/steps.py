@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.records import Record
+from statefx.protocol.log_state import LogState
 from statefx.protocol.order import task_key
+from statefx.protocol.records import Record
 from statefx.state.store import (
     Namespace,
     Prepared,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.coordinator.records import StreamInput
 from statefx.errors import ConfigError
 from statefx.operators import DEFAULT_STREAM
+from statefx.protocol.records import StreamInput
 from statefx.runtime.fitting import MISFITS, fitter, to_array
 from statefx.runtime.routing import router
 from statefx.runtime.slot import EDGE_COLUMN

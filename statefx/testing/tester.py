@@ -16,8 +16,8 @@ from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.reading import openState
-from statefx.coordinator.records import BatchInput, Input
 from statefx.errors import AmbiguousKeyError, CheckpointMismatchError, ConfigError, TransactionError
+from statefx.protocol.records import BatchInput, Input
 from statefx.state.registry import load_provider, resolve
 from statefx.testing.engine import LocalEngine
 from statefx.testing.faults import Fault

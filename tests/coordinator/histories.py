@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from statefx.coordinator.records import (
+from statefx.protocol.identity import Version
+from statefx.protocol.order import SnapshotName
+from statefx.protocol.records import (
     BatchInput,
     Committed,
     Committing,
@@ -15,8 +17,6 @@ from statefx.coordinator.records import (
     RolledBack,
     StreamInput,
 )
-from statefx.protocol.identity import Version
-from statefx.protocol.order import SnapshotName
 
 BEGINNING: list[Record] = [
     Lineage("lineage-1"),

@@ -1,12 +1,11 @@
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from statefx.coordinator.entries import digest, entry_name, entry_of, numbers, read_entry
-from statefx.coordinator.fold import fold
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.records import Checkpoint, Committed, Generation, Lineage, RolledBack
 from statefx.errors import (
     CheckpointError,
     CheckpointFormatError,
@@ -14,6 +13,8 @@ from statefx.errors import (
     StateCorruptedError,
     StatePhaseError,
 )
+from statefx.protocol.log_rules import fold
+from statefx.protocol.records import Checkpoint, Committed, Generation, Lineage, RolledBack
 from statefx.storage import FolderStorage, Stored
 from tests.coordinator.histories import BEGINNING, EVENTFUL, committing, preparing, transaction
 
@@ -261,6 +262,20 @@ def test_another_format_is_refused_as_such(folder):
         file.write(text.replace('"format":2', '"format":3'))
     with pytest.raises(CheckpointFormatError, match="reads 2"):
         TransactionLog(folder)
+
+
+@pytest.mark.parametrize("change", [{"kind": "SAVEPOINT"}, {"labels": ["a"]}], ids=["kind", "field"])
+def test_what_a_newer_release_wrote_is_told_so_and_is_no_damage(folder, change):
+    filled(folder, BEGINNING)
+    path = path_of(folder, 2)
+    fields = json.loads(Path(path).read_bytes())
+    del fields["checksum"]
+    fields["record"] |= change
+    fields["checksum"] = digest(json.dumps(fields, separators=(",", ":")).encode())
+    Path(path).write_bytes(json.dumps(fields, separators=(",", ":")).encode() + b"\n")
+    for reader in (read_state, TransactionLog):
+        with pytest.raises(CheckpointFormatError, match="newer release"):
+            reader(folder)
 
 
 def test_a_folder_that_changes_under_every_try_of_a_reader_ends_in_an_error(folder, monkeypatch):

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from statefx.coordinator.entries import entry_name, entry_of, numbers
-from statefx.coordinator.fold import fold
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.records import Committed, Generation, RolledBack
 from statefx.errors import CheckpointError, FencedError, LogOutcomeUnknownError
+from statefx.protocol.log_rules import apply, fold
+from statefx.protocol.records import Committed, Generation, RolledBack
 from statefx.storage import FolderStorage
 from tests.coordinator.histories import BEGINNING, committing, preparing
 
@@ -157,7 +157,7 @@ def test_after_a_failed_fsync_of_the_folder_the_outcome_is_unknown_and_nothing_m
     with pytest.raises(LogOutcomeUnknownError):
         log.append(preparing(1))
     assert log.state is before
-    assert TransactionLog(log.storage).state == before.apply(preparing(1))
+    assert TransactionLog(log.storage).state == apply(before, preparing(1))
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT, errno.EEXIST])

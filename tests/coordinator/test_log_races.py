@@ -11,8 +11,8 @@ import pytest
 
 from statefx.coordinator.entries import numbers, read_entry
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.records import Committed, Committing, Generation, Lineage
 from statefx.errors import FencedError
+from statefx.protocol.records import Committed, Committing, Generation, Lineage
 from statefx.storage import FolderStorage
 from tests.coordinator.histories import committing, preparing
 
@@ -104,7 +104,7 @@ def test_a_reader_beside_a_writer_that_folds_sees_only_committed_progress(tmp_pa
 WRITER = """
 import sys
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.records import Committed, Committing, Generation, Lineage, Preparing, StreamInput
+from statefx.protocol.records import Committed, Committing, Generation, Lineage, Preparing, StreamInput
 from statefx.storage import FolderStorage
 log = TransactionLog(FolderStorage(sys.argv[1]), limit=5)
 log.append(Lineage("l"))

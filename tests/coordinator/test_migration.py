@@ -21,7 +21,6 @@ from statefx import migrate, openState
 from statefx.coordinator.contents import Entries, sum_of
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.migration import Migration
-from statefx.coordinator.records import Generation
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.errors import (
     CheckpointError,
@@ -33,6 +32,7 @@ from statefx.errors import (
     StateError,
     StatefxError,
 )
+from statefx.protocol.records import Generation
 from statefx.state import EMPTY, Namespace, StateContext, artefacts, load_provider
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits

@@ -7,8 +7,8 @@ import pytest
 
 from statefx.coordinator.coordinator import backoff_secs
 from statefx.coordinator.engine import JobFailedError, RenewInputError
-from statefx.coordinator.records import BatchInput
 from statefx.errors import AttemptsExhaustedError, FailedException, TransactionTimeoutError
+from statefx.protocol.records import BatchInput
 from statefx.testing import TopologyTester
 from statefx.testing.engine import LocalEngine
 from statefx.testing.faults import Fault, JobFails

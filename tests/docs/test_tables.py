@@ -12,13 +12,13 @@ import statefx
 import statefx.errors
 from statefx.config import SETTINGS
 from statefx.coordinator import checkpoint, janitor, log, records
-from statefx.coordinator.fold import SNAPSHOTS_KEPT
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.operators.hooks import CALLED, STORM
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
+from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.protocol.transaction import mermaid
 from statefx.runtime.slot import METRICS
 from statefx.spark.session import RECOMMENDED

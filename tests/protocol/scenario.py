@@ -10,17 +10,6 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from statefx.coordinator.fold import LogState
-from statefx.coordinator.records import (
-    Committed,
-    Committing,
-    Generation,
-    Preparing,
-    Processed,
-    Record,
-    RolledBack,
-    StreamInput,
-)
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Ack, Barrier, Failure
 from statefx.protocol.commands import (
@@ -45,7 +34,19 @@ from statefx.protocol.commands import (
 from statefx.protocol.flight import Shape
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
+from statefx.protocol.log_rules import apply
+from statefx.protocol.log_state import LogState
 from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.records import (
+    Committed,
+    Committing,
+    Generation,
+    Preparing,
+    Processed,
+    Record,
+    RolledBack,
+    StreamInput,
+)
 
 
 def run(script: str) -> str:
@@ -114,9 +115,9 @@ class Driver:
             if kind == "committed":
                 self.log = LogState(lineage="l", generation=1, committed=int(value))
             else:
-                self.log = self.log.apply(self._record("PREPARING", attempt_of(value)))
+                self.log = apply(self.log, self._record("PREPARING", attempt_of(value)))
                 if kind == "committing":
-                    self.log = self.log.apply(self._record("COMMITTING", attempt_of(value)))
+                    self.log = apply(self.log, self._record("COMMITTING", attempt_of(value)))
 
     def start(self) -> None:
         self._write(Generation(self.log.generation + 1, "here", {}, "now"))
@@ -203,7 +204,7 @@ class Driver:
         return Committed(txid) if kind == "COMMITTED" else RolledBack(txid, attempt, "failed")
 
     def _write(self, record: Record) -> None:
-        self.log = self.log.apply(record)
+        self.log = apply(self.log, record)
         shown = (getattr(record, name, None) for name in ("txid", "attempt", "generation"))
         numbers = [str(number) for number in shown if number is not None]
         with_it = getattr(record, "committed", None)

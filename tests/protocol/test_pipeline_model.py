@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from statefx.coordinator.fold import LogState
-from statefx.coordinator.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.protocol.commands import (
     Acked,
     Append,
@@ -35,7 +33,10 @@ from statefx.protocol.commands import (
 )
 from statefx.protocol.flight import Shape, Stage
 from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.log_rules import apply
+from statefx.protocol.log_state import LogState
 from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.protocol.transaction import Phase
 
 pytestmark = pytest.mark.slow
@@ -68,18 +69,18 @@ def written(log: LogState, append: Append, settles: bool) -> LogState:
     """Apply the record by the log's own rules: one that can't stand where it stands raises."""
     txid, attempt = append.attempt.txid, append.attempt.attempt
     if append.kind == "PREPARING":
-        return log.apply(Preparing(txid, attempt, log.generation, SpoutInput(), append.committed))
+        return apply(log, Preparing(txid, attempt, log.generation, SpoutInput(), append.committed))
     if append.kind == "PROCESSED":
-        return log.apply(Processed(txid, attempt))
+        return apply(log, Processed(txid, attempt))
     if append.kind == "COMMITTING":
         hooks = () if settles else ("count/0",)
-        return log.apply(Committing(txid, attempt, log.generation, {}, hooks=hooks, committed=append.committed))
-    return log.apply(Committed(txid) if append.kind == "COMMITTED" else RolledBack(txid, attempt, ""))
+        return apply(log, Committing(txid, attempt, log.generation, {}, hooks=hooks, committed=append.committed))
+    return apply(log, Committed(txid) if append.kind == "COMMITTED" else RolledBack(txid, attempt, ""))
 
 
 def started(world: World) -> World:
     """A driver starts on the log: the next generation."""
-    log = world.log.apply(Generation(world.log.generation + 1, "", {}, ""))
+    log = apply(world.log, Generation(world.log.generation + 1, "", {}, ""))
     in_flight = [each.transaction for each in log.in_flight]
     pipeline, commands = Pipeline.found(world.pipeline.shape, log.committed, in_flight, log.attempts)
     return carry_out(replace(world, pipeline=pipeline, log=log, jobs=frozenset(), told=frozenset()), commands)

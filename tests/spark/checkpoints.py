@@ -4,7 +4,7 @@ from pathlib import Path
 
 from statefx.coordinator import checkpoint
 from statefx.coordinator.checkpoint import Folders, look
-from statefx.coordinator.records import Committed, Committing, Preparing, StreamInput
+from statefx.protocol.records import Committed, Committing, Preparing, StreamInput
 from statefx.spark import offsets, part
 
 QUERY = "5109ea48-2da3-4a0d-b15d-9298cac39672"

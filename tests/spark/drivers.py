@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from statefx.coordinator.fold import LogState
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
+from statefx.protocol.log_state import LogState
 from statefx.storage import FolderStorage
 from tests.conftest import ROOT
 from tests.spark.bolts import recount

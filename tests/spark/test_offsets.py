@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from statefx.coordinator.checkpoint import look
-from statefx.coordinator.records import Preparing, RolledBack, StreamInput
 from statefx.errors import CheckpointError, CheckpointMismatchError
+from statefx.protocol.records import Preparing, RolledBack, StreamInput
 from statefx.spark import offsets, part
 from statefx.spark.durable import Durable
 from tests.spark.checkpoints import QUERY, Checkpoint

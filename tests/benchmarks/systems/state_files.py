@@ -15,10 +15,10 @@ from typing import Any
 from measuring import arguments, latency
 
 from statefx.coordinator.checkpoint import Folders, prepare
-from statefx.coordinator.fold import LogState
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.records import BatchInput, Preparing, RolledBack
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import BatchInput, Preparing, RolledBack
 from statefx.state import load_provider
 from statefx.state.store import EMPTY, Namespace, StateContext, StateProvider, Version, prepare_as
 
@@ -66,6 +66,7 @@ class Tasks:
         for attempt in range(45):  # as long as the log becomes before it is folded
             log.append(Preparing(state.committed + 1, attempt, 1, BatchInput()))
             log.append(RolledBack(state.committed + 1, attempt, "the executor was lost"))
+
         tasks = [("count", task) for task in heads]
         return Janitor(self.folders, self.provider, tasks, self.lineage, 1, min_age_secs=0.0)
 

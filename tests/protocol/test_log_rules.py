@@ -3,8 +3,11 @@ from dataclasses import replace
 import pytest
 
 from statefx.coordinator.entries import as_read
-from statefx.coordinator.fold import LogState, fold
-from statefx.coordinator.records import (
+from statefx.errors import StateCorruptedError
+from statefx.protocol.identity import Version
+from statefx.protocol.log_rules import apply, checkpoint, fold
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import (
     BatchInput,
     Checkpoint,
     Committed,
@@ -16,8 +19,6 @@ from statefx.coordinator.records import (
     RolledBack,
     SpoutInput,
 )
-from statefx.errors import StateCorruptedError
-from statefx.protocol.identity import Version
 from statefx.protocol.transaction import Phase
 from tests.coordinator.histories import (
     BEGINNING,
@@ -39,14 +40,14 @@ def test_a_record_comes_back_from_json_as_it_was(record):
 @pytest.mark.parametrize("length", range(len(EVENTFUL) + 1))
 def test_a_checkpoint_stands_for_everything_before_it(length):
     state = fold(EVENTFUL[:length])
-    folded = LogState().apply(as_read(state.checkpoint()))
+    folded = apply(LogState(), as_read(checkpoint(state)))
     assert folded == state
-    assert fold([state.checkpoint(), *EVENTFUL[length:]]) == fold(EVENTFUL)
+    assert fold([checkpoint(state), *EVENTFUL[length:]]) == fold(EVENTFUL)
 
 
 @pytest.mark.parametrize("length", range(len(MIGRATED) + 1))
 def test_a_checkpoint_stands_for_a_migration_too(length):
-    assert fold([fold(MIGRATED[:length]).checkpoint(), *MIGRATED[length:]]) == fold(MIGRATED)
+    assert fold([checkpoint(fold(MIGRATED[:length])), *MIGRATED[length:]]) == fold(MIGRATED)
 
 
 def test_what_a_migration_changes_and_what_it_leaves():
@@ -87,16 +88,16 @@ def test_heads_move_when_it_is_committed_and_can_be_foreseen_before():
     state = fold([*BEGINNING, preparing(1), committing(1)])
     assert state.head("count/0") == Version(0, "")
     assert state.heads_to_come()["count/0"] == Version(1, "token-1-0-0")
-    assert state.apply(Committed(1)).heads == state.heads_to_come()
+    assert apply(state, Committed(1)).heads == state.heads_to_come()
 
 
 def test_snapshots_count_as_soon_as_committing_names_them_and_two_are_kept():
     state = fold(BEGINNING)
     for txid in range(1, 6):
         named = {"count/0": snapshot(txid - 1)} if txid > 1 else {}
-        state = state.apply(preparing(txid)).apply(committing(txid, snapshots=named))
+        state = fold([preparing(txid), committing(txid, snapshots=named)], state)
         assert state.snapshots.get("count/0", ())[-1:] == tuple(named.values())
-        state = state.apply(Committed(txid))
+        state = apply(state, Committed(txid))
     assert state.snapshots["count/0"] == (snapshot(3), snapshot(4))
     assert state.growth["count/0"] == 50
     assert state.growth["count/1"] == 150
@@ -105,9 +106,9 @@ def test_snapshots_count_as_soon_as_committing_names_them_and_two_are_kept():
 def test_a_batch_id_counts_as_applied_once_it_is_committed_and_all_lower_ones_with_it():
     begun = fold([*BEGINNING, Preparing(1, 0, 1, BatchInput(5)), committing(1)])
     assert not begun.applied(5)
-    state = begun.apply(Committed(1))
+    state = apply(begun, Committed(1))
     assert [state.applied(batch_id) for batch_id in (4, 5, 6)] == [True, True, False]
-    state = state.apply(preparing(2)).apply(committing(2)).apply(Committed(2))
+    state = fold([preparing(2), committing(2), Committed(2)], state)
     assert state.applied(5)
 
 
@@ -126,7 +127,7 @@ def test_committed_rides_with_the_next_record_of_either_kind():
 def test_applying_a_record_leaves_the_state_before_it_as_it_was():
     states = [LogState()]
     for record in EVENTFUL:
-        states.append(states[-1].apply(record))
+        states.append(apply(states[-1], record))
     assert states == [fold(EVENTFUL[:length]) for length in range(len(EVENTFUL) + 1)]
 
 
@@ -184,8 +185,8 @@ ILLEGAL = {
         preparing(3, 0, 2),
         Migrated(2, "l", "new:New", COPY, {}),
     ],
-    "a checkpoint of something else": [*P1, fold(BEGINNING).checkpoint()],
-    "a checkpoint that can't be read": [Checkpoint({"lineage": "l"})],
+    "a checkpoint of something else": [*P1, checkpoint(fold(BEGINNING))],
+    "a checkpoint that can't be read": [Checkpoint({"lineage": 1})],
 }
 
 
@@ -194,5 +195,5 @@ def test_an_illegal_order_is_refused_at_the_record_that_breaks_it(records):
     state = fold(records[:-1])
     before = replace(state)
     with pytest.raises(StateCorruptedError, match=records[-1].kind):
-        state.apply(records[-1])
+        apply(state, records[-1])
     assert state == before

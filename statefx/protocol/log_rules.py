@@ -1,170 +1,57 @@
-"""What the transaction log amounts to: one value, moved on by one record at a time."""
+"""What each record does to the state of the log, and where it may not stand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Never, cast
 
-from statefx.coordinator.records import (
+from statefx.errors import CheckpointFormatError, StateCorruptedError
+from statefx.protocol.identity import Version
+from statefx.protocol.jsonform import NewerError, from_json, to_json
+from statefx.protocol.log_state import InFlight, LogState
+from statefx.protocol.records import (
     BatchInput,
     Checkpoint,
     Committed,
     Committing,
     Generation,
     Input,
-    Json,
     Lineage,
     Migrated,
     Preparing,
     Processed,
     Record,
     RolledBack,
-    committing_from,
-    input_from,
-    snapshot_body,
-    snapshot_from,
 )
-from statefx.errors import StateCorruptedError
-from statefx.protocol.identity import EMPTY, Version
-from statefx.protocol.order import SnapshotName
 from statefx.protocol.transaction import Event, Phase, TransactionState
 
 SNAPSHOTS_KEPT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A transaction that has begun and not ended.
+def apply(state: LogState, record: Record) -> LogState:
+    """Return the state after `record`; `state` is unchanged.
 
-    Attributes
-    ----------
-    transaction : TransactionState
-        Its phase, txid and attempt; PREPARING or COMMITTING.
-    generation : int
-        Who began it.
-    input : Input
-        What it reads.
-    committing : Committing or None
-        Its COMMITTING record, from which it is rolled forward.
-    processed : bool
-        Whether it has a PROCESSED record.
-    metadata : Any
-        What that record holds.
+    Raises
+    ------
+    StateCorruptedError
+        The record can't follow what is before it.
     """
-
-    transaction: TransactionState
-    generation: int
-    input: Input
-    committing: Committing | None = None
-    processed: bool = False
-    metadata: Json = None
-
-    @property
-    def phase(self) -> Phase:
-        """PREPARING or COMMITTING."""
-        return self.transaction.phase
-
-    @property
-    def txid(self) -> int:
-        """Its transaction."""
-        return self.transaction.txid
-
-    @property
-    def attempt(self) -> int:
-        """Its attempt."""
-        return self.transaction.attempt
+    rule = cast("Callable[[LogState, Any], LogState]", _RULES[type(record)])
+    return rule(state, record)
 
 
-@dataclass(frozen=True, slots=True)
-class LogState:
-    """The log, folded.
-
-    Attributes
-    ----------
-    lineage, generation, location, topology, started_at
-        From the newest LINEAGE and GENERATION records and what MIGRATED changed; empty before them.
-    committed : int
-        The last committed txid.
-    in_flight : tuple of InFlight
-        By txid, from ``committed + 1``.
-    last_input, previous_input : Input or None
-        What the last committed transaction read, and the one before it.
-    heads : Mapping[str, Version]
-        ``component/task`` -> its last committed version.
-    snapshots : Mapping[str, tuple of SnapshotName]
-        The newest two per task, oldest first.
-    growth : Mapping[str, int]
-        Bytes of what has been committed to each task since its newest snapshot, and is not merged into later files.
-    attempts : Mapping[int, int]
-        txid -> next attempt number, for transactions that have been tried and are not committed.
-    batch_id : int or None
-        The highest id given by a caller that has been committed.
-    """
-
-    lineage: str = ""
-    generation: int = 0
-    location: str = ""
-    topology: Mapping[str, Json] = field(default_factory=dict)
-    started_at: str = ""
-    committed: int = 0
-    in_flight: tuple[InFlight, ...] = ()
-    last_input: Input | None = None
-    previous_input: Input | None = None
-    heads: Mapping[str, Version] = field(default_factory=dict)
-    snapshots: Mapping[str, tuple[SnapshotName, ...]] = field(default_factory=dict)
-    growth: Mapping[str, int] = field(default_factory=dict)
-    attempts: Mapping[int, int] = field(default_factory=dict)
-    batch_id: int | None = None
-
-    @property
-    def committing(self) -> InFlight | None:
-        """The transaction that will be committed whatever happens, if there is one."""
-        first = self.in_flight[0] if self.in_flight else None
-        return first if first is not None and first.phase is Phase.COMMITTING else None
-
-    def applied(self, batch_id: int) -> bool:
-        """Tell whether a batch of this id, or of a higher one, has been committed."""
-        return self.batch_id is not None and batch_id <= self.batch_id
-
-    def next_attempt(self, txid: int) -> int:
-        """Return the number of the next attempt of `txid`."""
-        return self.attempts.get(txid, 0)
-
-    def head(self, name: str) -> Version:
-        """Return the last committed version of ``component/task``."""
-        return self.heads.get(name, EMPTY)
-
-    def heads_to_come(self) -> Mapping[str, Version]:
-        """Return the heads as they will be once the transaction that is COMMITTING is committed."""
-        open_commit = self.committing
-        if open_commit is None or open_commit.committing is None:
-            return self.heads
-        tokens = open_commit.committing.tokens
-        return {**self.heads, **{name: Version(open_commit.txid, token) for name, token in tokens.items()}}
-
-    def apply(self, record: Record) -> LogState:
-        """Return the state after `record`; this one is unchanged.
-
-        Raises
-        ------
-        StateCorruptedError
-            The record can't follow what is before it.
-        """
-        rule = cast("Callable[[LogState, Any], LogState]", _RULES[type(record)])
-        return rule(self, record)
-
-    def checkpoint(self) -> Checkpoint:
-        """Return the record that stands for everything so far."""
-        return Checkpoint(_body(self))
-
-
-def fold(records: Iterable[Record]) -> LogState:
-    """Apply `records`, in order, to the empty state."""
-    state = LogState()
+def fold(records: Iterable[Record], state: LogState | None = None) -> LogState:
+    """Apply `records`, in order, to `state`, or to the empty one."""
+    state = state or LogState()
     for record in records:
-        state = state.apply(record)
+        state = apply(state, record)
     return state
+
+
+def checkpoint(state: LogState) -> Checkpoint:
+    """Return the record that stands for everything so far."""
+    return Checkpoint(to_json(state))
 
 
 def _refuse(record: Record, reason: str) -> Never:
@@ -294,8 +181,10 @@ def _migrated(state: LogState, record: Migrated) -> LogState:
 
 def _checkpoint(state: LogState, record: Checkpoint) -> LogState:
     try:
-        folded = _state(record.state)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        folded: LogState = from_json(LogState, record.state)
+    except NewerError as error:
+        raise CheckpointFormatError(f"a CHECKPOINT was written by a newer release of statefx ({error})") from error
+    except ValueError as error:
         _refuse(record, f"its body can't be read ({error!r})")
     if state not in (LogState(), folded):
         _refuse(record, "it is not what the records before it amount to")
@@ -333,66 +222,3 @@ _RULES: Mapping[type, Callable[..., LogState]] = {
     Migrated: _migrated,
     Checkpoint: _checkpoint,
 }
-
-
-def _body(state: LogState) -> dict[str, Json]:
-    return {
-        "lineage": state.lineage,
-        "generation": state.generation,
-        "location": state.location,
-        "topology": dict(state.topology),
-        "started_at": state.started_at,
-        "committed": state.committed,
-        "in_flight": [
-            {
-                "txid": entry.txid,
-                "attempt": entry.attempt,
-                "generation": entry.generation,
-                "input": entry.input.body(),
-                "committing": entry.committing.body() if entry.committing else None,
-                "processed": entry.processed,
-                "metadata": entry.metadata,
-            }
-            for entry in state.in_flight
-        ],
-        "last_input": state.last_input.body() if state.last_input else None,
-        "previous_input": state.previous_input.body() if state.previous_input else None,
-        "heads": {name: [version.txid, version.token] for name, version in state.heads.items()},
-        "snapshots": {name: [snapshot_body(each) for each in kept] for name, kept in state.snapshots.items()},
-        "growth": dict(state.growth),
-        "attempts": [[txid, attempt] for txid, attempt in sorted(state.attempts.items())],
-        "batch_id": state.batch_id,
-    }
-
-
-def _state(body: Mapping[str, Json]) -> LogState:
-    return LogState(
-        lineage=body["lineage"],
-        generation=body["generation"],
-        location=body["location"],
-        topology=body["topology"],
-        started_at=body["started_at"],
-        committed=body["committed"],
-        in_flight=tuple(_in_flight(each) for each in body["in_flight"]),
-        last_input=input_from(body["last_input"]) if body["last_input"] else None,
-        previous_input=input_from(body["previous_input"]) if body["previous_input"] else None,
-        heads={name: Version(*version) for name, version in body["heads"].items()},
-        snapshots={name: tuple(snapshot_from(each) for each in kept) for name, kept in body["snapshots"].items()},
-        growth=body["growth"],
-        attempts=dict(body["attempts"]),
-        batch_id=body["batch_id"],
-    )
-
-
-def _in_flight(body: Json) -> InFlight:
-    committing = committing_from(body["committing"]) if body["committing"] else None
-    phase = Phase.PREPARING if committing is None else Phase.COMMITTING
-    transaction = TransactionState(phase, body["txid"], body["attempt"])
-    return InFlight(
-        transaction,
-        body["generation"],
-        input_from(body["input"]),
-        committing,
-        body["processed"],
-        body["metadata"],
-    )

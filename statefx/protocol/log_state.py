@@ -1,0 +1,123 @@
+"""What the transaction log amounts to: one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from statefx.protocol.identity import EMPTY, Version
+from statefx.protocol.jsonform import Json
+from statefx.protocol.order import SnapshotName
+from statefx.protocol.records import Committing, Input
+from statefx.protocol.transaction import Phase, TransactionState
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A transaction that has begun and not ended.
+
+    Attributes
+    ----------
+    transaction : TransactionState
+        Its phase, txid and attempt; PREPARING or COMMITTING.
+    generation : int
+        Who began it.
+    input : Input
+        What it reads.
+    committing : Committing or None
+        Its COMMITTING record, from which it is rolled forward.
+    processed : bool
+        Whether it has a PROCESSED record.
+    metadata : Any
+        What that record holds.
+    """
+
+    transaction: TransactionState
+    generation: int
+    input: Input
+    committing: Committing | None = None
+    processed: bool = False
+    metadata: Json = None
+
+    @property
+    def phase(self) -> Phase:
+        """PREPARING or COMMITTING."""
+        return self.transaction.phase
+
+    @property
+    def txid(self) -> int:
+        """Its transaction."""
+        return self.transaction.txid
+
+    @property
+    def attempt(self) -> int:
+        """Its attempt."""
+        return self.transaction.attempt
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """The log, folded.
+
+    Attributes
+    ----------
+    lineage, generation, location, topology, started_at
+        From the newest LINEAGE and GENERATION records and what MIGRATED changed; empty before them.
+    committed : int
+        The last committed txid.
+    in_flight : tuple of InFlight
+        By txid, from ``committed + 1``.
+    last_input, previous_input : Input or None
+        What the last committed transaction read, and the one before it.
+    heads : Mapping[str, Version]
+        ``component/task`` -> its last committed version.
+    snapshots : Mapping[str, tuple of SnapshotName]
+        The newest two per task, oldest first.
+    growth : Mapping[str, int]
+        Bytes of what has been committed to each task since its newest snapshot, and is not merged into later files.
+    attempts : Mapping[int, int]
+        txid -> next attempt number, for transactions that have been tried and are not committed.
+    batch_id : int or None
+        The highest id given by a caller that has been committed.
+    """
+
+    lineage: str = ""
+    generation: int = 0
+    location: str = ""
+    topology: Mapping[str, Json] = field(default_factory=dict)
+    started_at: str = ""
+    committed: int = 0
+    in_flight: tuple[InFlight, ...] = ()
+    last_input: Input | None = None
+    previous_input: Input | None = None
+    heads: Mapping[str, Version] = field(default_factory=dict)
+    snapshots: Mapping[str, tuple[SnapshotName, ...]] = field(default_factory=dict)
+    growth: Mapping[str, int] = field(default_factory=dict)
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    batch_id: int | None = None
+
+    @property
+    def committing(self) -> InFlight | None:
+        """The transaction that will be committed whatever happens, if there is one."""
+        first = self.in_flight[0] if self.in_flight else None
+        return first if first is not None and first.phase is Phase.COMMITTING else None
+
+    def applied(self, batch_id: int) -> bool:
+        """Tell whether a batch of this id, or of a higher one, has been committed."""
+        return self.batch_id is not None and batch_id <= self.batch_id
+
+    def next_attempt(self, txid: int) -> int:
+        """Return the number of the next attempt of `txid`."""
+        return self.attempts.get(txid, 0)
+
+    def head(self, name: str) -> Version:
+        """Return the last committed version of ``component/task``."""
+        return self.heads.get(name, EMPTY)
+
+    def heads_to_come(self) -> Mapping[str, Version]:
+        """Return the heads as they will be once the transaction that is COMMITTING is committed."""
+        open_commit = self.committing
+        if open_commit is None or open_commit.committing is None:
+            return self.heads
+        tokens = open_commit.committing.tokens
+        return {**self.heads, **{name: Version(open_commit.txid, token) for name, token in tokens.items()}}

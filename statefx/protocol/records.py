@@ -1,0 +1,187 @@
+"""The records of the transaction log: frozen values, whose annotations are their JSON (`statefx.protocol.jsonform`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from statefx.protocol.jsonform import Json
+from statefx.protocol.order import SnapshotName
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInput:
+    """The input of a transaction is a micro-batch of Spark: its query, its number and the text of its offsets."""
+
+    query_id: str
+    batch_id: int
+    offsets: str
+
+    kind: ClassVar[str] = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """The input is a batch DataFrame, which the caller may have given an id that grows from run to run."""
+
+    batch_id: int | None = None
+
+    kind: ClassVar[str] = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class SpoutInput:
+    """The input comes from transactional spouts, by this metadata (JSON)."""
+
+    metadata: Json = None
+
+    kind: ClassVar[str] = "spout"
+
+
+Input = StreamInput | BatchInput | SpoutInput
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """First record of a checkpoint, and of a fork: the random id of its life."""
+
+    lineage: str
+
+    kind: ClassVar[str] = "LINEAGE"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A driver has started here; `topology` is the identity of what it runs, as JSON."""
+
+    generation: int
+    location: str
+    topology: Mapping[str, Json]
+    started_at: str
+
+    kind: ClassVar[str] = "GENERATION"
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """An attempt is about to run.
+
+    Attributes
+    ----------
+    committed : int or None
+        The transaction whose COMMITTED this record stands for as well.
+    """
+
+    txid: int
+    attempt: int
+    generation: int
+    input: Input
+    committed: int | None = None
+
+    kind: ClassVar[str] = "PREPARING"
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """An attempt has passed its processing phase, with what the spouts said about it (JSON)."""
+
+    txid: int
+    attempt: int
+    metadata: Json = None
+
+    kind: ClassVar[str] = "PROCESSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """The attempt will be committed whatever happens.
+
+    Attributes
+    ----------
+    tokens : Mapping[str, str]
+        ``component/task`` -> what it prepared; roll-forward takes its tasks from here.
+    snapshots : Mapping[str, SnapshotName]
+        Full images written beside it; they count from now on.
+    prepared_bytes : Mapping[str, int]
+        By how much what has to be read has grown; less than 0 where files were merged.
+    hooks : tuple of str
+        Tasks whose commit has something to run; the others are committed by this record. Where there are none, the
+        transaction is COMMITTED with it.
+    rows : Mapping[str, int]
+        What each bolt received, for the reader of the log.
+    committed : int or None
+        The transaction whose COMMITTED this record stands for as well.
+    """
+
+    txid: int
+    attempt: int
+    generation: int
+    tokens: Mapping[str, str]
+    snapshots: Mapping[str, SnapshotName] = field(default_factory=dict)
+    prepared_bytes: Mapping[str, int] = field(default_factory=dict)
+    hooks: tuple[str, ...] = ()
+    rows: Mapping[str, int] = field(default_factory=dict)
+    committed: int | None = None
+
+    kind: ClassVar[str] = "COMMITTING"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Every task has committed."""
+
+    txid: int
+
+    kind: ClassVar[str] = "COMMITTED"
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The attempt has ended without effect."""
+
+    txid: int
+    attempt: int
+    reason: str
+
+    kind: ClassVar[str] = "ROLLED_BACK"
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """All committed state is kept by another provider from now on, at the same txids, under another lineage.
+
+    Attributes
+    ----------
+    lineage : str
+        That under which it was copied.
+    provider : str
+        Reference of the provider that has the copy, ``module:Class``.
+    tokens : Mapping[str, str]
+        ``component/task`` -> the token of its copy; there is one for every task that has committed state.
+    prepared_bytes : Mapping[str, int]
+        Size of what was prepared.
+    options : Mapping[str, Any] or None
+        What the provider's `public_options` says.
+    """
+
+    generation: int
+    lineage: str
+    provider: str
+    tokens: Mapping[str, str]
+    prepared_bytes: Mapping[str, int]
+    options: Mapping[str, Json] | None = field(default_factory=dict)
+
+    kind: ClassVar[str] = "MIGRATED"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything before it, folded: the JSON form of the log's state."""
+
+    state: Mapping[str, Json]
+
+    kind: ClassVar[str] = "CHECKPOINT"
+
+
+Record = Lineage | Generation | Preparing | Processed | Committing | Committed | RolledBack | Migrated | Checkpoint
