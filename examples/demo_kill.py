@@ -22,6 +22,7 @@ from pathlib import Path
 from statefx import openState
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
+from statefx.storage import FolderStorage
 
 PROGRAM = Path(__file__).with_name("word_count.py")
 ROLLED = {"PREPARING": "back", "COMMITTING": "forward"}
@@ -147,7 +148,7 @@ class Count:
     def under_way(self):
         """Return phase and txid of the transaction under way, or COMMITTED and the last one's, from the log."""
         try:
-            log = read_state(self.checkpoint / "transactions")
+            log = read_state(FolderStorage(self.checkpoint))
         except CheckpointError:  # not written yet
             return "not begun", 0
         if log.in_flight:

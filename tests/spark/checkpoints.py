@@ -60,7 +60,7 @@ class Checkpoint:
         self.log.append(Preparing(batch + 1, attempt, self.log.state.generation, self.plan(batch)))
 
     def decide(self, batch: int, attempt: int = 0) -> None:
-        self.log.append(Committing(batch + 1, attempt, self.log.state.generation, {}))
+        self.log.append(Committing(batch + 1, attempt, self.log.state.generation, {}, hooks=("count/0",)))
 
     def commit(self, batch: int) -> None:
         """All of a transaction, and what Spark notes after it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from statefx import openState, submit
 from statefx.coordinator.entries import read_entries
+from statefx.storage import FolderStorage
 
 BOUND_SECS = 120
 
@@ -30,7 +31,7 @@ def kept(location, component, tasks):
 
 
 def records(location):
-    return [entry.record for entry in read_entries(str(Path(location, "transactions")))]
+    return [entry.record for entry in read_entries(FolderStorage(location))]
 
 
 def spark_part(location):

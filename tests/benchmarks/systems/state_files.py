@@ -61,7 +61,7 @@ class Tasks:
             committed=max(head.txid for head in heads.values()),
             heads={f"count/{task}": head for task, head in heads.items()},
         )
-        log = TransactionLog(self.folders.log)
+        log = TransactionLog(self.folders.storage)
         log.append(state.checkpoint())
         for attempt in range(45):  # as long as the log becomes before it is folded
             log.append(Preparing(state.committed + 1, attempt, 1, BatchInput()))
