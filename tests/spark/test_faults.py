@@ -144,7 +144,7 @@ def test_stop_drains_or_rolls_back(spark, place):
     wait_for(lambda: query._feed._draining, "the query to drain")
     hold.unlink()
     stopping.join(BOUND_SECS)
-    assert kinds(place / "ck")[-1] == ("COMMITTING", 2, 0)  # and the third was not begun
+    assert kinds(place / "ck")[-1] == ("COMMITTING", 2, 1)  # and the third was not begun
     run(topology, spark, place / "ck", trigger={"availableNow": True})
     assert state(place / "ck", "count") == recount(ALL)
 

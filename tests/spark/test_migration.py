@@ -38,7 +38,7 @@ def test_a_stream_goes_on_after_each_migration(spark, place):
                 assert migrate(place / "ck", "rocksdb", source=url).keys == len(recount(seen))
             assert spark_part(place / "ck") == part, "only a driver of Spark gives it a new name"
         assert part.name == "spark-5"
-        assert [txid for kind, txid, _ in kinds(place / "ck") if kind == "COMMITTED"] == [1, 2, 3, 4, 5]
+        assert [txid for kind, txid, _ in kinds(place / "ck") if kind == "COMMITTING"] == [1, 2, 3, 4, 5]
         with pytest.raises(CheckpointMismatchError, match="written with 'rocksdb'"):
             submit(topology, spark, place / "ck", configs[1], trigger=ONCE)
 
