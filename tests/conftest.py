@@ -31,6 +31,7 @@ def spark() -> Iterator["object"]:
     builder = SparkSession.builder.master("local[2]").appName("statefx-tests")
     settings = {
         **RECOMMENDED,
+        "spark.ui.enabled": "true",  # a session of another test may have switched it off for the JVM
         "spark.ui.port": "0",  # any that is free: what it shows is tested
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
