@@ -23,7 +23,7 @@ from statefx.spark.deadline import Deadline
 from statefx.spark.failures import cant_start_workers, meaning
 from statefx.spark.frames import Chain, keeps_shuffles, mapping
 from statefx.spark.labels import Labels, collected, own_properties
-from statefx.spark.session import is_local
+from statefx.spark.session import activate, is_local
 from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
 from statefx.topology.deployment import Deployment
 
@@ -96,6 +96,8 @@ class SparkEngine:
 
         def run(own: Any, frame: DataFrame) -> list[Row]:
             acks = self._chain.over(frame)
+            assert self._session is not None
+            activate(self._session)  # the labels have Spark make the plan's shuffles, by the settings of the thread
             self._labels.name_attempt(own, acks, order.attempt)
             return collected(acks)
 

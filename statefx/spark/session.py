@@ -106,6 +106,16 @@ def clone(spark: SparkSession) -> SparkSession:
     return SparkSession(spark.sparkContext, inner)
 
 
+def activate(session: SparkSession) -> None:
+    """Make `session` the one whose settings the JVM's thread of this thread goes by.
+
+    Spark does that by itself around what it runs. A part of a plan that is asked for directly is otherwise made by
+    Spark's defaults, whatever the user has set.
+    """
+    jvm: Any = session._jvm
+    SparkSession._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
+
+
 def rebase(frame: DataFrame, session: SparkSession) -> DataFrame:
     """Return `frame` as a DataFrame of `session`."""
     jvm: Any = session.sparkContext._jvm
