@@ -32,6 +32,7 @@ from xxhash import xxh3_64_digest, xxh3_128
 from statefx.errors import CheckpointFormatError, StateCorruptedError, StateError
 from statefx.protocol.identity import Namespace, Version
 from statefx.state.store import Write
+from statefx.storage.folder import make_folder, sync_folder
 
 CHANGELOG = "changelog"
 SNAPSHOT = "snapshot"
@@ -315,26 +316,6 @@ def _parse(folder: str, name: str) -> Listed | None:
     if kind.removesuffix(".tmp") not in (CHANGELOG, SNAPSHOT) or not token or not txid.isdecimal():
         return None
     return Listed(os.path.join(folder, name), kind, Version(int(txid), token))
-
-
-def make_folder(folder: str) -> None:
-    """Make `folder` and what is missing above it, durably."""
-    if os.path.isdir(folder):
-        return
-    parent = os.path.dirname(os.path.abspath(folder))
-    make_folder(parent)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder)
-    sync_folder(parent)
-
-
-def sync_folder(folder: str) -> None:
-    """Make the names in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unreadable(path: str, error: OSError) -> StateError:

@@ -6,7 +6,7 @@ import contextlib
 import os
 
 from statefx.errors import FencedError
-from statefx.state.artefacts import make_folder, sync_folder
+from statefx.storage.folder import make_folder, sync_folder
 
 _PREFIX = ".fence-"
 

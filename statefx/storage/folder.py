@@ -185,7 +185,7 @@ def make_folder(folder: str) -> None:
     """Make `folder` and what is missing above it, durably."""
     if os.path.isdir(folder):
         return
-    parent = os.path.dirname(folder)
+    parent = os.path.dirname(os.path.abspath(folder))
     make_folder(parent)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder)
