@@ -79,11 +79,19 @@ class SqliteStateStore(StateStore):
         return [None if row is None else row[1] for row in rows]
 
     def scan(self, start, stop, reverse=False):
+        start, size = start or b"", 32
         inside = "key >= :start AND (:stop IS NULL OR key < :stop)"
-        rows = self.run(READ.format(inside) + "DESC" * reverse, start=start or b"", stop=stop)
-        self.check_head()  # heads only go forward: the rows are not of a later one
-        while self.db() and (row := rows.fetchone()):
-            yield row
+        statement = READ.format(inside) + "DESC" * reverse + " LIMIT :size"
+        while True:  # page by page: as long as a statement is open, nobody can commit to the file
+            page = self.run(statement, start=start, stop=stop, size=size).fetchall()
+            self.check_head()  # heads only go forward: the rows are not of a later one
+            for row in page:
+                self.db()  # refuses to go on after close
+                yield row
+            if len(page) < size:
+                return
+            last, size = page[-1][0], min(2 * size, 1024)
+            start, stop = (start, last) if reverse else (last + b"\0", stop)
 
     def prepare(self, txid, token, writes):
         if self.prepared != (txid, token):  # again is as once

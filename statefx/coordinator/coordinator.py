@@ -102,8 +102,8 @@ class Coordinator:
     """The acks of the attempt under way."""
     _failure: StatefxError | None = field(default=None, init=False)
     """Why the attempt under way is rolled back."""
-    _done: TransactionProgress | None = field(default=None, init=False)
-    _delivered: int = field(default=0, init=False)
+    _untold: int | None = field(default=None, init=False)
+    """A transaction that was committed here, and that nobody was told of yet."""
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.attempts_max, self.pause)
@@ -112,7 +112,6 @@ class Coordinator:
         """Roll the transactions that a former driver left under way forward or back."""
         state = self.log.state
         under_way = [entry.transaction for entry in state.in_flight]
-        self._delivered = state.committed
         for entry in under_way:
             way = "forward" if entry.phase is Phase.COMMITTING else "back"
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
@@ -122,6 +121,8 @@ class Coordinator:
         self._pipeline, commands = Pipeline.found(shape, state.committed, under_way, state.attempts)
         self._carry_out(commands)
         self._happen(Idle())
+        if self._untold not in (None, state.committed):  # a former driver has told of that one
+            self._tell()
 
     def transact(self, source: Input, work: Any) -> TransactionProgress:
         """Run the next transaction over `work` until it is committed.
@@ -148,8 +149,7 @@ class Coordinator:
             self._happen(Offered())
             if self._pipeline.committed == txid:
                 self._happen(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
-                assert self._done is not None
-                return self._done
+                return self._tell()
             self._check_retry(txid, work)
 
     def _check_retry(self, txid: int, work: Any) -> None:
@@ -195,7 +195,7 @@ class Coordinator:
                 done = self._resolve(resolution, attempt)
                 return Resolved(resolution, attempt) if done else Unresolved(resolution, attempt)
             case Deliver(txid):
-                self._deliver(txid)
+                self._untold = txid
         return None
 
     def _append(self, append: Append) -> None:
@@ -218,12 +218,14 @@ class Coordinator:
                 self.progress.rolled_back()
                 logger.warning("transaction %d, attempt %d was rolled back: %s", txid, attempt, reason)
 
-    def _deliver(self, txid: int) -> None:
-        if txid > self._delivered:  # else a former driver has told of it
-            self._delivered = txid
-            self._done = self.progress.end(txid)
-            logger.info("%s: %s", self.name, self._done)
-            self.committed(self._done)
+    def _tell(self) -> TransactionProgress:
+        """Tell what the transaction that was just committed came to."""
+        assert self._untold is not None
+        done = self.progress.end(self._untold)
+        self._untold = None
+        logger.info("%s: %s", self.name, done)
+        self.committed(done)
+        return done
 
     def _run(self, attempt: TransactionAttempt) -> StatefxError | None:
         """Run one attempt and judge its acks; return why it is to be rolled back, if it is.

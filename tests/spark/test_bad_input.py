@@ -262,9 +262,9 @@ def test_our_part_lost_and_spark_s_kept(spark, stream, checkpoint):
 
 
 def test_a_newer_format(spark, stream, checkpoint):
-    (checkpoint / "format").write_text('{"format": 2}', encoding="ascii")
+    (checkpoint / "format").write_text('{"format": 3}', encoding="ascii")
     refused(
-        spark, word_count(stream), checkpoint, CheckpointFormatError, "format 2, this statefx reads 1: open it with"
+        spark, word_count(stream), checkpoint, CheckpointFormatError, "format 3, this statefx reads 2: open it with"
     )
     (checkpoint / "format").write_text("", encoding="ascii")
     refused(spark, word_count(stream), checkpoint, CheckpointFormatError, "format can't be read")
