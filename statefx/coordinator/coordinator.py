@@ -117,7 +117,7 @@ class Coordinator:
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
             self.progress.recovering(way, entry.name)
         shape = Shape(settles=not self.players.committing, attempts_max=self.attempts_max)
-        self._failure = TransactionError("found under way at start")
+        self._failure = FailedException("found under way at start")  # no cause of anything that goes wrong from here on
         self._pipeline, commands = Pipeline.found(shape, state.committed, under_way, state.attempts)
         self._carry_out(commands)
         self._happen(Idle())

@@ -50,7 +50,9 @@ class TransactionLog:
     A driver that was replaced meets its successor at its very next append: the first thing that a successor appends,
     LINEAGE or GENERATION, has that number, and such records are never deleted. (With all old records folded away, a
     driver that had been asleep could win a number that was used before, and would have to list the log after every
-    append to see it.)
+    append to see it.) So nothing is folded before such a record: a CHECKPOINT would take its number, and go one day.
+    A successor itself may have been asleep between its reading and that record, while the driver at work folded away
+    what has its number: it lists the log after this one record.
 
     Parameters
     ----------
@@ -109,7 +111,7 @@ class TransactionLog:
             self._check_usable()
             record = as_read(record)
             after = self._after(record)
-            if self._unfolded >= self._limit and not isinstance(record, Checkpoint):
+            if self._unfolded >= self._limit and not isinstance(record, (Checkpoint, *FENCING)):
                 self._fold()
             return self._append(record, after)
 
@@ -137,6 +139,8 @@ class TransactionLog:
             number=entry.number,
         )
         self._create(entry)
+        if isinstance(record, FENCING):
+            self._check_last(entry)
         self.state = after
         self.number = entry.number
         self._fencing[entry.number] = isinstance(record, FENCING)
@@ -157,6 +161,15 @@ class TransactionLog:
             raise failure from error
         except OutcomeUnknownError as error:
             self._unknown(entry, error)
+
+    def _check_last(self, entry: Entry) -> None:
+        """Make sure that a driver that takes over has not won a number from before a CHECKPOINT."""
+        try:
+            last = numbers(self.storage)[-1]
+        except OSError as error:
+            self._unknown(entry, OutcomeUnknownError(f"what comes after it can't be listed ({error})"))
+        if last > entry.number:
+            self._fenced(entry, AlreadyExistsError(f"record {last} is there already"))
 
     def _fenced(self, entry: Entry, error: AlreadyExistsError) -> Never:
         self._refusal = FencedError(

@@ -23,6 +23,7 @@ class Stage(IntEnum):
     UNRESOLVED = 9  # COMMITTING is durable, or it is to be rolled back: the tasks are not told yet
     RESOLVING = 10  # the tasks are being told
     RESOLVED = 11  # all have been told
+    SETTLED = 12  # COMMITTING is durable, and has committed it: nobody is to be told
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,8 @@ class Pipeline:
         if append.kind == "ROLLED_BACK":
             return replace(moved, entries=moved.entries[:-1]).advance()
         if append.kind == "COMMITTING":
-            entry = replace(entry, state=entry.state.step(Event.ALL_ACKED), stage=Stage.UNRESOLVED)
+            stage = Stage.SETTLED if self.shape.settles else Stage.UNRESOLVED
+            entry = replace(entry, state=entry.state.step(Event.ALL_ACKED), stage=stage)
         elif append.kind == "PROCESSED" and not entry.doomed:
             entry = replace(entry, stage=Stage.PROCESSED)
         elif append.kind == "PREPARING" and not entry.doomed:
@@ -265,8 +266,12 @@ class Pipeline:
         return self._above()
 
     def _commit(self, entry: Entry) -> Outcome | None:
-        """Carry the decision out; where it settles, nobody has to be told."""
-        if entry.stage is Stage.UNRESOLVED and not self.shape.settles:
+        """Carry the decision out.
+
+        Whether anybody has to be told was decided with it. One that was found in the log may be of a topology that had
+        more to do at a commit than this one has: it names who is told, and COMMITTED has to follow it.
+        """
+        if entry.stage is Stage.UNRESOLVED:
             return self._tell(entry)
         if entry.stage is Stage.RESOLVING:
             return None
@@ -276,7 +281,7 @@ class Pipeline:
             entries=self.entries[1:],
             attempts=_above(self.attempts, entry.txid),
             tries=_above(self.tries, entry.txid),
-            unwritten=not self.shape.settles,
+            unwritten=entry.stage is not Stage.SETTLED,
         )
         return moved, (Deliver(entry.txid),)
 

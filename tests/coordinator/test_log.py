@@ -189,6 +189,34 @@ def test_a_zombie_of_a_checkpoint_that_was_forked_meets_the_new_lineage(folder):
     assert read_state(folder) == fork.state
 
 
+def test_a_log_that_is_due_to_be_folded_still_begins_with_the_successors_generation(folder):
+    """A CHECKPOINT in its place would be folded away later, and a driver that had been asleep would win its number."""
+    zombie = filled(folder, [*BEGINNING, *transaction(1), preparing(2)])
+    successor = TransactionLog(folder, limit=4)
+    for record in (Generation(2, "/", {}, "now"), RolledBack(2, 0, "restart"), preparing(2, 1, 2)):
+        successor.append(record)
+    successor.fold()
+    with pytest.raises(FencedError, match="is its own"):
+        zombie.append(committing(2))
+    assert zombie.state.committing is None
+    assert read_state(folder) == TransactionLog(folder).state == successor.state
+
+
+@pytest.mark.parametrize("first", [Generation(2, "/", {}, "now"), Lineage("fork")], ids=["generation", "lineage"])
+def test_a_successor_that_was_asleep_while_the_log_was_folded_takes_no_old_number(folder, first):
+    at_work = filled(folder, [*BEGINNING, *transaction(1)])
+    late = TransactionLog(folder)
+    for record in transaction(2):
+        at_work.append(record)
+    at_work.fold()
+    with pytest.raises(FencedError):
+        late.append(first)
+    with pytest.raises(FencedError):
+        late.append(preparing(2))
+    at_work.append(preparing(3))
+    assert read_state(folder) == TransactionLog(folder).state == at_work.state
+
+
 # Damage
 
 

@@ -78,11 +78,12 @@ def written(log: LogState, append: Append, settles: bool) -> LogState:
     return apply(log, Committed(txid) if append.kind == "COMMITTED" else RolledBack(txid, attempt, ""))
 
 
-def started(world: World) -> World:
-    """A driver starts on the log: the next generation."""
+def started(world: World, *, hooks_change: bool = False) -> World:
+    """A driver starts on the log: the next generation, maybe with bolts that have hooks now, or have them no longer."""
     log = apply(world.log, Generation(world.log.generation + 1, "", {}, ""))
     in_flight = [each.transaction for each in log.in_flight]
-    pipeline, commands = Pipeline.found(world.pipeline.shape, log.committed, in_flight, log.attempts)
+    shape = replace(world.pipeline.shape, settles=world.pipeline.shape.settles != hooks_change)
+    pipeline, commands = Pipeline.found(shape, log.committed, in_flight, log.attempts)
     return carry_out(replace(world, pipeline=pipeline, log=log, jobs=frozenset(), told=frozenset()), commands)
 
 
@@ -152,7 +153,8 @@ def happenings(world: World, failures: int, crashes: int, stops: int) -> Iterato
     if world.crashes < crashes:
         for found in (world, landed):
             if found is not None:
-                yield started(replace(found, crashes=found.crashes + 1))
+                for hooks_change in (False, True):
+                    yield started(replace(found, crashes=found.crashes + 1), hooks_change=hooks_change)
     for ended, good, bad in answers(world):
         yield on(ended, good)
         if world.failures < failures:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from statefx import TopologyBuilder
+from statefx import BatchBolt, Stateful, TopologyBuilder
 from statefx.coordinator.engine import StoppedError
 from statefx.coordinator.log import read_state
 from statefx.errors import (
@@ -25,7 +25,7 @@ from statefx.testing.faults import HooksFail, JobFails
 from statefx.testing.steps import Steps
 from statefx_memory import MemoryStateProvider
 from tests.testing import eager
-from tests.testing.topologies import Driver, Witness, lines, totals, witnessed, word_count, words
+from tests.testing.topologies import Driver, Total, Witness, lines, totals, witnessed, word_count, words
 
 
 def moments(place: Path) -> list[str]:
@@ -396,3 +396,52 @@ def test_a_store_that_has_to_be_told_is_opened_at_the_version_before_also_for_th
         tester.send(lines("a b c"))
         tester.send(lines("a b c"))
         assert Telling.told == [(0, 0, 1), (1, 0, 1), (0, 1, 2), (1, 1, 2)]
+
+
+class Bare(Stateful, BatchBolt):
+    """What `Total` was before somebody gave it hooks, or is when they were taken away."""
+
+    outputFields = Total.outputFields
+    open, initState, execute = Total.open, Total.initState, Total.execute
+    finishBatch, prePrepare = Total.finishBatch, Total.prePrepare
+
+
+@pytest.mark.parametrize(("first", "second"), [(Total, Bare), (Bare, Total)], ids=["taken-away", "added"])
+def test_hooks_may_be_taken_away_or_added_after_a_crash_at_any_moment(
+    place: Path, first: type[Bare], second: type[Bare]
+) -> None:
+    """A commit that no try can mend is mended so: the decision that was found names who is still to be told of it."""
+    work = [lines("a b"), lines("b c"), lines("c d")]
+    for crash_at in range(1, 200):
+        with Driver(place, name=f"checkpoint-{crash_at}") as driver:
+            try:
+                driver.start(totals(first()), crash_at=crash_at).run(work)
+            except Crash:
+                tester = driver.start(totals(second()))
+                tester.run(work)
+                assert (tester.txid, tester.state("count")) == (3, words(work))
+                assert tester.state("total") == {"total": 6, "txid": 3}
+                assert not read_state(FolderStorage(driver.folder)).in_flight
+                continue
+            return
+    raise AssertionError("there are more moments")
+
+
+class Unyielding(Total):
+    """Its rollback fails."""
+
+    def preRollback(self):
+        raise ValueError("no way back")
+
+
+def test_what_a_rollback_at_the_start_raises_is_what_ended_the_query(place: Path) -> None:
+    def die() -> None:
+        raise Crash("before the decision")
+
+    with Driver(place) as driver:
+        old = driver.start(totals())
+        old.when("before COMMITTING(1, 0)", die)
+        with pytest.raises(Crash):
+            old.send(lines("a b"))
+        with pytest.raises(AttemptsExhaustedError, match=r"rollback of transaction 1 failed 8 times.*no way back"):
+            driver.start(totals(Unyielding()))

@@ -82,13 +82,13 @@ def word_count(parallelism: int = 2, name: str = "word-count") -> Topology:
     return builder.createTopology()
 
 
-def totals() -> Topology:
-    """As `word_count`, with a total behind it that has hooks."""
+def totals(total: BatchBolt | None = None) -> Topology:
+    """As `word_count`, with a total behind it that has hooks, unless another one is given."""
     builder = TopologyBuilder("totals")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
-    builder.setBolt("total", Total()).globalGrouping("count")
+    builder.setBolt("total", total or Total()).globalGrouping("count")
     return builder.createTopology()
 
 
