@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import pytest
 
@@ -151,10 +152,8 @@ def happenings(world: World, failures: int, crashes: int, stops: int) -> Iterato
     if append is not None and landed is not None:
         yield on(landed, Durable(append))
     if world.crashes < crashes:
-        for found in (world, landed):
-            if found is not None:
-                for hooks_change in (False, True):
-                    yield started(replace(found, crashes=found.crashes + 1), hooks_change=hooks_change)
+        for found, hooks_change in product((world, landed or world), (False, True)):
+            yield started(replace(found, crashes=found.crashes + 1), hooks_change=hooks_change)
     for ended, good, bad in answers(world):
         yield on(ended, good)
         if world.failures < failures:
