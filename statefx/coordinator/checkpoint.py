@@ -276,7 +276,9 @@ def check_newest(folders: Folders, generation: int) -> LogState:
     state = read_state(folders.storage)
     if state.generation != generation:
         raise FencedError(
-            f"generation {state.generation} has taken over the checkpoint in {folders.location}; this is {generation}",
+            f"generation {state.generation} has taken over the checkpoint in {folders.location}; this is {generation}. "
+            "There is one driver at a time: this one has ended, and the other goes on where it was. Another topology "
+            "needs a checkpointLocation of its own",
             generation=state.generation,
         )
     return state

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from statefx.config import Config
 from statefx.coordinator.checkpoint import Folders, local_path, look
@@ -217,6 +217,10 @@ class StateView(Mapping[Any, Any]):
         self._show(opened)
         before.close()
         return True
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        """Refuse: state is changed by its bolt."""
+        raise TypeError("a view of committed state is read-only: its bolt changes it, in execute")
 
     def __getitem__(self, key: Any) -> Any:
         found = {n: value for n, state in self._states.items() if (value := state.get(key, _ABSENT)) is not _ABSENT}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,12 @@ class Collector(ABC):
     - What is emitted counts only if the transaction commits.
     - A collector is of no use after the transaction it was given in.
     """
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what there is: the class that it comes from is not the bolt's to know."""
+        raise AttributeError(
+            f"a collector has no {name!r}: rows are emitted with emit(...), or emitBatch(...)", name=name, obj=self
+        )
 
     @abstractmethod
     def emit(

@@ -50,7 +50,7 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
     | dict.fromkeys(("initializestate", "handleinitialstate", "restorestate"), "initState")
     | dict.fromkeys(("finish", "flush", "finishbundle", "endbatch", "onbatchend"), "finishBatch")
     | dict.fromkeys(("snapshotstate", "preparesnapshotprebarrier"), "prePrepare")
-    | dict.fromkeys(("notifycheckpointcomplete", "aftercommit", "oncommit"), "preCommit")
+    | dict.fromkeys(("notifycheckpointcomplete", "aftercommit", "postcommit", "oncommit"), "preCommit")
     | dict.fromkeys(("notifycheckpointaborted", "afterrollback", "onrollback"), "preRollback")
     | dict.fromkeys(("teardown", "dispose", "shutdown"), "close")
     | dict.fromkeys(("ontimer", "onprocessingtime", "oneventtime", "handleexpiredtimer", "punctuate"), TIMERS)

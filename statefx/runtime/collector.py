@@ -62,8 +62,8 @@ class TaskCollector(Collector):
         """Emit what is no plain row of the default stream."""
         try:
             add = self._adds[stream]
-        except KeyError:
-            raise self._unknown(stream) from None
+        except (KeyError, TypeError):  # a TypeError: what can't be hashed was given in its place
+            raise self._unknown(stream, values) from None
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
         if task is not None or stream in self._direct:
@@ -75,7 +75,14 @@ class TaskCollector(Collector):
         if fields:
             return self._by_name(values, stream, fields)
         if isinstance(values, _PLAIN):
+            names = getattr(values, "_fields", None) or getattr(values, "__fields__", None)
+            if names is not None:
+                self._check_order(values, stream, list(names))
             return tuple(values)
+        if hasattr(values, "columns"):  # pandas', Polars' and Arrow's tables: iteration is over names or columns
+            raise self._no_row(
+                values, stream, "emit its rows one by one, or a pyarrow.RecordBatch of it with emitBatch(batch)"
+            )
         if isinstance(values, Mapping):
             raise self._no_row(values, stream, "write emit(**row) to emit by name")
         if isinstance(values, Set):
@@ -85,6 +92,17 @@ class TaskCollector(Collector):
         if not isinstance(values, Iterable):
             raise self._no_row(values, stream, "of one value: emit((value,))")
         return tuple(values)
+
+    def _check_order(self, values: Any, stream: str, names: list[str]) -> None:
+        """Refuse a namedtuple or Row that has the stream's fields in another order: they would change places."""
+        declared = self._outputs[stream].names
+        if names != declared and sorted(names) == sorted(declared):
+            how = "emit(**row._asdict())" if hasattr(values, "_asdict") else "emit(**row.asDict())"
+            raise self._no_row(
+                values,
+                stream,
+                f"its fields stand in another order than {', '.join(declared)}: write {how} to emit by name",
+            )
 
     def _no_row(self, values: Any, stream: str, remedy: str) -> SchemaError:
         return SchemaError(
@@ -156,13 +174,19 @@ class TaskCollector(Collector):
         self._adds = {}
         self._outputs = {}
 
-    def _unknown(self, stream: str) -> BoltError:
+    def _unknown(self, stream: Any, values: Any = ()) -> BoltError:
         if self._closed:
             return BoltError(
                 f"bolt {self._component!r} emitted through a collector of transaction {self._txid} that has ended: "
                 "don't keep a collector, emit through the one that execute, executeBatch or finishBatch was given",
                 component=self._component,
                 txid=self._txid,
+            )
+        if not isinstance(stream, str):
+            remedy = "emit takes one tuple of values: write emit((first, second)), or emit(values, stream='name')"
+            return SchemaError(
+                f"bolt {self._component!r} called emit({shown(values)}, {shown(stream)}); {remedy}",
+                component=self._component,
             )
         return SchemaError(
             f"bolt {self._component!r} emitted on stream {stream!r}, which its outputFields do not declare: "

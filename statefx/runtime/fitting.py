@@ -14,6 +14,7 @@ import math
 import numbers
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from operator import index
@@ -59,9 +60,12 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_nested(kind):
         return pa.array(values, kind)
     if pa.types.is_string(kind):
-        found = pa.array(values)  # asked what they are, Arrow says string for texts only, and no slower than if told
-        if found.type == kind:
-            return found
+        with suppress(*MISFITS):  # mixed types: the fitter says which value it is
+            found = pa.array(
+                values
+            )  # asked what they are, Arrow says string for texts only, and no slower than if told
+            if found.type == kind:
+                return found
     usual, fit = _usual(kind), fitter(kind)
     return pa.array(values if usual.issuperset(map(type, values)) else list(map(fit, values)), kind)
 
@@ -194,6 +198,8 @@ def _single(value: Any) -> float | int | None:
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return str.__str__(value)
+    if isinstance(value, tuple | list):
+        raise _refused(value, "is no text: emit a str, and of several rows each by itself")
     raise _refused(value, "is no text: emit a str (str(value), or value.decode() for bytes)")
 
 

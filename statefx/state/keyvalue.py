@@ -135,6 +135,8 @@ class KeyValueState(StateTransaction, Generic[K, V]):
     def getAll(self, keys: Iterable[K]) -> Found[K, V]:
         """Return the entries of those `keys` that are there, with at most one read of the store."""
         self._require_open()
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"getAll takes several keys, as a list; of {keys!r} it would take the letters: [{keys!r}]")
         places = [self._overlay.place(key) for key in keys]
         found = {}
         for (kind, name, key_bytes), value in zip(places, self._overlay.find_all(places), strict=True):
@@ -153,6 +155,8 @@ class KeyValueState(StateTransaction, Generic[K, V]):
 
     def items(self, start: Any = None, stop: Any = None, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Yield (key, value) with start <= key < stop in key order, or the last first; None is unbounded.
+
+        With ``reverse=True`` the bounds stay as they are: `start` is the lower one.
 
         Shows the state as it was at the call: later changes do not appear. Costs what is read of it, and a logarithm;
         the first call of a transaction that finds changes also sorts them.
@@ -225,6 +229,8 @@ class KeyValueState(StateTransaction, Generic[K, V]):
     def putAll(self, mapping: Mapping[K, V]) -> None:
         """`put` every entry of `mapping`."""
         self._require_writable("putAll")
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"putAll takes a dict, not a {type(mapping).__name__}: of pairs make dict(pairs)")
         for key, value in mapping.items():
             self.put(key, value)
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from statefx.errors import StatePhaseError
@@ -19,10 +20,23 @@ _REMEDIES = {
 }
 
 
+_LIKE_A_DICT = {
+    "values": "write [value for _, value in state.items()]",
+    "update": "write state.putAll({...})",
+    "setdefault": "write value = state.get(key, default), change it, and state.put(key, value)",
+    "pop": "write state.delete(key), which returns the value it had, or None",
+    "popitem": "write key, value = next(state.items()), and state.delete(key)",
+    "clear": "write state.deleteRange(None, None)",
+    "copy": "write dict(state.items())",
+}
+"""What a dict has and a state has not, with what does it here."""
+
+
 class LentState(KeyValueState[Any, Any]):
     """A `KeyValueState` whose transaction its holder can't end; ``initState`` is given one."""
 
     __slots__ = ()
+    _ended = "the state is closed: it ended with its transaction. Use the one that initState was given last"
 
     def prepareCommit(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse: StatePhaseError."""
@@ -39,6 +53,26 @@ class LentState(KeyValueState[Any, Any]):
     def close(self) -> NoReturn:
         """Refuse: StatePhaseError."""
         self._refuse("close")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say of what a dict has what does it here."""
+        remedy = _LIKE_A_DICT.get(name, "see KeyValueState for what there is")
+        raise AttributeError(f"a KeyValueState has no {name!r}: {remedy}", name=name, obj=self)
+
+    def __eq__(self, other: object) -> bool:
+        """Refuse to be compared with a dict: it would be False, whatever state holds."""
+        if isinstance(other, Mapping):
+            raise TypeError("a KeyValueState is never equal to a dict: compare dict(state.items())")
+        return self is other
+
+    __hash__ = KeyValueState.__hash__
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled or copied: a copy would go on showing a transaction that has ended."""
+        raise TypeError(
+            "a KeyValueState belongs to its task and its transaction and can't be pickled or copied: "
+            "take dict(state.items())"
+        )
 
     def _refuse(self, call: str) -> NoReturn:
         raise StatePhaseError(

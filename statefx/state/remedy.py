@@ -35,6 +35,8 @@ def _remedy(value: Any, as_key: bool) -> str:
         return "store bytes(...) of it"
     if isinstance(value, set | frozenset):
         return "store a sorted tuple of it" if as_key else "store a list of it, or a dict with None for values"
+    if as_key and isinstance(value, slice):
+        return "a range of keys is items(start, stop)"
     if as_key and isinstance(value, list):
         return "use tuple(...) of it"
     if as_key and isinstance(value, timedelta):

@@ -23,6 +23,7 @@ _READ_ONLY, _CLOSED = Phase.READ_ONLY, Phase.CLOSED  # looked up once: every cal
 class StateTransaction:
     """What `KeyValueState` is to the runtime; parameters and contract are told there."""
 
+    _ended = "the state is closed"
     __slots__ = (
         "_codec",
         "_doubtful",
@@ -193,7 +194,7 @@ class StateTransaction:
 
     def _require_open(self) -> None:
         if self._phase is _CLOSED:
-            raise StateClosedError("the state is closed", txid=self._version.txid)
+            raise StateClosedError(self._ended, txid=self._version.txid)
         if self._unsettled is not None:
             self._settle(self._unsettled)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.coordinator.progress import Progress, TransactionProgress
@@ -23,8 +23,8 @@ class Sent:
     """
 
     progress: TransactionProgress
-    _emitted: Emitted
-    _topology: Topology
+    _emitted: Emitted = field(repr=False)
+    _topology: Topology = field(repr=False)
 
     @property
     def txid(self) -> int:
@@ -39,14 +39,19 @@ class Sent:
         TopologyError
             There is no such bolt, or it declares no such stream: what it emits there can't be compared with anything.
         """
-        outputs = self._topology.component(component).outputs
-        if stream not in outputs:
-            raise TopologyError(
-                f"{component!r} has no stream {stream!r}; its streams are {', '.join(outputs) or 'none'}",
-                component=component,
-                stream=stream,
-            )
+        check_stream(self._topology, component, stream)
         return list(self._emitted.get((component, stream), ()))
+
+
+def check_stream(topology: Topology, component: str, stream: str) -> None:
+    """Refuse what is no stream of the topology with a TopologyError."""
+    outputs = topology.component(component).outputs
+    if stream not in outputs:
+        raise TopologyError(
+            f"{component!r} has no stream {stream!r}; its streams are {', '.join(outputs) or 'none'}",
+            component=component,
+            stream=stream,
+        )
 
 
 class WatchedProgress(Progress):

@@ -22,7 +22,7 @@ from statefx.state.registry import load_provider, resolve
 from statefx.testing.engine import LocalEngine
 from statefx.testing.faults import Fault
 from statefx.testing.limits import Limits
-from statefx.testing.outcome import Sent, WatchedProgress
+from statefx.testing.outcome import Sent, WatchedProgress, check_stream
 from statefx.testing.processes import merged
 from statefx.testing.sendable import check_travels
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
@@ -334,6 +334,7 @@ class TopologyTester:
 
     def emitted(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
         """Return what a bolt emitted in all transactions that this driver has sent and committed."""
+        check_stream(self.topology, component, stream)
         return [row for sent in self._transactions for row in sent.emitted(component, stream)]
 
     def state(self, component: str, task: int | None = None) -> dict[Any, Any]:

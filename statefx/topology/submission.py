@@ -93,7 +93,7 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
         except Exception as error:
             raise TopologyError(
                 f"bolt {component.id!r} can't be sent to the executors{_attribute(component.bolt, dumps)} "
-                f"({_told(error)}): make connections, locks and files in open(), not in __init__",
+                f"({_told(error)}): {_remedy(error)}",
                 component=component.id,
             ) from error
         try:
@@ -113,6 +113,15 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
                 "take",
                 key=key,
             ) from error
+
+
+def _remedy(error: Exception) -> str:
+    if type(error).__module__.startswith("pyspark"):
+        return (
+            "a SparkSession or a DataFrame can't be used in a bolt. What it shall read of a DataFrame comes as a "
+            "stream (setStream), or as plain values, such as df.collect() on the driver"
+        )
+    return "make connections, locks and files in open(), not in __init__"
 
 
 def _attribute(bolt: Any, dumps: Callable[[Any], bytes]) -> str:

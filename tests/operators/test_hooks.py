@@ -71,6 +71,7 @@ def test_names_of_the_users_own_are_left_alone(name):
         ("initializeState", "initState of Stateful"),
         ("snapshot_state", "prePrepare of Stateful"),
         ("notifyCheckpointComplete", "preCommit of Stateful"),
+        ("postCommit", "preCommit of Stateful"),
         ("teardown", "close"),
     ],
 )

@@ -385,7 +385,7 @@ def test_prefetch_shows_what_is_prepared_and_hides_no_change(observed, cache_byt
     state.prefetch("abcdefg")
     expected = {"a": 1, "b": 2, "c": 3, "e": [3], "g": [3]}
     assert {key: state.get(key, "absent") for key in "abcdefg"} == expected | {"d": "absent", "f": "absent"}
-    assert state.getAll("abcdefg") == expected
+    assert state.getAll(list("abcdefg")) == expected
 
 
 def test_absent_keys_are_remembered_too(observed):

@@ -6,7 +6,7 @@ from statefx.errors import CommitFailedError, CommitOutcomeUnknownError, StateCl
 from statefx.state import EMPTY, KeyValueState, Phase, Version
 
 
-def reads(state, keys="abc"):
+def reads(state, keys=("a", "b", "c")):
     """The same, by every way of reading."""
     values = tuple(state.get(key) for key in keys)
     found = state.getAll(keys)

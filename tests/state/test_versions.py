@@ -57,7 +57,7 @@ def test_an_older_value_is_upgraded_wherever_it_is_read_and_stays_until_it_is_pu
     state = checkpoint.open(version, **now)
     assert dict(state.items()) == upgraded
     assert [state.get(key) for key in "abc"] == list(upgraded.values())
-    assert dict(state.getAll("abcd")) == upgraded
+    assert dict(state.getAll(list("abcd"))) == upgraded
     state.prefetch(list("abc"))
     assert [state.get(key) for key in "abc"] == list(upgraded.values())
     assert state.delete("c") == upgraded["c"]

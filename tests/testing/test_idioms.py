@@ -1,0 +1,148 @@
+"""What comes to mind to somebody who knows dicts, Spark and pandas, and is told what to write here instead."""
+
+from collections import namedtuple
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row
+
+from statefx import StatefulBolt, TopologyBuilder, openState
+from statefx.errors import BoltError, TopologyError
+from statefx.testing import rows
+from tests.testing.topologies import Driver
+
+Turned = namedtuple("Turned", "n w")
+
+KEPT: list[Any] = []
+
+
+class Does(StatefulBolt):
+    """Does with its state and its collector what the test says."""
+
+    outputFields = "w string, n string"
+
+    def __init__(self, does: Callable[[Any, Any], object]) -> None:
+        self.does = does
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.does(self.state, collector)
+
+
+class Ends(StatefulBolt):
+    def initState(self, state):
+        pass
+
+    def execute(self, tup, collector):
+        pass
+
+
+def started(driver: Driver, does: Callable[[Any, Any], object]) -> Any:
+    builder = TopologyBuilder("idioms")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("does", Does(does)).globalGrouping("lines")
+    builder.setBolt("ends", Ends()).globalGrouping("does")
+    return driver.start(builder.createTopology())
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (lambda s, c: sum(s.values()), r"no 'values': write \[value for _, value in state\.items\(\)\]"),
+        (lambda s, c: s.update({"a": 1}), r"no 'update': write state\.putAll"),
+        (lambda s, c: s.setdefault("a", []).append(1), r"no 'setdefault': write value = state\.get"),
+        (lambda s, c: s.pop("a", None), r"no 'pop': write state\.delete"),
+        (lambda s, c: s.clear(), r"no 'clear': write state\.deleteRange\(None, None\)"),
+        (lambda s, c: s.copy(), r"no 'copy': write dict\(state\.items"),
+        (lambda s, c: s.increment("a"), "no 'increment': see KeyValueState for what there is"),
+        (lambda s, c: s == {}, r"never equal to a dict: compare dict\(state\.items"),
+        (lambda s, c: deepcopy(s), r"can't be pickled or copied: take dict\(state\.items"),
+        (lambda s, c: s["a":"b"], r"a range of keys is items\(start, stop\)"),
+        (lambda s, c: s.getAll("ab"), r"getAll takes several keys, .* \['ab'\]"),
+        (lambda s, c: s.putAll([("a", 1)]), r"putAll takes a dict, not a list: of pairs make dict\(pairs\)"),
+        (lambda s, c: c.emit("a", 1), r"called emit\('a', 1\); emit takes one tuple of values"),
+        (lambda s, c: c.emit("default", ("a", "1")), r"or emit\(values, stream='name'\)"),
+        (lambda s, c: c.emit("default", ["a", "1"]), r"or emit\(values, stream='name'\)"),
+        (
+            lambda s, c: c.emit([("a", 1), ("b", 2)]),
+            r"\('a', 1\) \(tuple\) is no text: .* of several rows each by itself",
+        ),
+        (lambda s, c: c.emit(pd.DataFrame({"w": ["a"], "n": ["1"]})), "emit its rows one by one"),
+        (lambda s, c: c.emit(Turned("1", "a")), r"another order than w, n: write emit\(\*\*row\._asdict\(\)\)"),
+        (lambda s, c: c.emit(Row(n="1", w="a")), r"another order than w, n: write emit\(\*\*row\.asDict\(\)\)"),
+        (lambda s, c: c.collect(("a", "1")), r"a collector has no 'collect': rows are emitted with emit"),
+    ],
+)
+def test_the_error_says_what_to_write(place: Path, does: Callable[[Any, Any], object], says: str) -> None:
+    with Driver(place) as driver:
+        tester = started(driver, does)
+        with pytest.raises(BoltError, match=says):
+            tester.send({"lines": [("a",)]})
+
+
+def test_a_row_that_bears_other_names_is_taken_by_position(place: Path) -> None:
+    with Driver(place) as driver:
+        other = namedtuple("other", "left right")
+        assert started(driver, lambda s, c: c.emit(other("a", "1"))).send({"lines": [("a",)]}).emitted("does") == [
+            ("a", "1")
+        ]
+
+
+def test_a_state_is_equal_to_itself_and_a_key_of_a_dict(place: Path) -> None:
+    with Driver(place) as driver:
+        sent = started(driver, lambda s, c: c.emit((str(s == s), str({s: 1}[s])))).send({"lines": [("a",)]})
+        assert sent.emitted("does") == [("True", "1")]
+
+
+def test_a_state_that_was_kept_says_which_one_to_use(place: Path) -> None:
+    KEPT.clear()
+    with Driver(place) as driver:
+        tester = started(driver, lambda s, c: (KEPT.append(s), KEPT[0].put("a", 1)))
+        tester.send({"lines": [("a",)]})
+        with pytest.raises(BoltError, match=r"the state is closed: .* Use the one that initState was given last"):
+            tester.send({"lines": [("a",)]})
+
+
+class Sessions:
+    """Pickles as a DataFrame does."""
+
+    def __reduce__(self) -> Any:
+        raise PySparkRuntimeError("CONTEXT_ONLY_VALID_ON_DRIVER")
+
+
+def test_a_bolt_that_holds_spark_is_told_where_its_data_come_from(place: Path) -> None:
+    bolt = Ends()
+    bolt.session = Sessions()
+    builder = TopologyBuilder("idioms")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("ends", bolt).globalGrouping("lines")
+    with (
+        Driver(place) as driver,
+        pytest.raises(TopologyError, match=r"attribute 'session' .* as a stream \(setStream\)"),
+    ):
+        driver.start(builder.createTopology())
+
+
+def test_a_view_can_not_be_written(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = started(driver, lambda s, c: s.put("a", 1))
+        tester.send({"lines": [("a",)]})
+        with (
+            openState(place / "checkpoint", "does") as view,
+            pytest.raises(TypeError, match="read-only: its bolt changes it, in execute"),
+        ):
+            view["a"] = 2
+
+
+def test_the_tester_knows_its_bolts_before_anything_was_sent(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = started(driver, lambda s, c: None)
+        with pytest.raises(TopologyError, match="no component 'dose'; the nearest is 'does'"):
+            tester.emitted("dose")
