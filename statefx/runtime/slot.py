@@ -111,6 +111,8 @@ class Slot:
         several times, each time with the stack of its own threads, and the driver would have to find it in there.
     """
 
+    runs: type[TaskRun] = TaskRun
+
     def __init__(
         self, deployment: Deployment, order: Order, level: int, partition: int, *, last_try: bool = False
     ) -> None:
@@ -173,7 +175,7 @@ class Slot:
             component,
             task,
             token,
-            TaskRun(self._deployment, self._order, component, task, token, collector, self._outbox),
+            self.runs(self._deployment, self._order, component, task, token, collector, self._outbox),
             collector,
             Alignment(component, task, attempt, plan.channels(component, task), raw=raw),
             last_try=self._last_try,

@@ -167,6 +167,7 @@ def view_of(
     *,
     version: Version = EMPTY,
     read_only: bool = False,
+    kind: type[LentState] = LentState,
 ) -> LentState:
     """Open a task's state as its bolt sees it: by the bolt's codec, and of the bolt's version.
 
@@ -180,6 +181,8 @@ def view_of(
         Opens the store.
     version, read_only
         As of `KeyValueState`.
+    kind : type
+        What the bolt is given; the tester's tells more.
     """
 
     def migrate(version: int, key: Any, value: Any) -> Any:
@@ -188,9 +191,7 @@ def view_of(
 
     with hook(component, task, "open", txid):
         codec = deployment.codec(component)
-    return LentState(
-        opened(), codec, version=version, read_only=read_only, state_version=bolt.stateVersion, migrate=migrate
-    )
+    return kind(opened(), codec, version=version, read_only=read_only, state_version=bolt.stateVersion, migrate=migrate)
 
 
 class TaskRun:
@@ -212,6 +213,8 @@ class TaskRun:
     restore_secs : float
         How long its state took to be there, as last committed.
     """
+
+    lends: type[LentState] = LentState
 
     def __init__(
         self,
@@ -254,7 +257,14 @@ class TaskRun:
                 return self._store
 
             self._state = view_of(
-                self._deployment, self.component, self.task, self._bolt, self.txid, opened, version=context.version
+                self._deployment,
+                self.component,
+                self.task,
+                self._bolt,
+                self.txid,
+                opened,
+                version=context.version,
+                kind=self.lends,
             )
             with self._hook("initState"):
                 self._bolt.initState(self._state)

@@ -17,8 +17,10 @@ from statefx.runtime import wire
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.slot import Slot
+from statefx.runtime.task import Finished, TaskRun
 from statefx.state.registry import load_provider
 from statefx.state.store import StateProvider
+from statefx.testing.handed import WatchedState
 from statefx.testing.steps import SteppedProvider, Steps
 from statefx.topology.deployment import Deployment
 
@@ -70,8 +72,23 @@ class Process:
             runtime_task.close_bolt(self._idle.popitem()[1])
 
 
+class WatchedRun(TaskRun):
+    """A run that tells of values which were changed and not put."""
+
+    lends = WatchedState
+
+    def finish(self) -> Finished:
+        """End the input, and look once more at what state has handed out."""
+        found = super().finish()
+        if isinstance(self._state, WatchedState):
+            self._state.tell_changes(self.component)
+        return found
+
+
 class WatchedSlot(Slot):
     """A slot that also writes down what its bolts emit, read or not."""
+
+    runs = WatchedRun
 
     def __init__(
         self, deployment: Deployment, order: Order, level: int, partition: int, seen: dict[Run, Emitted]

@@ -130,6 +130,42 @@ def test_a_bolt_that_holds_spark_is_told_where_its_data_come_from(place: Path) -
         driver.start(builder.createTopology())
 
 
+def keeps(state: Any, collector: Any) -> None:
+    state.put("a", [1])
+    state["a"].append(2)
+
+
+def keeps_a_default(state: Any, collector: Any) -> None:
+    state.get("a", []).append(2)
+
+
+def keeps_what_it_put(state: Any, collector: Any) -> None:
+    value: dict[str, int] = {}
+    state["a"] = value
+    value["b"] = 1
+
+
+def puts_again(state: Any, collector: Any) -> None:
+    value = state.get("a", [])
+    value.append(2)
+    state["a"] = value
+    state["b"] = state["a"]
+    assert "a" in state
+    assert state.get("c") is None
+    assert state.get("c", {}) == {}
+
+
+@pytest.mark.parametrize("does", [keeps, keeps_a_default, keeps_what_it_put, puts_again])
+def test_a_value_that_was_changed_and_not_put_is_told(
+    place: Path, does: Callable[[Any, Any], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Driver(place) as driver:
+        started(driver, does).send({"lines": [("a",)]})
+    told = [record.message for record in caplog.records if "in place" in record.message]
+    assert len(told) == (does is not puts_again)
+    assert all("'does' changed the value of key 'a'" in line for line in told)
+
+
 def test_a_view_can_not_be_written(place: Path) -> None:
     with Driver(place) as driver:
         tester = started(driver, lambda s, c: s.put("a", 1))
