@@ -1,4 +1,4 @@
-"""Values that a bolt has read or put and then changed in place: state keeps them as they were, and nobody would say so."""
+"""Values that a bolt has read or put and then changed in place: state keeps them as they were, without a word."""
 
 from __future__ import annotations
 
