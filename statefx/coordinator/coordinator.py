@@ -305,7 +305,13 @@ class Coordinator:
         if resolution is Resolution.COMMIT:
             done = self._resolver.round(self._commit_order())
             self.progress.ending()
-            return done
+        else:
+            done = self._roll_back(attempt)
+        if not done:  # a successor may have swept the state that they need: they would ask for it for ever
+            self.log.check()
+        return done
+
+    def _roll_back(self, attempt: TransactionAttempt) -> bool:
         self.progress.rolling_back(attempt)
         try:
             return self._resolver.round(self._rollback_order(attempt))

@@ -121,6 +121,20 @@ class TransactionLog:
             self._check_usable()
             self._fold()
 
+    def check(self) -> None:
+        """Make sure that no other driver has taken over by now.
+
+        Raises
+        ------
+        FencedError
+            One has.
+        """
+        with self._lock:
+            self._check_usable()
+            with suppress(OSError):  # who can't see it learns it from the next record
+                self.storage.read(entry_name(self.number + 1))
+                self._fenced(self.number + 1)
+
     def _after(self, record: Record) -> LogState:
         try:
             return apply(self.state, record)
@@ -154,7 +168,7 @@ class TransactionLog:
         try:
             self.storage.create(entry_name(entry.number), entry.data)
         except AlreadyExistsError as error:
-            self._fenced(entry, error)
+            self._fenced(entry.number, error)
         except NotWrittenError as error:
             failure = CheckpointError(f"nothing was appended to {self.where}: {error.message}", path=self.where)
             self._refusal = None if error.usable else failure
@@ -169,13 +183,13 @@ class TransactionLog:
         except OSError as error:
             self._unknown(entry, OutcomeUnknownError(f"what comes after it can't be listed ({error})"))
         if last > entry.number:
-            self._fenced(entry, AlreadyExistsError(f"record {last} is there already"))
+            self._fenced(last)
 
-    def _fenced(self, entry: Entry, error: AlreadyExistsError) -> Never:
+    def _fenced(self, number: int, error: AlreadyExistsError | None = None) -> Never:
         self._refusal = FencedError(
-            f"another driver has taken over {self.where}: record {entry.number} is its own. This one must stop.",
+            f"another driver has taken over {self.where}: record {number} is its own. This one must stop.",
             path=self.where,
-            number=entry.number,
+            number=number,
             generation=self.state.generation,
         )
         raise self._refusal from error

@@ -445,3 +445,26 @@ def test_what_a_rollback_at_the_start_raises_is_what_ended_the_query(place: Path
             old.send(lines("a b"))
         with pytest.raises(AttemptsExhaustedError, match=r"rollback of transaction 1 failed 8 times.*no way back"):
             driver.start(totals(Unyielding()))
+
+
+FORGETFUL = Limits(files_max=1, sweep_every=1, min_age_secs=0.0, versions_kept=0)
+"""What a version consisted of is swept soon after."""
+
+
+@pytest.mark.parametrize("phase", ["commit", "rollback"])
+def test_a_replaced_driver_whose_state_was_swept_is_fenced_and_speaks_of_no_damage(place: Path, phase: str) -> None:
+    """It would try its commit for ever, or tell the user to restore a healthy checkpoint from a backup."""
+    with Driver(place) as driver:
+        old = driver.start(totals(), limits=FORGETFUL)
+        old.send(lines("a b"))
+
+        def take_over() -> None:
+            new = driver.start(totals(), limits=FORGETFUL)
+            new.run([lines("a b"), lines("b c"), *[lines("c d")] * 6])
+
+        if phase == "rollback":
+            old.inject(JobFails())
+        old.when(f"before {phase} hooks total/0 for 2", take_over)
+        with pytest.raises(FencedError, match="another driver has taken over"):
+            old.send(lines("b c"))
+        assert len(old.pauses) <= 1
