@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -94,7 +95,19 @@ class Gathering:
         From now on `emit` hands everything on.
     """
 
-    __slots__ = ("_component", "_nested", "_schema", "add", "close", "direct", "emit", "flush", "outlets", "stream")
+    __slots__ = (
+        "_component",
+        "_lost",
+        "_nested",
+        "_schema",
+        "add",
+        "close",
+        "direct",
+        "emit",
+        "flush",
+        "outlets",
+        "stream",
+    )
 
     def __init__(
         self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], otherwise: Callable[..., None]
@@ -102,6 +115,7 @@ class Gathering:
         self.stream = stream
         self.outlets = tuple(outlets)
         self._component = component
+        self._lost: BaseException | None = None
         self._schema = schema
         self._nested: list[tuple[int, Fit, Weigh]] = [
             (place, fitter(field.type), weigher(field.type) or fixed)
@@ -161,11 +175,14 @@ class Gathering:
 
         def flush() -> None:
             nonlocal held
+            if self._lost is not None:
+                raise self._lost
             if rows:
                 columns = [list(map(itemgetter(place), rows)) for place in range(width)]
                 rows.clear()
                 held = 0
-                self._send(self._batch(columns), columns)
+                with self._whole():
+                    self._send(self._batch(columns), columns)
 
         def close() -> None:
             nonlocal plain_width
@@ -199,8 +216,22 @@ class Gathering:
     def take_batch(self, batch: pa.RecordBatch) -> None:
         """Take a whole batch, after what came before it."""
         self.flush()
-        for part in cut(batch):
-            self._send(part)
+        with self._whole():
+            for part in cut(batch):
+                self._send(part)
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Send a batch in this block, or none ever again: what it raises is raised by every flush from now on.
+
+        It comes out of whichever `emit` fills the batch. A bolt that goes on after an error of its `emit` gives up one
+        row, as it thinks; thousands of others would be gone with it, and the last flush would find nothing to send.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._lost = error
+            raise
 
     def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
         for outlet in self.outlets:

@@ -1,5 +1,6 @@
 """What a bolt may emit, and the error for what it may not."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,20 @@ def test_what_does_not_fit_the_declared_schema_is_named(place: Path, emit: Emit,
         run(place, emit, late)
     assert (caught.value.component, caught.value.task, caught.value.txid) == ("emits", 0, 1)
     assert caught.value.cause.startswith("SchemaError: ")
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("rest", [20, 20_000], ids=["in-the-last-batch", "in-the-first-of-many"])
+def test_a_bolt_that_goes_on_after_an_error_of_emit_loses_no_other_rows(place: Path, late: bool, rest: int) -> None:
+    """The error comes when a batch is full: it is that of a row long before, and all rows of the batch go with it."""
+
+    def emit(collector: Any) -> None:
+        for number in range(rest):
+            with contextlib.suppress(Exception):
+                collector.emit(("word", "many" if number == 5 else number))
+
+    with pytest.raises(BoltError, match=r"hook emit.*emitted 'many' \(str\)"):
+        run(place, emit, late)
 
 
 def test_what_fits_arrives_as_declared(place: Path) -> None:
