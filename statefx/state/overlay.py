@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
+from statefx.state.answers import Answers
 from statefx.state.codec import MARK, Codec
 from statefx.state.pending import PendingKeys
 from statefx.state.places import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, Packed, Place
 from statefx.state.ranges import OrderedEntries, merge
-from statefx.state.store import StateStore, Write
+from statefx.state.store import Write
 from statefx.state.values import SCALARS, is_immutable
 
 ENTRY_BYTES = 200
@@ -29,7 +30,7 @@ class Overlay:
 
     Parameters
     ----------
-    store : StateStore
+    store : Answers
         What answers when memory can't.
     codec : Codec
         Encodes keys and values.
@@ -54,7 +55,7 @@ class Overlay:
         "seen_held",
     )
 
-    def __init__(self, store: StateStore, codec: Codec, cache_bytes: int) -> None:
+    def __init__(self, store: Answers, codec: Codec, cache_bytes: int) -> None:
         self._store = store
         self.codec = codec
         self._encode_key: Callable[[Any], bytes] = codec.encode_key

@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
+from statefx.state.answers import Answers
 from statefx.state.codec import Codec, StandardCodec
 from statefx.state.phase import Phase
 from statefx.state.places import Kind
@@ -25,6 +26,7 @@ class StateTransaction:
 
     _ended = "the state is closed"
     __slots__ = (
+        "_answers",
         "_codec",
         "_doubtful",
         "_epoch",
@@ -53,7 +55,8 @@ class StateTransaction:
     ) -> None:
         self._store = store
         self._version = version
-        self._overlay = overlay_for(store, codec or StandardCodec(), cache_bytes, state_version, migrate)
+        self._answers = Answers(store)
+        self._overlay = overlay_for(self._answers, codec or StandardCodec(), cache_bytes, state_version, migrate)
         self._codec = self._overlay.codec
         # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
         self._open: dict[Kind, dict[Any, Any]] = self._overlay.opened
@@ -109,6 +112,8 @@ class StateTransaction:
             Another transaction is prepared, or `txid` is not later than the committed one.
         StateError
             The store kept them under another token.
+        Exception
+            What a read of this transaction has raised, also if the bolt has gone on after it.
         """
         self._require_writable("prepareCommit")
         if self._phase is Phase.PREPARED:
@@ -117,6 +122,8 @@ class StateTransaction:
             raise self._misplaced(f"prepareCommit({txid}) while {self._preparing.txid} is prepared", txid)
         if txid <= self._version.txid:
             raise self._misplaced(f"prepareCommit({txid}) when {self._version.txid} is committed", txid)
+        if self._answers.failure is not None:
+            raise self._answers.failure
         writes = self._overlay.changes()
         writes.sort(key=itemgetter(0))
         prepared = prepare_as(self._store, txid, token or uuid.uuid4().hex, writes)
@@ -176,6 +183,7 @@ class StateTransaction:
             self._overlay.unsettle()
             self._phase = Phase.OPEN
         self._overlay.discard()
+        self._answers.failure = None
         self._epoch += 1
 
     def close(self) -> None:

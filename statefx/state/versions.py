@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
+from statefx.state.answers import Answers
 from statefx.state.codec import MARK, Codec, StandardCodec
 from statefx.state.guard import GuardedCodec
 from statefx.state.overlay import Overlay, of_key
 from statefx.state.places import Kind, Packed, Place
-from statefx.state.store import StateStore
 
 VERSION_MAX = 2**31 - 1
 _VARINT_BYTES_MAX = 5
@@ -25,7 +25,7 @@ Migrate = Callable[[int, Any, Any], Any]
 
 
 def overlay_for(
-    store: StateStore, codec: Codec, cache_bytes: int, state_version: int = 1, migrate: Migrate | None = None
+    store: Answers, codec: Codec, cache_bytes: int, state_version: int = 1, migrate: Migrate | None = None
 ) -> Overlay:
     """Return what keeps the changes of one task's state: the plainest overlay that does it."""
     own = type(codec) is not StandardCodec
@@ -96,7 +96,7 @@ class SealedOverlay(Overlay):
 
     def __init__(
         self,
-        store: StateStore,
+        store: Answers,
         codec: Codec,
         cache_bytes: int,
         version: int,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from statefx.errors import CommitFailedError, CommitOutcomeUnknownError, StateClosedError, StatePhaseError
+from statefx.errors import CommitFailedError, CommitOutcomeUnknownError, StateClosedError, StateError, StatePhaseError
 from statefx.state import EMPTY, KeyValueState, Phase, Version
 
 
@@ -353,3 +353,30 @@ def test_every_use_after_close_is_refused(checkpoint, committed, call, read_only
     state.close()
     with pytest.raises(StateClosedError):
         call(state)
+
+
+@pytest.mark.parametrize("read", [lambda state: state.get("a"), lambda state: list(state.items()), len])
+def test_nothing_is_prepared_after_a_read_that_failed(checkpoint, monkeypatch, read):
+    """``except Exception: count = 0`` takes a server that is down for a key that is not there."""
+    first = checkpoint.open()
+    first.put("a", 7)
+    version = Version(1, first.prepareCommit(1))
+    first.commit(1)
+    state = checkpoint.open(version)
+
+    def fails(*arguments):
+        raise StateError("the server is down")
+
+    with monkeypatch.context() as down:
+        for call in ("get", "scan", "count"):
+            down.setattr(type(state._store), call, fails)
+        with pytest.raises(StateError):
+            read(state)
+    state.put("a", 1)
+    for _ in range(2):
+        with pytest.raises(StateError, match="the server is down"):
+            state.prepareCommit(2)
+    state.rollback()
+    assert state.get("a") == 7
+    state.put("a", 8)
+    assert state.prepareCommit(2)
