@@ -91,13 +91,18 @@ class TaskCollector(Collector):
             raise self._no_row(values, stream, f"write emit(({shown(values)},))")
         if not isinstance(values, Iterable):
             raise self._no_row(values, stream, "of one value: emit((value,))")
+        index = getattr(values, "index", None)
+        if index is not None and not callable(index):  # a Series of pandas, which has a name for each value
+            self._check_order(values, stream, list(index))
         return tuple(values)
 
     def _check_order(self, values: Any, stream: str, names: list[str]) -> None:
         """Refuse a namedtuple or Row that has the stream's fields in another order: they would change places."""
         declared = self._outputs[stream].names
-        if names != declared and sorted(names) == sorted(declared):
-            how = "emit(**row._asdict())" if hasattr(values, "_asdict") else "emit(**row.asDict())"
+        if names != declared and set(names) == set(declared):
+            how = next(
+                (f"emit(**row.{name}())" for name in ("_asdict", "asDict") if hasattr(values, name)), "emit(**row)"
+            )
             raise self._no_row(
                 values,
                 stream,

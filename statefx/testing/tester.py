@@ -16,7 +16,7 @@ from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.reading import openState
-from statefx.errors import AmbiguousKeyError, CheckpointMismatchError, ConfigError, TransactionError
+from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
 from statefx.protocol.records import BatchInput, Input
 from statefx.state.registry import load_provider, resolve
 from statefx.testing.engine import LocalEngine
@@ -368,6 +368,10 @@ class TopologyTester:
             raise TransactionError(f"this driver has ended ({self._ended!r}): restart() it") from self._ended
         try:
             return do()
+        except BoltError as error:
+            self._ended = error
+            # else pytest shows 20 frames of statefx between a test and its bolt
+            raise error.with_traceback(None) from error.__cause__
         except BaseException as error:
             self._ended = error
             raise

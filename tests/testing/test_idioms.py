@@ -77,6 +77,10 @@ def started(driver: Driver, does: Callable[[Any, Any], object]) -> Any:
         (lambda s, c: c.emit(pd.DataFrame({"w": ["a"], "n": ["1"]})), "emit its rows one by one"),
         (lambda s, c: c.emit(Turned("1", "a")), r"another order than w, n: write emit\(\*\*row\._asdict\(\)\)"),
         (lambda s, c: c.emit(Row(n="1", w="a")), r"another order than w, n: write emit\(\*\*row\.asDict\(\)\)"),
+        (
+            lambda s, c: c.emit(pd.Series({"n": "1", "w": "a"})),
+            r"another order than w, n: write emit\(\*\*row\) to emit",
+        ),
         (lambda s, c: c.collect(("a", "1")), r"a collector has no 'collect': rows are emitted with emit"),
     ],
 )
@@ -164,6 +168,19 @@ def test_a_value_that_was_changed_and_not_put_is_told(
     told = [record.message for record in caplog.records if "in place" in record.message]
     assert len(told) == (does is not puts_again)
     assert all("'does' changed the value of key 'a'" in line for line in told)
+
+
+def test_a_bolt_s_error_shows_the_test_and_the_bolt_and_little_between(place: Path) -> None:
+    def divides(state: Any, collector: Any) -> None:
+        state["a"] = 1 / 0
+
+    with Driver(place) as driver:
+        tester = started(driver, divides)
+        with pytest.raises(BoltError) as caught:
+            tester.send({"lines": [("a",)]})
+    assert [entry.name for entry in caught.traceback][1:] == ["send", "_transact", "_driving"]
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.__cause__.__traceback__ is not None
 
 
 def test_a_view_can_not_be_written(place: Path) -> None:
