@@ -37,6 +37,7 @@ class TaskCollector(Collector):
         self._outputs = outputs
         self._txid = txid
         self._closed = False
+        self._failed: FailedException | None = None
         self._streams = {
             stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream], self._emit)
             for stream, schema in outputs.items()
@@ -161,13 +162,16 @@ class TaskCollector(Collector):
 
     def fail(self, tup: Any) -> None:
         """Fail the transaction that `tup` is in."""
-        raise FailedException(f"it called collector.fail({tup!r})", component=self._component)
+        self._failed = FailedException(f"it called collector.fail({tup!r})", component=self._component)
+        raise self._failed
 
     def resetTimeout(self, tup: Any) -> None:
         """Do nothing: no tuple of a stream has a timeout of its own."""
 
     def flush(self) -> None:
         """Send on whatever is gathered."""
+        if self._failed is not None:  # the bolt may have caught it, with other errors
+            raise self._failed
         for gathering in self._streams.values():
             gathering.flush()
 

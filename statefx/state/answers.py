@@ -30,7 +30,7 @@ class Answers:
         try:
             return self._store.get(keys)
         except Exception as error:
-            self._note(error)
+            self.note(error)
             raise
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
@@ -38,7 +38,7 @@ class Answers:
         try:
             yield from self._store.scan(start, stop, reverse)
         except Exception as error:
-            self._note(error)
+            self.note(error)
             raise
 
     def count(self) -> int | None:
@@ -46,8 +46,9 @@ class Answers:
         try:
             return self._store.count()
         except Exception as error:
-            self._note(error)
+            self.note(error)
             raise
 
-    def _note(self, error: Exception) -> None:
+    def note(self, error: Exception) -> None:
+        """Take note that what was read could not be told; a value that can't be decoded is as unknown as any."""
         self.failure = self.failure or error

@@ -197,9 +197,12 @@ class Overlay:
         except StateCorruptedError as error:
             key = repr(self.codec.decode_key(key_bytes))
             hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK else ""
-            raise StateCorruptedError(
-                f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key}
-            ) from error
+            named = StateCorruptedError(f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key})
+            self._store.note(named)
+            raise named from error
+        except Exception as error:
+            self._store.note(error)
+            raise
 
     def scan(
         self, start: bytes | None, stop: bytes | None, reverse: bool = False

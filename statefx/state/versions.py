@@ -132,6 +132,13 @@ class SealedOverlay(Overlay):
     def decoded(self, key_bytes: bytes, data: bytes) -> Any:
         """Return the value stored as `data`, in its current form."""
         try:
+            return self._opened(key_bytes, data)
+        except Exception as error:
+            self._store.note(error)
+            raise
+
+    def _opened(self, key_bytes: bytes, data: bytes) -> Any:
+        try:
             version, inner = unseal(data)
         except StateCorruptedError as error:
             key = repr(self.codec.decode_key(key_bytes))

@@ -1,5 +1,6 @@
 """A bolt's values change their form from run to run, and crashes come in between."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,23 @@ def test_what_migrate_state_raises_names_it(place: Path, provider: str, keyed: b
         tester = driver.start(topology(Two(), keyed=keyed))
         tester.send(FIRST)
         assert numbers(tester, Two()) == words([FIRST, FIRST])
+
+
+class TwoCareless(TwoRaising):
+    """Takes an error of reading for a key that is not there."""
+
+    def execute(self, tup, collector):
+        with contextlib.suppress(ValueError, BoltError):
+            self.counts.get(tup.word)
+        self.counts.put(tup.word, [1])
+
+
+def test_a_value_that_could_not_be_brought_up_to_date_is_not_overwritten(place: Path, provider: str) -> None:
+    with Driver(place, provider) as driver:
+        driver.start(topology(One(), keyed=False)).send(FIRST)
+        with pytest.raises(BoltError, match="migrateState"):
+            driver.start(topology(TwoCareless(), keyed=False)).send(FIRST)
+        assert written(driver) == words([FIRST])
 
 
 def test_migrate_state_may_fail_the_transaction_and_not_the_query(place: Path) -> None:

@@ -136,6 +136,22 @@ def test_a_plain_bolt_acks_by_hand_and_a_failed_tuple_fails_its_transaction(plac
         assert sent.emitted("anchors") == [("a",), ("bad",)]
 
 
+class Careless(Anchors):
+    """Catches whatever comes, and with it what `fail` raises."""
+
+    def execute(self, tup, collector):
+        with contextlib.suppress(Exception):
+            super().execute(tup, collector)
+
+
+def test_a_tuple_that_was_failed_fails_its_transaction_whatever_the_bolt_catches(place: Path) -> None:
+    builder = TopologyBuilder("anchors")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("anchors", Careless()).shuffleGrouping("lines")
+    with Driver(place) as driver:
+        assert driver.start(builder.createTopology()).send({"lines": [("a",), ("bad",)]}).progress.attempt == 1
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_rows_of_a_failed_attempt_count_for_nothing(place: Path, late: bool) -> None:
     failing = [FailedException("not now")]
