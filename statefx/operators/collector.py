@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+from statefx.state.remedy import Elsewhere
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,12 +23,6 @@ class Collector(ABC):
     - What is emitted counts only if the transaction commits.
     - A collector is of no use after the transaction it was given in.
     """
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say what there is: the class that it comes from is not the bolt's to know."""
-        raise AttributeError(
-            f"a collector has no {name!r}: rows are emitted with emit(...), or emitBatch(...)", name=name, obj=self
-        )
 
     @abstractmethod
     def emit(
@@ -99,3 +95,7 @@ class Collector(ABC):
     @abstractmethod
     def resetTimeout(self, tup: tuple[Any, ...]) -> None:
         """Give the tree of `tup` a full new ``topology.message.timeout.secs``."""
+
+
+for _name in ("collect", "send", "append", "add", "output", "push", "forward", "write", "emit_batch"):
+    setattr(Collector, _name, Elsewhere("a collector", _name, "rows are emitted with emit(...), or emitBatch(...)"))

@@ -134,7 +134,7 @@ class Gathering:
         texts = [place for place, field in enumerate(self._schema) if is_text(field.type)]
         rows: list[tuple[Any, ...]] = []
         append, held, own = rows.append, 0, self.stream
-        plain_width = width if read and not nested and not self.direct else -1
+        plain_width = width if not nested and not self.direct else -1
 
         def emit(
             values: Any = (), /, stream: str = DEFAULT_STREAM, task: Any = None, anchors: Any = (), **fields: Any
@@ -142,6 +142,8 @@ class Gathering:
             nonlocal held
             if type(values) is not tuple or len(values) != plain_width or task is not None or stream != own or fields:
                 otherwise(values, stream, task, fields)
+                return
+            if not read:
                 return
             append(values)
             held += row_bytes

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from statefx.errors import StatePhaseError
 from statefx.state.keyvalue import KeyValueState
+from statefx.state.remedy import Elsewhere
 
 _REMEDIES = {
     "prepareCommit": "it is prepared when prePrepare has returned",
@@ -28,8 +29,12 @@ _LIKE_A_DICT = {
     "popitem": "write key, value = next(state.items()), and state.delete(key)",
     "clear": "write state.deleteRange(None, None)",
     "copy": "write dict(state.items())",
+    "set": "write state.put(key, value)",
+    "remove": "write state.delete(key)",
+    "exists": "write key in state",
+    "increment": "write state.put(key, state.get(key, 0) + 1)",
 }
-"""What a dict has and a state has not, with what does it here."""
+"""What a dict, or the state of another system, has and this one has not, with what does it here."""
 
 
 class LentState(KeyValueState[Any, Any]):
@@ -54,11 +59,6 @@ class LentState(KeyValueState[Any, Any]):
         """Refuse: StatePhaseError."""
         self._refuse("close")
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say of what a dict has what does it here."""
-        remedy = _LIKE_A_DICT.get(name, "see KeyValueState for what there is")
-        raise AttributeError(f"a KeyValueState has no {name!r}: {remedy}", name=name, obj=self)
-
     def __eq__(self, other: object) -> bool:
         """Refuse to be compared with a dict: it would be False, whatever state holds."""
         if isinstance(other, Mapping):
@@ -81,6 +81,10 @@ class LentState(KeyValueState[Any, Any]):
             committed=self.version.txid,
             phase=self.phase.value,
         )
+
+
+for _name, _remedy in _LIKE_A_DICT.items():
+    setattr(LentState, _name, Elsewhere("a KeyValueState", _name, _remedy))
 
 
 def prepare(state: LentState, txid: int, token: str) -> None:

@@ -61,7 +61,7 @@ def started(driver: Driver, does: Callable[[Any, Any], object]) -> Any:
         (lambda s, c: s.pop("a", None), r"no 'pop': write state\.delete"),
         (lambda s, c: s.clear(), r"no 'clear': write state\.deleteRange\(None, None\)"),
         (lambda s, c: s.copy(), r"no 'copy': write dict\(state\.items"),
-        (lambda s, c: s.increment("a"), "no 'increment': see KeyValueState for what there is"),
+        (lambda s, c: s.increment("a"), "no 'increment': write state.put"),
         (lambda s, c: s == {}, r"never equal to a dict: compare dict\(state\.items"),
         (lambda s, c: deepcopy(s), r"can't be pickled or copied: take dict\(state\.items"),
         (lambda s, c: s["a":"b"], r"a range of keys is items\(start, stop\)"),
