@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from statefx.state.remedy import Elsewhere
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -95,7 +93,3 @@ class Collector(ABC):
     @abstractmethod
     def resetTimeout(self, tup: tuple[Any, ...]) -> None:
         """Give the tree of `tup` a full new ``topology.message.timeout.secs``."""
-
-
-for _name in ("collect", "send", "append", "add", "output", "push", "forward", "write", "emit_batch"):
-    setattr(Collector, _name, Elsewhere("a collector", _name, "rows are emitted with emit(...), or emitBatch(...)"))

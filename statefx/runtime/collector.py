@@ -13,6 +13,7 @@ from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.schema import to_ddl
 from statefx.runtime.fitting import shown
 from statefx.runtime.outlets import Gathering, Outlet
+from statefx.state.remedy import Elsewhere
 
 _PLAIN = (tuple, list)
 
@@ -204,3 +205,7 @@ class TaskCollector(Collector):
             component=self._component,
             stream=stream,
         )
+
+
+for _name in ("collect", "send", "append", "add", "output", "push", "forward", "write", "emit_batch"):
+    setattr(TaskCollector, _name, Elsewhere("a collector", _name, "rows are emitted with emit(...), or emitBatch(...)"))
