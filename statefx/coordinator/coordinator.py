@@ -221,7 +221,7 @@ class Coordinator:
     def _tell(self) -> TransactionProgress:
         """Tell what the transaction that was just committed came to."""
         assert self._untold is not None
-        done = self.progress.end(self._untold)
+        done = self.progress.end(self._untold, self.log.state.stored_bytes())
         self._untold = None
         logger.info("%s: %s", self.name, done)
         self.committed(done)

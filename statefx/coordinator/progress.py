@@ -31,6 +31,10 @@ class TransactionProgress:
         Rows that each bolt received.
     keys, state_bytes : Mapping[str, int]
         State keys that each stateful bolt changed, and the size of what it prepared.
+    found_keys : Mapping[str, int]
+        How many keys the state of each stateful bolt held when the transaction found it, where its provider counts.
+    stored_bytes : Mapping[str, int]
+        What a worker without caches would read to restore the state of each bolt, after the transaction.
     bolt_ms : Mapping[str, Mapping[str, float]]
         What the tasks of each bolt did, all of them added up, by the names of `Ack.metrics`; and ``slowest``, all that
         the slowest task did.
@@ -47,6 +51,8 @@ class TransactionProgress:
     rows: Mapping[str, int]
     keys: Mapping[str, int]
     state_bytes: Mapping[str, int]
+    found_keys: Mapping[str, int]
+    stored_bytes: Mapping[str, int]
     bolt_ms: Mapping[str, Mapping[str, float]]
     duration_ms: Mapping[str, float]
     committed_at: float
@@ -76,6 +82,8 @@ class TransactionProgress:
             "rows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
             "stateBytesChanged": dict(self.state_bytes),
+            "stateKeys": dict(self.found_keys),
+            "stateBytes": dict(self.stored_bytes),
             "boltMs": {bolt: dict(spent) for bolt, spent in self.bolt_ms.items()},
             "durationMs": {phase: round(ms, 3) for phase, ms in self.duration_ms.items()},
         }
@@ -140,8 +148,8 @@ class Progress:
         """Rows received by each bolt in the transaction under way."""
         return {bolt: sum(sum(ack.received.values()) for ack in acks) for bolt, acks in self._acks().items()}
 
-    def end(self, txid: int) -> TransactionProgress:
-        """COMMITTED is durable."""
+    def end(self, txid: int, stored_bytes: Mapping[str, int]) -> TransactionProgress:
+        """COMMITTED is durable; `stored_bytes` is what the log says of each bolt."""
         acks = self._acks()
         stateful = {bolt: of for bolt, of in acks.items() if any(ack.keys for ack in of)}
         with self._lock:
@@ -153,6 +161,12 @@ class Progress:
                 rows=self.rows(),
                 keys={bolt: sum(ack.keys for ack in of) for bolt, of in stateful.items()},
                 state_bytes={bolt: sum(ack.prepared_bytes for ack in of) for bolt, of in stateful.items()},
+                found_keys={
+                    bolt: sum(ack.found_keys or 0 for ack in of)
+                    for bolt, of in acks.items()
+                    if all(ack.found_keys is not None for ack in of)
+                },
+                stored_bytes=stored_bytes,
                 bolt_ms={bolt: _spent(of) for bolt, of in acks.items()},
                 duration_ms={phase: secs * 1000 for phase, secs in self._secs.items()},
                 committed_at=self.now(),

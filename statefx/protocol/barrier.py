@@ -114,6 +114,8 @@ class Ack:
         By how much what has to be read has grown, and how many keys the transaction changed.
     snapshot : (txid, token, checksum, size in bytes) or None
         A full image the task has written beside it.
+    found_keys : int or None
+        How many keys the state held when the transaction found it, where its provider counts; shown to people.
     metrics : Mapping[str, float]
         Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     """
@@ -129,6 +131,7 @@ class Ack:
     prepared_bytes: int = 0
     snapshot: SnapshotTuple | None = None
     keys: int = 0
+    found_keys: int | None = field(default=None, compare=False)
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def pack(self) -> bytes:
@@ -143,6 +146,7 @@ class Ack:
             self.prepared_bytes,
             None if self.snapshot is None else tuple(self.snapshot),
             self.keys,
+            self.found_keys,
             dict(self.metrics),
         )
         return _packed("A", body)
@@ -156,7 +160,7 @@ class Ack:
         StatefxError
             The bytes are not an ack of this version: driver and executors run different statefx releases.
         """
-        who, seen, received, emitted, failed, size, snapshot, keys, metrics = _unpacked("A", data, 9)
+        who, seen, received, emitted, failed, size, snapshot, keys, found_keys, metrics = _unpacked("A", data, 10)
         txid, attempt, component, task, token = who
         return cls(
             TransactionAttempt(txid, attempt),
@@ -170,6 +174,7 @@ class Ack:
             size,
             None if snapshot is None else tuple(snapshot),
             keys,
+            found_keys,
             metrics,
         )
 

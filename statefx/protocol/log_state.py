@@ -114,6 +114,16 @@ class LogState:
         """Return the last committed version of ``component/task``."""
         return self.heads.get(name, EMPTY)
 
+    def stored_bytes(self) -> dict[str, int]:
+        """Return, by component, the bytes of the newest snapshots and of what was committed since them."""
+        found: dict[str, int] = {}
+        for name in self.heads:
+            kept = self.snapshots.get(name, ())
+            size = self.growth.get(name, 0) + (kept[-1].size_bytes if kept else 0)
+            component = name.rpartition("/")[0]
+            found[component] = found.get(component, 0) + size
+        return found
+
     def heads_to_come(self) -> Mapping[str, Version]:
         """Return the heads as they will be once the transaction that is COMMITTING is committed."""
         open_commit = self.committing

@@ -313,6 +313,7 @@ class Slot:
             emitted={outlet.edge.id: outlet.emitted for outlet in member.collector.outlets},
             failed=member.failure,
             prepared_bytes=finished.size_bytes,
+            found_keys=finished.found_keys,
             snapshot=finished.snapshot,
             keys=finished.keys,
             metrics=member.metrics(),

@@ -62,6 +62,7 @@ class Finished:
 
     size_bytes: int = 0
     keys: int = 0
+    found_keys: int | None = None
     snapshot: SnapshotTuple | None = None
 
 
@@ -320,7 +321,7 @@ class TaskRun:
             lent.prepare(state, self.txid, self._token)
         except CodecError as error:
             raise bolt_error(error, self.component, self.task, "prepareCommit", self.txid) from error
-        return Finished(state.prepared_bytes, state.prepared_keys, self._snapshot())
+        return Finished(state.prepared_bytes, state.prepared_keys, self._store.count(), self._snapshot())
 
     def _snapshot(self) -> SnapshotTuple | None:
         if task_key(self.component, self.task) not in self._order.snapshot_due:

@@ -92,7 +92,7 @@ def told():
     progress = Progress()
     progress.begin(TransactionAttempt(1, 0))
     progress.acked(Complete({}, acks), 0)
-    return progress.end(1).as_dict()
+    return progress.end(1, {}).as_dict()
 
 
 def test_every_key_of_last_progress_is_in_the_tables(told):
@@ -120,7 +120,9 @@ def test_every_key_of_status_is_told_of():
 
 
 def test_the_line_of_a_transaction_is_what_is_logged():
-    done = TransactionProgress(7, 0, 12000, {}, {"count": 340}, {}, {}, {"run": 170, "hooks": 0, "log": 12}, 0.0)
+    done = TransactionProgress(
+        7, 0, 12000, {}, {"count": 340}, {}, {}, {}, {}, {"run": 170, "hooks": 0, "log": 12}, 0.0
+    )
     assert f"word-count: {done}\n" in page("observing")
 
 
