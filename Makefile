@@ -26,7 +26,7 @@ demo: ## count words over real text, killed and restarted twice, and compare wit
 
 test: lint ## everything that must stay green: lint, types, layers, doctests, tests
 	@$(WITH_JAVA) $(PY) -m pytest -q --doctest-modules statefx providers
-	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: ## ruff, mypy --strict and the import contracts
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
