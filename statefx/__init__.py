@@ -5,8 +5,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from statefx.coordinator.migration import migrate
-from statefx.coordinator.reading import openState
+from statefx.admin.migration import migrate
+from statefx.admin.reading import openState
 from statefx.errors import FailedException, StatefxError
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Stateful, StatefulBolt
 from statefx.state import KeyValueState

@@ -9,7 +9,7 @@ import statefx
 import statefx.operators
 import statefx.state
 import statefx.topology
-from statefx.coordinator.reading import StateView
+from statefx.admin.reading import StateView
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Stateful, StatefulBolt
 from statefx.spark import Query
 from statefx.state import KeyValueState, StateProvider, StateStore

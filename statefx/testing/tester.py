@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from statefx.admin.reading import openState
 from statefx.coordinator import checkpoint, homes
 from statefx.coordinator.cast import cast_of
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.janitor import Janitor
-from statefx.coordinator.reading import openState
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
 from statefx.protocol.records import BatchInput, Input
 from statefx.state.registry import load_provider, resolve

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from statefx.admin.migration import Migration, Migrator
 from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.log import read_state
-from statefx.coordinator.migration import Migration, Migrator
 from statefx.errors import StateError
 from statefx.protocol.identity import EMPTY
 from statefx.state import Capabilities, load_provider

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from statefx import migrate, openState
-from statefx.coordinator.contents import Entries, sum_of
+from statefx.admin.contents import Entries, sum_of
+from statefx.admin.migration import Migration
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.migration import Migration
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.errors import (
     CheckpointError,

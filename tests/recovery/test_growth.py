@@ -125,7 +125,7 @@ def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is read, then the files go, then the state is opened."""
-    from statefx.coordinator import reading
+    from statefx.admin import reading
 
     with Driver(place) as driver:
         tester = driver.start(

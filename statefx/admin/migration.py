@@ -21,13 +21,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from statefx.admin.contents import Entries, Sum, sum_of
+from statefx.admin.reading import kept_options, open_task
 from statefx.config import Config
 from statefx.coordinator import checkpoint
 from statefx.coordinator.checkpoint import Folders
-from statefx.coordinator.contents import Entries, Sum, sum_of
 from statefx.coordinator.fitness import CODECS
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.reading import kept_options, open_task
 from statefx.errors import (
     CheckpointError,
     CheckpointMismatchError,
