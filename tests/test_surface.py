@@ -31,10 +31,7 @@ EXPORTS = {
         "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Stateful",
         "StatefulBolt", "overrides", "parse_schema", "parse_streams", "to_ddl", "tuple_class",
     },
-    statefx.topology: {
-        "BoltDeclarer", "Component", "Edge", "Grouping", "Topology", "TopologyBuilder", "batch_hashes",
-        "partial_key_chooser", "row_hasher",
-    },
+    statefx.topology: {"BoltDeclarer", "Component", "Edge", "Grouping", "Topology", "TopologyBuilder"},
 }  # fmt: skip
 
 BUILDER = {"setStream", "setBolt", "setCommitterBolt", "createTopology"}

@@ -21,6 +21,7 @@ from statefx.errors import (
     StateClosedError,
     StateCorruptedError,
 )
+from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import task_key
 from statefx.state import Codec, KeyValueState, load_provider
@@ -28,7 +29,6 @@ from statefx.state.encodings import Encoding
 from statefx.state.registry import name_of
 from statefx.state.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider, StateStore, Version
 from statefx.state.versions import Migrate
-from statefx.topology.deployment import cache_folder
 
 _TRIES = 10
 _ABSENT = object()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from statefx.operators.hooks import overrides
+from statefx.plan.levels import Plan
 from statefx.protocol.ledger import LedgerEdge
 from statefx.protocol.order import Task
-from statefx.topology.plan import Plan
 
 
 @dataclass(frozen=True)

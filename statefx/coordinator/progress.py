@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from statefx.plan.levels import INGEST
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
-from statefx.topology.plan import INGEST
 
 RECENT = 100
 

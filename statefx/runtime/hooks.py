@@ -7,13 +7,13 @@ from functools import partial
 from statefx.errors import BoltError, FailedException, FencedError, StatePhaseError
 from statefx.operators import Stateful
 from statefx.operators.hooks import overrides
+from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, Version
 from statefx.protocol.order import HookOrder, Task, task_key
 from statefx.protocol.report import MISUSE, Report
 from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of, view_of
 from statefx.state import lent
 from statefx.state.store import StateStore
-from statefx.topology.deployment import Deployment
 
 HOOKS = {"commit": "preCommit", "rollback": "preRollback"}
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 from statefx.errors import SchemaError
 from statefx.operators import DEFAULT_STREAM
 from statefx.operators.schema import to_ddl
+from statefx.plan.groupings import Direct, Router, Staying, router
+from statefx.plan.wire import BATCH_BYTES, cut
 from statefx.runtime.fitting import FIXED_BYTES, MISFITS, Fit, Weigh, fitter, fixed, is_text, shown, to_array, weigher
-from statefx.runtime.routing import Direct, Router, Staying, router
-from statefx.runtime.wire import BATCH_BYTES, cut
 from statefx.topology.graph import Edge
 
 BATCH_ROWS = 4096

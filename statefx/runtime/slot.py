@@ -19,17 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StateError
+from statefx.plan import wire
+from statefx.plan.deployment import Deployment
+from statefx.plan.levels import INGEST
 from statefx.protocol.alignment import Alignment, AlignmentResult
 from statefx.protocol.barrier import BOLT, FAILED, FENCED, Ack, Barrier, Failure
 from statefx.protocol.order import Order
-from statefx.runtime import wire
 from statefx.runtime.bolt_errors import place_of
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.task import Finished, TaskRun
-from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Edge
-from statefx.topology.plan import INGEST
 
 logger = logging.getLogger("statefx")
 

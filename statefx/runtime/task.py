@@ -27,17 +27,17 @@ from statefx.errors import (
     StatePhaseError,
 )
 from statefx.operators import BatchBolt, Bolt, Context, Stateful, tuple_class
+from statefx.plan.deployment import Deployment
+from statefx.plan.wire import Outbox
 from statefx.protocol.barrier import SnapshotTuple
 from statefx.protocol.identity import EMPTY, TransactionAttempt, Version
 from statefx.protocol.order import Order, task_key
 from statefx.runtime import restoring
 from statefx.runtime.bolt_errors import bolt_error
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.wire import Outbox
 from statefx.state import lent
 from statefx.state.lent import LentState
 from statefx.state.store import StateProvider, StateStore
-from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Edge
 
 _USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)

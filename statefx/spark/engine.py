@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.engine import JobFailedError, StoppedError
 from statefx.errors import StatefxError, TransactionError
+from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.report import Report
@@ -25,7 +26,6 @@ from statefx.spark.frames import Chain, keeps_shuffles, mapping
 from statefx.spark.labels import Labels, collected, own_properties
 from statefx.spark.session import activate, is_local
 from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
-from statefx.topology.deployment import Deployment
 
 _STATUS_LOOKS = 500
 _STATUS_LOOK_SECS = 0.01

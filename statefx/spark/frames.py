@@ -14,12 +14,12 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Struc
 from pyspark.util import PythonEvalType
 
 from statefx.errors import TopologyError
-from statefx.runtime import wire
+from statefx.plan import wire
+from statefx.plan.levels import Plan
 from statefx.runtime.slot import EDGE_COLUMN
 from statefx.spark.session import worker_program
 from statefx.spark.worker import Parcel, Stage
 from statefx.topology.graph import Edge
-from statefx.topology.plan import Plan
 
 _STREAM = "__stream"
 _TARGET = "__target"

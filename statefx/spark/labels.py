@@ -18,9 +18,9 @@ from pyspark.serializers import BatchedSerializer, CPickleSerializer
 from pyspark.sql import DataFrame, Row
 from pyspark.util import _load_from_socket
 
+from statefx.plan.levels import INGEST, Plan
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import HookOrder
-from statefx.topology.plan import INGEST, Plan
 
 _DESCRIPTION = "spark.job.description"
 _SHORT, _LONG = "callSite.short", "callSite.long"

@@ -19,6 +19,8 @@ from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import TransactionProgress
 from statefx.errors import ConfigError
+from statefx.plan.deployment import Deployment, cache_folder
+from statefx.plan.levels import compile_plan
 from statefx.spark import offsets, part
 from statefx.spark.bar import Bar, bar
 from statefx.spark.engine import SparkEngine
@@ -32,9 +34,7 @@ from statefx.spark.shutdown import watch
 from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
 from statefx.topology.checks import encodings_of
-from statefx.topology.deployment import Deployment, cache_folder
 from statefx.topology.graph import Topology
-from statefx.topology.plan import compile_plan
 from statefx.topology.submission import check_beside, check_sendable, checked
 
 logger = logging.getLogger("statefx")

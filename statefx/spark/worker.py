@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark import TaskContext
 
+from statefx.plan import wire
+from statefx.plan.deployment import Deployment
 from statefx.protocol.order import HookOrder, Order
-from statefx.runtime import wire
 from statefx.runtime.hooks import run_hooks
 from statefx.runtime.slot import Slot
 from statefx.spark.pickling import dumps, loads
-from statefx.topology.deployment import Deployment
 
 ORDER_PROPERTY = "statefx.order"
 TRIES_PROPERTY = "statefx.tries"

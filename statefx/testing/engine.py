@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from statefx.coordinator.engine import JobFailedError
 from statefx.errors import BoltError, StatefxError
+from statefx.plan import wire
+from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.order import HookOrder, Order, task_key
 from statefx.protocol.report import Report
-from statefx.runtime import wire
 from statefx.runtime.hooks import run_hooks
 from statefx.testing.faults import Echo, Fault, HooksFail, Stage
 from statefx.testing.processes import Emitted, Process, Run, Strand, TaskJob, as_batches
 from statefx.testing.steps import Steps
 from statefx.testing.streams import Work, scatter
-from statefx.topology.deployment import Deployment
 
 
 class LocalEngine(Stage):

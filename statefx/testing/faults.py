@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from statefx.coordinator.engine import JobFailedError
-from statefx.runtime import wire
+from statefx.plan import wire
 from statefx.testing.processes import Process, Strand, TaskJob
 
 

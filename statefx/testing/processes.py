@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.operators import DEFAULT_STREAM, Bolt
+from statefx.plan import wire
+from statefx.plan.deployment import Deployment
 from statefx.protocol.order import Order, Task
 from statefx.runtime import task as runtime_task
-from statefx.runtime import wire
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.slot import Slot
@@ -22,7 +23,6 @@ from statefx.state.registry import load_provider
 from statefx.state.store import StateProvider
 from statefx.testing.handed import WatchedState
 from statefx.testing.steps import SteppedProvider, Steps
-from statefx.topology.deployment import Deployment
 
 Emitted = dict[tuple[str, str], list[tuple[Any, ...]]]
 """(component, stream) -> rows."""

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from statefx.errors import ConfigError
 from statefx.operators import DEFAULT_STREAM
+from statefx.plan.groupings import router
+from statefx.plan.levels import Plan
 from statefx.protocol.records import StreamInput
 from statefx.runtime.fitting import MISFITS, fitter, to_array
-from statefx.runtime.routing import router
 from statefx.runtime.slot import EDGE_COLUMN
 from statefx.topology.graph import Edge, Topology
-from statefx.topology.plan import Plan
 
 Row = Sequence[Any]
 Work = Mapping[str, Sequence[Row]]

@@ -17,6 +17,8 @@ from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.janitor import Janitor
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
+from statefx.plan.deployment import Deployment
+from statefx.plan.levels import compile_plan
 from statefx.protocol.records import BatchInput, Input
 from statefx.state.registry import load_provider, resolve
 from statefx.testing.engine import LocalEngine
@@ -28,9 +30,7 @@ from statefx.testing.sendable import check_travels
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
 from statefx.testing.streams import Work, given, identity
 from statefx.topology.checks import encodings_of
-from statefx.topology.deployment import Deployment
 from statefx.topology.graph import Topology
-from statefx.topology.plan import compile_plan
 from statefx.topology.submission import check_beside, checked
 
 _Result = TypeVar("_Result")

@@ -2,7 +2,6 @@
 
 from statefx.topology.builder import BoltDeclarer, TopologyBuilder
 from statefx.topology.graph import Component, Edge, Grouping, Topology
-from statefx.topology.hashing import batch_hashes, partial_key_chooser, row_hasher
 
 __all__ = [
     "BoltDeclarer",
@@ -11,7 +10,4 @@ __all__ = [
     "Grouping",
     "Topology",
     "TopologyBuilder",
-    "batch_hashes",
-    "partial_key_chooser",
-    "row_hasher",
 ]

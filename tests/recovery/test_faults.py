@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from statefx import TopologyBuilder
+from statefx.plan.levels import compile_plan
 from statefx.testing import rows
 from statefx.testing.faults import (
     Doubled,
@@ -22,7 +23,6 @@ from statefx.testing.faults import (
     Wake,
     Zombie,
 )
-from statefx.topology.plan import compile_plan
 from tests.testing.topologies import SMALL, Count, Driver, Split, Total, lines, totals, word_count, words
 
 WORK = [lines("to be or not to be", "that is the question"), lines("to sleep", "to dream"), lines(), lines("no more")]

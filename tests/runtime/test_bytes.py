@@ -9,8 +9,8 @@ import pytest
 
 from statefx import BatchBolt, TopologyBuilder
 from statefx.operators import parse_schema
+from statefx.plan import wire
 from statefx.protocol.barrier import Ack
-from statefx.runtime import wire
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import BATCH_ROWS, outlet_of
 from statefx.runtime.slot import Slot

@@ -8,17 +8,17 @@ import pytest
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, FailedException, TopologyError
+from statefx.plan import wire
+from statefx.plan.deployment import Deployment
+from statefx.plan.levels import compile_plan
 from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.identity import TransactionAttempt, Version
 from statefx.protocol.order import HookOrder, Order, task_key
-from statefx.runtime import wire
 from statefx.runtime.hooks import run_hooks
 from statefx.runtime.slot import Slot
 from statefx.runtime.task import TaskRun
 from statefx.testing import rows
 from statefx.testing.faults import Doubled, HooksFail, JobFails, Lost, Rerun
-from statefx.topology.deployment import Deployment
-from statefx.topology.plan import compile_plan
 from tests.testing import eager
 from tests.testing.topologies import Driver, Split, Witness, hooks, lines, witnessed, word_count
 

@@ -11,9 +11,9 @@ import pytest
 
 from statefx import BasicBolt, BatchBolt, Stateful, Topology, TopologyBuilder
 from statefx.errors import BoltError, ConfigError
+from statefx.plan.hashing import row_hasher
+from statefx.plan.levels import compile_plan
 from statefx.testing import rows
-from statefx.topology.hashing import row_hasher
-from statefx.topology.plan import compile_plan
 from tests.testing.topologies import Driver
 
 ROWS = [(f"key-{n % 7}", n) for n in range(100)]

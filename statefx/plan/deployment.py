@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from statefx.plan.levels import Plan
 from statefx.protocol.order import Order, task_key
 from statefx.state.codec import Codec
 from statefx.state.encodings import Encoding
 from statefx.state.registry import load_provider
 from statefx.state.store import FILES_MAX, Namespace, Snapshot, StateContext, StateProvider, Version
-from statefx.topology.plan import Plan
 
 _STANDARD = Encoding()
 

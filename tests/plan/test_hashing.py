@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from statefx.errors import SchemaError
 from statefx.operators import parse_schema, tuple_class
-from statefx.topology import batch_hashes, partial_key_chooser, row_hasher
-from statefx.topology.hashing import task_chooser
-from tests.topology.vectors import VECTORS
+from statefx.plan.hashing import batch_hashes, partial_key_chooser, row_hasher, task_chooser
+from tests.plan.vectors import VECTORS
 
 IDS = [ddl for ddl, _, _ in VECTORS]
 

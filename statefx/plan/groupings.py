@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import BoltError
+from statefx.plan.hashing import batch_hashes, partial_key_chooser, task_chooser
 from statefx.topology.graph import Edge
-from statefx.topology.hashing import batch_hashes, partial_key_chooser, task_chooser
 
 Columns = Sequence[Sequence[Any]]
 """The values of a batch as Python has them, column by column."""

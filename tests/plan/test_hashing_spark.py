@@ -5,8 +5,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from statefx.operators import parse_schema
-from statefx.topology import partial_key_chooser, row_hasher
-from tests.topology.vectors import VECTORS
+from statefx.plan.hashing import partial_key_chooser, row_hasher
+from tests.plan.vectors import VECTORS
 
 pytestmark = pytest.mark.slow
 

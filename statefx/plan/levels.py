@@ -21,10 +21,10 @@ INGEST = "__ingest-"
 class Ingest(BasicBolt):
     """Takes a raw DataFrame's rows into the topology for bolts that are not at the first level."""
 
-    def execute(self, tup, collector):  # type: ignore[no-untyped-def]  # noqa: D102 - replaced by executeBatch
+    def execute(self, tup, collector):  # type: ignore[no-untyped-def]
         raise NotImplementedError
 
-    def executeBatch(self, batch, collector):  # type: ignore[no-untyped-def]  # noqa: D102 - Storm's style
+    def executeBatch(self, batch, collector):  # type: ignore[no-untyped-def]
         collector.emitBatch(batch)
 
 
