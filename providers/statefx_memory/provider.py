@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from statefx.errors import ConfigError
-from statefx.state.changelog import Changelog
-from statefx.state.changelog_store import ChangelogProvider, Image
-from statefx.state.materialisation import DictImage, MaterialisationCache
-from statefx.state.store import StateContext
+from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.materialisation import DictImage, MaterialisationCache
+from statefx.state.changelog.store import ChangelogProvider, Image
+from statefx.state.contract.store import StateContext
 
 _CACHE = MaterialisationCache()
 """The process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import quote
 
-from statefx.state.store import Namespace
+from statefx.state.contract.store import Namespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 
-from statefx.state.store import Version, Write
+from statefx.state.contract.store import Version, Write
 from statefx_redis.answers import damaged
 from statefx_redis.names import Names
 from statefx_redis.server import Server

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.errors import FencedError, ProviderError
-from statefx.state.store import Capabilities, Namespace, Retention, StateContext, StateProvider, StateStore
+from statefx.state.contract.store import Capabilities, Namespace, Retention, StateContext, StateProvider, StateStore
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys

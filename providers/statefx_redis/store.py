@@ -19,8 +19,8 @@ from statefx.errors import (
     StatefxError,
     StatePhaseError,
 )
-from statefx.state.ranges import merge
-from statefx.state.store import Namespace, Prepared, StateContext, StateStore, Version, Write
+from statefx.state.contract.ranges import merge
+from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Version, Write
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys

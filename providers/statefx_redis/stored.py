@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from statefx.errors import StateCorruptedError
-from statefx.state.store import EMPTY, Namespace, Version
+from statefx.state.contract.store import EMPTY, Namespace, Version
 from statefx_redis.answers import REMEDY, sound, text
 from statefx_redis.names import Names
 from statefx_redis.prepared import Entry

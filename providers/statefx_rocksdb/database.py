@@ -28,8 +28,8 @@ from rocksdict import (
 )
 
 from statefx.errors import StateError
-from statefx.state.artefacts import Chunk
-from statefx.state.store import Namespace, Version
+from statefx.state.changelog.artefacts import Chunk
+from statefx.state.contract.store import Namespace, Version
 from statefx_rocksdb.settings import Settings
 
 _HEAD_KEY = b""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from statefx.state.changelog import Changelog
-from statefx.state.changelog_store import Image
-from statefx.state.materialisation import Materialisation, MaterialisationCache
-from statefx.state.ranges import merge
-from statefx.state.store import StateContext
+from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.materialisation import Materialisation, MaterialisationCache
+from statefx.state.changelog.store import Image
+from statefx.state.contract.ranges import merge
+from statefx.state.contract.store import StateContext
 from statefx_rocksdb.database import UnusableError
 from statefx_rocksdb.place import Place
 

@@ -20,10 +20,10 @@ import os
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from statefx.state.changelog import Changelog, Route
-from statefx.state.merging import COVERED_MAX
-from statefx.state.ranges import OrderedEntries
-from statefx.state.store import StateContext
+from statefx.state.changelog.chain import Changelog, Route
+from statefx.state.changelog.merging import COVERED_MAX
+from statefx.state.contract.ranges import OrderedEntries
+from statefx.state.contract.store import StateContext
 from statefx_rocksdb import folders
 from statefx_rocksdb.database import Database, Head, UnusableError
 from statefx_rocksdb.folders import PrivateFolder

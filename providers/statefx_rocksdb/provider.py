@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any, ClassVar
 
 from statefx.errors import ProviderError
-from statefx.state.changelog import Changelog
-from statefx.state.changelog_store import ChangelogProvider, Image
-from statefx.state.materialisation import MaterialisationCache
-from statefx.state.store import StateContext
+from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.materialisation import MaterialisationCache
+from statefx.state.changelog.store import ChangelogProvider, Image
+from statefx.state.contract.store import StateContext
 from statefx_rocksdb.settings import Settings
 
 

@@ -10,7 +10,7 @@ from typing import overload
 
 from xxhash import xxh3_128
 
-from statefx.state.store import StateStore, Write
+from statefx.state.contract.store import StateStore, Write
 
 _LENGTHS = struct.Struct(">QQ")
 

@@ -40,8 +40,8 @@ from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
 from statefx.protocol.transaction import Phase
+from statefx.state.contract.store import StateContext, StateProvider, StateStore, prepare_as
 from statefx.state.registry import load_provider, name_of, resolve
-from statefx.state.store import StateContext, StateProvider, StateStore, prepare_as
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")

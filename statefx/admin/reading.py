@@ -25,10 +25,10 @@ from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import task_key
 from statefx.state import Codec, KeyValueState, load_provider
-from statefx.state.encodings import Encoding
+from statefx.state.contract.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider, StateStore, Version
+from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
-from statefx.state.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider, StateStore, Version
-from statefx.state.versions import Migrate
+from statefx.state.view.versions import Migrate
 
 _TRIES = 10
 _ABSENT = object()

@@ -25,7 +25,7 @@ from statefx.errors import (
 from statefx.operators import overrides
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage
-from statefx.state.encodings import Encoding
+from statefx.state.encoding.options import Encoding
 from statefx.storage import FolderStorage, Storage
 from statefx.topology.checks import keyed, routing
 from statefx.topology.graph import Component, Topology

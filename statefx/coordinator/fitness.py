@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from statefx.errors import CheckpointMismatchError
-from statefx.state.codec import StandardCodec
+from statefx.state.encoding.codec import StandardCodec
 from statefx.state.registry import name_of
 
 CODECS = {"msgpack": StandardCodec.name}

@@ -12,7 +12,7 @@ from statefx.coordinator.checkpoint import Folders, check_newest
 from statefx.errors import FencedError, StateError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Task, task_key
-from statefx.state.store import Namespace, Retention, Snapshot, StateProvider
+from statefx.state.contract.store import Namespace, Retention, Snapshot, StateProvider
 
 logger = logging.getLogger("statefx")
 
@@ -58,7 +58,8 @@ class Janitor:
     Who keeps a sweep from deleting what is needed: this class lists all namespaces *before* it reads the log, once for
     all of them, and refuses to go on if a newer generation stands there; the provider deletes only what was listed,
     after it has made sure that no newer generation has fenced it. So a sweep may run beside transactions, and a driver
-    that was replaced while it swept deletes nothing that its successor may need (`statefx.state.sweeping` says why).
+    that was replaced while it swept deletes nothing that its successor may need; why, says
+    `statefx.state.changelog.sweeping`.
 
     Parameters
     ----------

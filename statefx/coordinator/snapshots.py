@@ -14,8 +14,9 @@ class SnapshotPolicy:
     """Which tasks shall write a snapshot in a transaction.
 
     A snapshot costs what the state holds, and the transaction waits for it. So one is due when the changelogs come to
-    as much, which pays for it; many small files are no reason, for these are merged (`statefx.state.merging`). And
-    since the tasks of a bolt grow alike, all would be due at once: only a part of them is told in one transaction.
+    as much, which pays for it; many small files are no reason, for these are merged
+    (`statefx.state.changelog.merging`). And since the tasks of a bolt grow alike, all would be due at once: only a
+    part of them is told in one transaction.
 
     Attributes
     ----------

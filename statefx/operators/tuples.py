@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from statefx.state.values import register_namedtuples
+from statefx.state.encoding.values import register_namedtuples
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,10 +11,10 @@ from typing import Any
 
 from statefx.plan.levels import Plan
 from statefx.protocol.order import Order, task_key
-from statefx.state.codec import Codec
-from statefx.state.encodings import Encoding
+from statefx.state.contract.store import FILES_MAX, Namespace, Snapshot, StateContext, StateProvider, Version
+from statefx.state.encoding.codec import Codec
+from statefx.state.encoding.options import Encoding
 from statefx.state.registry import load_provider
-from statefx.state.store import FILES_MAX, Namespace, Snapshot, StateContext, StateProvider, Version
 
 _STANDARD = Encoding()
 

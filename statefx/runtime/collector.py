@@ -13,7 +13,7 @@ from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.schema import to_ddl
 from statefx.runtime.fitting import shown
 from statefx.runtime.outlets import Gathering, Outlet
-from statefx.state.remedy import Elsewhere
+from statefx.state.encoding.remedy import Elsewhere
 
 _PLAIN = (tuple, list)
 

@@ -12,8 +12,8 @@ from statefx.protocol.identity import EMPTY, Version
 from statefx.protocol.order import HookOrder, Task, task_key
 from statefx.protocol.report import MISUSE, Report
 from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of, view_of
-from statefx.state import lent
-from statefx.state.store import StateStore
+from statefx.state.contract.store import StateStore
+from statefx.state.view import lent
 
 HOOKS = {"commit": "preCommit", "rollback": "preRollback"}
 

@@ -35,9 +35,9 @@ from statefx.protocol.order import Order, task_key
 from statefx.runtime import restoring
 from statefx.runtime.bolt_errors import bolt_error
 from statefx.runtime.collector import TaskCollector
-from statefx.state import lent
-from statefx.state.lent import LentState
-from statefx.state.store import StateProvider, StateStore
+from statefx.state.contract.store import StateProvider, StateStore
+from statefx.state.view import lent
+from statefx.state.view.lent import LentState
 from statefx.topology.graph import Edge
 
 _USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)

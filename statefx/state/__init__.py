@@ -1,9 +1,6 @@
 """State of one task: keys, values and their transaction, over a provider's store."""
 
-from statefx.state.codec import Codec, StandardCodec
-from statefx.state.keyvalue import KeyValueState, Phase
-from statefx.state.registry import load_provider, resolve
-from statefx.state.store import (
+from statefx.state.contract.store import (
     EMPTY,
     Capabilities,
     Namespace,
@@ -16,7 +13,10 @@ from statefx.state.store import (
     Version,
     Write,
 )
-from statefx.state.values import register_namedtuples
+from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.encoding.values import register_namedtuples
+from statefx.state.registry import load_provider, resolve
+from statefx.state.view.keyvalue import KeyValueState, Phase
 
 __all__ = [
     "EMPTY",

@@ -11,8 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from statefx.errors import ProviderError
-from statefx.state.references import find, nearest
-from statefx.state.store import StateProvider
+from statefx.state.contract.store import StateProvider
+from statefx.state.encoding.references import find, nearest
 
 GROUP = "statefx.state_providers"
 """The entry-point group in which distributions name their providers."""

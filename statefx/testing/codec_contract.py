@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from statefx.state.codec import Codec
-from statefx.state.values import is_immutable
+from statefx.state.encoding.codec import Codec
+from statefx.state.encoding.values import is_immutable
 
 
 class CodecContract:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from statefx.errors import StateError
-from statefx.state.store import EMPTY, StateStore, Version
+from statefx.state.contract.store import EMPTY, StateStore, Version
 from statefx.testing.site import Site, after_parts, image, prepare, writes
 from statefx.testing.store_contract import StoreContract
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import FencedError, StateCorruptedError
-from statefx.state.store import EMPTY, Retention, Snapshot, StateStore, Version
+from statefx.state.contract.store import EMPTY, Retention, Snapshot, StateStore, Version
 from statefx.testing.commit_contract import CommitContract
 from statefx.testing.crashes import crashing, every_crash
 from statefx.testing.site import Site, after_parts, image, prepare, writes

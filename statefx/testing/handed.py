@@ -7,7 +7,7 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-from statefx.state.lent import LentState
+from statefx.state.view.lent import LentState
 
 logger = logging.getLogger("statefx")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from statefx.errors import StateClosedError, StatePhaseError
-from statefx.state.keyvalue import KeyValueState
+from statefx.state.view.keyvalue import KeyValueState
 from statefx.testing.durability_contract import DurabilityContract
 from statefx.testing.site import Site
 

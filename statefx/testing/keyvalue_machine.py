@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from statefx.errors import StatePhaseError
-from statefx.state.keys import encode_key
-from statefx.state.keyvalue import KeyValueState
-from statefx.state.store import EMPTY, StateProvider, Version
+from statefx.state.contract.store import EMPTY, StateProvider, Version
+from statefx.state.encoding.keys import encode_key
+from statefx.state.view.keyvalue import KeyValueState
 from statefx.testing.site import Site
 
 KEYS = st.one_of(st.integers(-2, 5), st.sampled_from([True, 1.0, "a"]), st.tuples(st.just("a"), st.integers(0, 2)))

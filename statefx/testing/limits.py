@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.snapshots import SnapshotPolicy
-from statefx.state.store import FILES_MAX
+from statefx.state.contract.store import FILES_MAX
 
 
 @dataclass(frozen=True)

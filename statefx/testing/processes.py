@@ -19,8 +19,8 @@ from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.slot import Slot
 from statefx.runtime.task import Finished, TaskRun
+from statefx.state.contract.store import StateProvider
 from statefx.state.registry import load_provider
-from statefx.state.store import StateProvider
 from statefx.testing.handed import WatchedState
 from statefx.testing.steps import SteppedProvider, Steps
 

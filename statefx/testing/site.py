@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from statefx.state.keyvalue import KeyValueState
-from statefx.state.store import (
+from statefx.state.contract.store import (
     EMPTY,
     FILES_MAX,
     Namespace,
@@ -23,6 +22,7 @@ from statefx.state.store import (
     Write,
     prepare_as,
 )
+from statefx.state.view.keyvalue import KeyValueState
 
 
 def writes(changes: Mapping[bytes, bytes | None]) -> list[Write]:

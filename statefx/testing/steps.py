@@ -11,7 +11,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import task_key
 from statefx.protocol.records import Record
-from statefx.state.store import (
+from statefx.state.contract.store import (
     Namespace,
     Prepared,
     Retention,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, StateError, StatePhaseError
-from statefx.state.store import EMPTY, StateProvider, Version
+from statefx.state.contract.store import EMPTY, StateProvider, Version
 from statefx.testing.site import Site, image, prepare, writes
 
 TOKEN = "f" * 32

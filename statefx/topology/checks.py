@@ -13,9 +13,9 @@ import pyarrow as pa
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators import DEFAULT_STREAM, Bolt, Stateful, overrides, parse_schema, parse_streams
 from statefx.operators.schema import to_ddl_type
-from statefx.state import encodings
-from statefx.state.encodings import Encoding
-from statefx.state.versions import VERSION_MAX
+from statefx.state.encoding import options as encodings
+from statefx.state.encoding.options import Encoding
+from statefx.state.view.versions import VERSION_MAX
 from statefx.topology.graph import KEYED, Component, Edge, Topology
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
+from statefx.state.contract.store import StateProvider
 from statefx.state.registry import names
-from statefx.state.store import StateProvider
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.checks import check_config, doubts
 from statefx.topology.graph import Topology

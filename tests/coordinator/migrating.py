@@ -14,7 +14,7 @@ from statefx.coordinator.log import read_state
 from statefx.errors import StateError
 from statefx.protocol.identity import EMPTY
 from statefx.state import Capabilities, load_provider
-from statefx.state.store import Namespace, Prepared, StateContext, StateStore, Write
+from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Write
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps

@@ -33,7 +33,8 @@ from statefx.errors import (
     StatefxError,
 )
 from statefx.protocol.records import Generation
-from statefx.state import EMPTY, Namespace, StateContext, artefacts, load_provider
+from statefx.state import EMPTY, Namespace, StateContext, load_provider
+from statefx.state.changelog import artefacts
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits
 from statefx.testing.crashes import crashing, every_crash

@@ -24,8 +24,8 @@ from statefx.protocol.records import Record
 from statefx.protocol.transaction import mermaid
 from statefx.runtime.slot import METRICS
 from statefx.spark.session import RECOMMENDED
-from statefx.state import materialisation
-from statefx.state.store import FILES_MAX
+from statefx.state.changelog import materialisation
+from statefx.state.contract.store import FILES_MAX
 from statefx.topology import BoltDeclarer
 from tests.docs.tables import DOCS, TABLES, shown
 

@@ -11,10 +11,10 @@ import pytest
 from xxhash import xxh3_128
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError, StateError
-from statefx.state import artefacts
-from statefx.state.artefacts import CHANGELOG, SNAPSHOT, Identity
-from statefx.state.changelog import Changelog
-from statefx.state.store import EMPTY, Namespace, Snapshot, Version
+from statefx.state.changelog import artefacts
+from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Identity
+from statefx.state.changelog.chain import Changelog
+from statefx.state.contract.store import EMPTY, Namespace, Snapshot, Version
 
 NAMESPACE = Namespace("lineage", "count", 0)
 

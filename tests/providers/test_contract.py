@@ -13,7 +13,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from statefx.errors import StateError, StatePhaseError
-from statefx.state.store import EMPTY, Namespace, Prepared, StateContext, StateStore, Version, Write
+from statefx.state.contract.store import EMPTY, Namespace, Prepared, StateContext, StateStore, Version, Write
 from statefx.testing.provider_contract import StateProviderContract, state_machine
 from statefx.testing.site import Site
 from statefx_memory import MemoryStateProvider

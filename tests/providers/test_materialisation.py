@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import StateCorruptedError
-from statefx.state import materialisation
-from statefx.state.changelog import Changelog
-from statefx.state.materialisation import MaterialisationCache
-from statefx.state.store import EMPTY, Namespace, StateContext, Version
+from statefx.state.changelog import materialisation
+from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.materialisation import MaterialisationCache
+from statefx.state.contract.store import EMPTY, Namespace, StateContext, Version
 
 NAMESPACE = Namespace("lineage", "count", 0)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import StateCorruptedError
-from statefx.state import artefacts, merging
-from statefx.state.artefacts import Artefact
-from statefx.state.changelog import Changelog
-from statefx.state.store import EMPTY, Namespace, Retention, Snapshot, StateProvider, Version, prepare_as
+from statefx.state.changelog import artefacts, merging
+from statefx.state.changelog.artefacts import Artefact
+from statefx.state.changelog.chain import Changelog
+from statefx.state.contract.store import EMPTY, Namespace, Retention, Snapshot, StateProvider, Version, prepare_as
 from statefx.testing.site import Site, image, prepare, writes
 from statefx_memory import MemoryStateProvider
 from statefx_rocksdb import RocksDbStateProvider

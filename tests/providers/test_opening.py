@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from statefx.state import artefacts
-from statefx.state.store import EMPTY, StateProvider, Version
+from statefx.state.changelog import artefacts
+from statefx.state.contract.store import EMPTY, StateProvider, Version
 from statefx.testing.site import Site, image
 from statefx_memory import MemoryStateProvider
 from statefx_rocksdb import RocksDbStateProvider

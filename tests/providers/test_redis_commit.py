@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from statefx.errors import FencedError, StateCorruptedError, StateError, StatePhaseError
-from statefx.state.store import EMPTY, Retention, StateStore, Version
+from statefx.state.contract.store import EMPTY, Retention, StateStore, Version
 from statefx.testing.site import Site, changed, image, prepare, writes
 from statefx_redis import RedisStateProvider, pages, prepared, scripts
 from statefx_redis import store as store_module

@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from statefx.errors import StateCorruptedError
-from statefx.state.store import EMPTY, Retention, Version
+from statefx.state.contract.store import EMPTY, Retention, Version
 from statefx.testing.site import Site, image, prepare, writes
 from statefx_redis import RedisStateProvider, prepared, scripts
 from statefx_redis.names import Names, lineage_keys

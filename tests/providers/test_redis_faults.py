@@ -18,7 +18,7 @@ from statefx.errors import (
     StateCorruptedError,
     StateError,
 )
-from statefx.state.store import EMPTY, Retention, Version
+from statefx.state.contract.store import EMPTY, Retention, Version
 from statefx.testing.site import Site, image, prepare, writes
 from statefx_redis import RedisStateProvider, prepared
 from statefx_redis.names import Names

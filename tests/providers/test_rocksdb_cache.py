@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import ConfigError, ProviderError
-from statefx.state.store import EMPTY, Namespace, Version
+from statefx.state.contract.store import EMPTY, Namespace, Version
 from statefx.testing.site import Site, image
 from statefx_rocksdb import RocksDbStateProvider, folders, handles
 from statefx_rocksdb import place as place_module
@@ -30,7 +30,7 @@ OPTIONS = {"catch_up_kb": 0, "hot_cache_mb": 0, "lock_timeout_secs": 0.2}
 WORKER = """
 import json, sys
 from pathlib import Path
-from statefx.state.store import Version
+from statefx.state.contract.store import Version
 from statefx.testing.site import Site, image
 from statefx_rocksdb import RocksDbStateProvider
 root, lineage, options, versions, generation = json.loads(sys.argv[1])

@@ -7,7 +7,7 @@ import pytest
 
 from statefx import openState
 from statefx.coordinator.snapshots import SnapshotPolicy
-from statefx.state import artefacts
+from statefx.state.changelog import artefacts
 from statefx.testing import Limits
 from statefx.testing.faults import JobFails, Zombie
 from tests.testing.topologies import Driver, lines, totals, word_count, words

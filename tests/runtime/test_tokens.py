@@ -7,7 +7,7 @@ import pytest
 
 from statefx.errors import AttemptsExhaustedError, StateError
 from statefx.state import KeyValueState
-from statefx.state.store import EMPTY, prepare_as
+from statefx.state.contract.store import EMPTY, prepare_as
 from statefx.testing.site import Site
 from statefx_memory import MemoryStateProvider
 from tests.testing.places import place

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state.keys import MAX_DEPTH, decode_key, encode_key
+from statefx.state.encoding.keys import MAX_DEPTH, decode_key, encode_key
 
 TYPE_ORDER = (type(None), bool, int, float, Decimal, str, bytes, date, datetime, tuple)
 

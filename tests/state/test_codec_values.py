@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state import Codec, StandardCodec, register_namedtuples, values
-from statefx.state.values import MAX_DEPTH, decode_value, is_immutable, make_encoder
+from statefx.state import Codec, StandardCodec, register_namedtuples
+from statefx.state.encoding import values
+from statefx.state.encoding.values import MAX_DEPTH, decode_value, is_immutable, make_encoder
 
 encode_value = make_encoder()
 

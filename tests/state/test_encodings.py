@@ -9,7 +9,7 @@ import pytest
 from statefx.config import Config
 from statefx.errors import CodecError, ConfigError, FailedException, StateCorruptedError, StateError
 from statefx.state import EMPTY, KeyValueState, StandardCodec
-from statefx.state.encodings import Encoding, parse
+from statefx.state.encoding.options import Encoding, parse
 from tests.testing.codecs import Broken, Extended, Json, Point
 
 CODECS = "tests.testing.codecs:"
@@ -306,7 +306,7 @@ def test_a_codec_derived_from_the_standard_one_is_not_bypassed(checkpoint_at, tm
 
 
 def test_the_standard_codec_pays_nothing(checkpoint_at, tmp_path):
-    from statefx.state.overlay import Overlay
+    from statefx.state.view.overlay import Overlay
 
     state = checkpoint_at(tmp_path).open()
     assert type(state._overlay) is Overlay

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from statefx.errors import CodecError, StateClosedError, StateCorruptedError, StatePhaseError
 from statefx.state import KeyValueState, StateStore
-from statefx.state.keys import encode_key
-from statefx.state.overlay import ENTRY_BYTES, MAX_KINDS
+from statefx.state.encoding.keys import encode_key
+from statefx.state.view.overlay import ENTRY_BYTES, MAX_KINDS
 from statefx.testing.site import prepare
 
 

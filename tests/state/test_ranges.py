@@ -3,7 +3,7 @@
 import pytest
 
 from statefx.errors import StateClosedError, StatePhaseError
-from statefx.state.ranges import OrderedEntries
+from statefx.state.contract.ranges import OrderedEntries
 
 
 def filled(state):

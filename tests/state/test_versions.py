@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from statefx.errors import StateCorruptedError
 from statefx.state import StandardCodec
-from statefx.state.codec import MARK
-from statefx.state.versions import VERSION_MAX, seal, unseal
+from statefx.state.encoding.codec import MARK
+from statefx.state.view.versions import VERSION_MAX, seal, unseal
 from tests.testing.codecs import Marked
 
 

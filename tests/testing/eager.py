@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from statefx.state.store import Capabilities
+from statefx.state.contract.store import Capabilities
 from statefx_memory import MemoryStateProvider
 
 REFERENCE = "tests.testing.eager:EagerProvider"

@@ -18,7 +18,7 @@ import numpy as np
 from measuring import arguments, latency
 
 from statefx.state import load_provider
-from statefx.state.store import EMPTY, Namespace, StateContext, StateProvider, Version
+from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, Version
 from tests.providers.redis_server import RedisServer
 
 BATCH_KEYS = 10_000

@@ -20,7 +20,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import BatchInput, Preparing, RolledBack
 from statefx.state import load_provider
-from statefx.state.store import EMPTY, Namespace, StateContext, StateProvider, Version, prepare_as
+from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, Version, prepare_as
 
 UNMERGED = 1 << 30
 WRITES = [(b"%04d" % number, b"v" * 20) for number in range(20)]

@@ -18,7 +18,7 @@ from measuring import arguments, latency
 
 from statefx import KeyValueState
 from statefx.state import load_provider
-from statefx.state.store import EMPTY, Namespace, StateContext, Version
+from statefx.state.contract.store import EMPTY, Namespace, StateContext, Version
 from tests.providers.redis_server import RedisServer
 
 ALIKE = 10

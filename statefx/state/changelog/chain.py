@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from statefx.errors import StateCorruptedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state import artefacts, merging
-from statefx.state.artefacts import CHANGELOG, SNAPSHOT, Artefact, Chunk, Identity, corrupted
-from statefx.state.merging import TIERS, Intake, covers, start_of
-from statefx.state.store import FILES_MAX, Snapshot, Write
+from statefx.state.changelog import artefacts, merging
+from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Artefact, Chunk, Identity, corrupted
+from statefx.state.changelog.merging import TIERS, Intake, covers, start_of
+from statefx.state.contract.store import FILES_MAX, Snapshot, Write
 
 logger = logging.getLogger("statefx")
 

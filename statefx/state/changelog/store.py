@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from statefx.errors import StateClosedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state import artefacts, fencing, sweeping
-from statefx.state.changelog import Changelog
-from statefx.state.ranges import OrderedEntries, merge
-from statefx.state.store import (
+from statefx.state.changelog import artefacts, fencing, sweeping
+from statefx.state.changelog.chain import Changelog
+from statefx.state.contract.ranges import OrderedEntries, merge
+from statefx.state.contract.store import (
     Capabilities,
     Prepared,
     Retention,

@@ -8,9 +8,9 @@ from typing import Any
 
 from statefx.config import ENCODING
 from statefx.errors import ConfigError
-from statefx.state.adapters import SerializerCodec, TypedCodec
-from statefx.state.codec import Codec, StandardCodec
-from statefx.state.references import codec_class, made, nearest, serializer_class, value_class
+from statefx.state.encoding.adapters import SerializerCodec, TypedCodec
+from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.encoding.references import codec_class, made, nearest, serializer_class, value_class
 
 SETTING = "topology.state.provider.config"
 COMPONENTS = "components"

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state.answers import Answers
-from statefx.state.codec import MARK, Codec
-from statefx.state.pending import PendingKeys
-from statefx.state.places import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, Packed, Place
-from statefx.state.ranges import OrderedEntries, merge
-from statefx.state.store import Write
-from statefx.state.values import SCALARS, is_immutable
+from statefx.state.contract.ranges import OrderedEntries, merge
+from statefx.state.contract.store import Write
+from statefx.state.encoding.codec import MARK, Codec
+from statefx.state.encoding.values import SCALARS, is_immutable
+from statefx.state.view.answers import Answers
+from statefx.state.view.pending import PendingKeys
+from statefx.state.view.places import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, Packed, Place
 
 ENTRY_BYTES = 200
 """What Python needs to remember one entry, beside its bytes."""

@@ -7,13 +7,13 @@ from operator import itemgetter
 from typing import Any
 
 from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
-from statefx.state.answers import Answers
-from statefx.state.codec import Codec, StandardCodec
-from statefx.state.phase import Phase
-from statefx.state.places import Kind
-from statefx.state.ranges import OrderedEntries
-from statefx.state.store import EMPTY, StateStore, Version, Write, prepare_as
-from statefx.state.versions import Migrate, overlay_for
+from statefx.state.contract.ranges import OrderedEntries
+from statefx.state.contract.store import EMPTY, StateStore, Version, Write, prepare_as
+from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.view.answers import Answers
+from statefx.state.view.phase import Phase
+from statefx.state.view.places import Kind
+from statefx.state.view.versions import Migrate, overlay_for
 
 CACHE_BYTES = 64 << 20
 """Default bound on what is remembered of entries that were read."""

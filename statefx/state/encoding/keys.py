@@ -30,7 +30,7 @@ from decimal import Decimal
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state.remedy import refusal
+from statefx.state.encoding.remedy import refusal
 
 MAX_DEPTH = 64
 """Tuples nested in tuples; deeper keys are refused."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from statefx.errors import StatePhaseError
-from statefx.state.keyvalue import KeyValueState
-from statefx.state.remedy import Elsewhere
+from statefx.state.encoding.remedy import Elsewhere
+from statefx.state.view.keyvalue import KeyValueState
 
 _REMEDIES = {
     "prepareCommit": "it is prepared when prePrepare has returned",

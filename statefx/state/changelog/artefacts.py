@@ -31,7 +31,7 @@ from xxhash import xxh3_64_digest, xxh3_128
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError, StateError
 from statefx.protocol.identity import Namespace, Version
-from statefx.state.store import Write
+from statefx.state.contract.store import Write
 from statefx.storage.folder import make_folder, sync_folder
 
 CHANGELOG = "changelog"
@@ -67,7 +67,7 @@ class Identity:
     predecessor : Version
         The version that a changelog's entries are applied to; a snapshot's own version.
     covers : bytes
-        The versions between, to which a changelog can be applied as well (`statefx.state.merging`).
+        The versions between, to which a changelog can be applied as well (`statefx.state.changelog.merging`).
     beneath : tuple of int
         For each tier of sizes, how many changelogs come next before it, without a larger one between.
     """

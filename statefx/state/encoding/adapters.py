@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from statefx.errors import CodecError
-from statefx.state.codec import Codec, StandardCodec
-from statefx.state.values import SCALARS
+from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.encoding.values import SCALARS
 
 
 class SerializerCodec(Codec):

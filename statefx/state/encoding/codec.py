@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from statefx.state.keys import decode_key, encode_key
-from statefx.state.values import decode_value, make_encoder
+from statefx.state.encoding.keys import decode_key, encode_key
+from statefx.state.encoding.values import decode_value, make_encoder
 
 MARK = b"\xc1"
 """The one byte that msgpack never uses: it begins the envelope of a value that tells its version."""
@@ -54,7 +54,7 @@ class Codec(ABC):
 
 
 class StandardCodec(Codec):
-    """Order-preserving keys (`statefx.state.keys`) and msgpack values (`statefx.state.values`).
+    """Order-preserving keys (`statefx.state.encoding.keys`) and msgpack values (`statefx.state.encoding.values`).
 
     Examples
     --------
@@ -76,17 +76,17 @@ class StandardCodec(Codec):
         self.decode_value = decode_value  # type: ignore[method-assign]
 
     def encode_key(self, key: Any, /) -> bytes:
-        """Return the bytes of `key`; see `statefx.state.keys.encode_key`."""
+        """Return the bytes of `key`; see `statefx.state.encoding.keys.encode_key`."""
         return encode_key(key)
 
     def decode_key(self, data: bytes, /) -> Any:
-        """Return the key whose bytes are `data`; see `statefx.state.keys.decode_key`."""
+        """Return the key whose bytes are `data`; see `statefx.state.encoding.keys.decode_key`."""
         return decode_key(data)
 
     def encode_value(self, value: Any, /) -> bytes:
-        """Return the bytes of `value`; see `statefx.state.values.make_encoder`."""
+        """Return the bytes of `value`; see `statefx.state.encoding.values.make_encoder`."""
         return self._encode_value(value)
 
     def decode_value(self, data: bytes, /) -> Any:
-        """Return the value whose bytes are `data`; see `statefx.state.values.decode_value`."""
+        """Return the value whose bytes are `data`; see `statefx.state.encoding.values.decode_value`."""
         return decode_value(data)

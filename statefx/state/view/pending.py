@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from statefx.state.places import UNKNOWN, Kind, Packed, Place
-from statefx.state.ranges import OrderedEntries
+from statefx.state.contract.ranges import OrderedEntries
+from statefx.state.view.places import UNKNOWN, Kind, Packed, Place
 
 Change = tuple[Any, Any] | bytes | None
 """Of an immutable value (key, value) as they are; of a mutable one its bytes; None: deleted."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 from statefx.errors import StatePhaseError
-from statefx.state.found import Found
-from statefx.state.phase import Phase
-from statefx.state.places import ABSENT, UNKNOWN, Kind, Packed
-from statefx.state.transaction import CACHE_BYTES, StateTransaction
-from statefx.state.values import SCALARS
+from statefx.state.encoding.values import SCALARS
+from statefx.state.view.found import Found
+from statefx.state.view.phase import Phase
+from statefx.state.view.places import ABSENT, UNKNOWN, Kind, Packed
+from statefx.state.view.transaction import CACHE_BYTES, StateTransaction
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from statefx.errors import ConfigError, StatefxError
-from statefx.state.codec import Codec, StandardCodec
+from statefx.state.encoding.codec import Codec, StandardCodec
 
 
 def find(reference: str, kind: type[StatefxError] = ConfigError) -> Any:

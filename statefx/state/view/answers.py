@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from statefx.state.store import StateStore
+from statefx.state.contract.store import StateStore
 
 
 class Answers:

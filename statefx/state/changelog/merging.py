@@ -27,9 +27,9 @@ from zlib import crc32
 from xxhash import xxh3_64_digest
 
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state import artefacts
-from statefx.state.artefacts import Artefact
-from statefx.state.store import Write
+from statefx.state.changelog import artefacts
+from statefx.state.changelog.artefacts import Artefact
+from statefx.state.contract.store import Write
 
 TIERS_BYTES = (16 << 10, 128 << 10, 1 << 20, 4 << 20)
 """Where each tier ends. Eight files of one come to about one of the next; at the most eight times 4 MiB are merged in

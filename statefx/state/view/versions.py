@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state.answers import Answers
-from statefx.state.codec import MARK, Codec, StandardCodec
-from statefx.state.guard import GuardedCodec
-from statefx.state.overlay import Overlay, of_key
-from statefx.state.places import Kind, Packed, Place
+from statefx.state.encoding.codec import MARK, Codec, StandardCodec
+from statefx.state.encoding.guard import GuardedCodec
+from statefx.state.view.answers import Answers
+from statefx.state.view.overlay import Overlay, of_key
+from statefx.state.view.places import Kind, Packed, Place
 
 VERSION_MAX = 2**31 - 1
 _VARINT_BYTES_MAX = 5

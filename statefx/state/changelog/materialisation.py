@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import cast
 
-from statefx.state.changelog import Changelog, Route
-from statefx.state.changelog_store import Image
-from statefx.state.ranges import OrderedEntries
-from statefx.state.store import Namespace, StateContext, Version
+from statefx.state.changelog.chain import Changelog, Route
+from statefx.state.changelog.store import Image
+from statefx.state.contract.ranges import OrderedEntries
+from statefx.state.contract.store import Namespace, StateContext, Version
 
 _ENTRY_BYTES = 150
 """What Python needs for an entry beside its bytes, about."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from statefx.errors import CodecError, FailedException, StateCorruptedError, StateError
-from statefx.state.codec import Codec
+from statefx.state.encoding.codec import Codec
 
 _short = reprlib.Repr()
 _short.maxother = _short.maxstring = _short.maxlong = 120

@@ -20,11 +20,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 from statefx.errors import StateCorruptedError, StatePhaseError
-from statefx.state import artefacts, fencing
-from statefx.state.artefacts import CHANGELOG, Artefact, Listed
-from statefx.state.changelog import Changelog
-from statefx.state.merging import covers, forgets
-from statefx.state.store import Retention
+from statefx.state.changelog import artefacts, fencing
+from statefx.state.changelog.artefacts import CHANGELOG, Artefact, Listed
+from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.merging import covers, forgets
+from statefx.state.contract.store import Retention
 
 
 def sweep(

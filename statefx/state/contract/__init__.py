@@ -1,0 +1,1 @@
+"""What a state provider implements, and what it is told."""

@@ -1,0 +1,1 @@
+"""What a bolt sees of its state, and its transaction."""
