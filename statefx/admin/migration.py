@@ -24,9 +24,10 @@ from typing import Any
 from statefx.admin.contents import Entries, Sum, sum_of
 from statefx.admin.reading import kept_options, open_task
 from statefx.config import Config
-from statefx.coordinator import checkpoint
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.fitness import CODECS
+from statefx.coordinator.generation import read_checkpoint, take_generation
+from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import (
     CheckpointError,
@@ -131,8 +132,8 @@ def migrate(
     --------
     >>> migrate("checkpoints/word-count", to="redis", config={"url": "redis://db:6379/0"})     # doctest: +SKIP
     """
-    folders = Folders(checkpoint.local_path(checkpointLocation))
-    found = checkpoint.look(folders)
+    folders = Folders(local_path(checkpointLocation))
+    found = read_checkpoint(folders)
     kept = _provider_of(found, folders)
     wanted = resolve(_options("to", to, None).state_provider)
     if wanted == kept:
@@ -179,7 +180,7 @@ class Migrator:
         self._check(found)
         self._reach(found, lineage)
         shared = self.source.capabilities.shared
-        log = checkpoint.take(self.folders, _identity(found), None, shared=shared, opened=self.opened)
+        log = take_generation(self.folders, _identity(found), None, shared=shared, opened=self.opened)
         _check_idle(log.state, self.folders)
         before = log.state
         self.source.fence(before.lineage, before.generation, self.folders.state)
@@ -209,7 +210,7 @@ class Migrator:
 
     def _check(self, found: LogState) -> None:
         """Refuse what can be refused without touching anything."""
-        checkpoint.check(found, _identity(found), self.folders, None, shared=self.source.capabilities.shared)
+        check_adoption(found, _identity(found), self.folders, None, shared=self.source.capabilities.shared)
         _check_idle(found, self.folders)
         if not self.target.capabilities.durable:
             raise ConfigError(
@@ -225,7 +226,7 @@ class Migrator:
                 for name in sorted(found.heads)[:1]:
                     self._open_source(found, name).close()
             except StateCorruptedError:
-                if checkpoint.look(self.folders) == found:  # else it has only gone on
+                if read_checkpoint(self.folders) == found:  # else it has only gone on
                     raise
 
     def _move(self, state: LogState, lineage: str, name: str) -> tuple[str, int, Sum]:

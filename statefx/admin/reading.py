@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from statefx.config import Config
-from statefx.coordinator.checkpoint import Folders, local_path, look
 from statefx.coordinator.fitness import CODECS
+from statefx.coordinator.generation import read_checkpoint
+from statefx.coordinator.location import Folders, local_path
 from statefx.errors import (
     AmbiguousKeyError,
     CheckpointError,
@@ -114,14 +115,14 @@ class _Asked:
     def open(self, known: _Opened | None = None) -> _Opened | None:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
         for tries in range(_TRIES):
-            state = look(self.folders)
+            state = read_checkpoint(self.folders)
             if known is not None and (known.txid, known.lineage) == (_decided(state), state.lineage):
                 return None
             try:
                 return self._open(state)
             except StateCorruptedError as error:
                 passed = getattr(error, "missing", False)
-                if not passed or tries == _TRIES - 1 or _decided(look(self.folders)) == _decided(state):
+                if not passed or tries == _TRIES - 1 or _decided(read_checkpoint(self.folders)) == _decided(state):
                     raise
         raise AssertionError("unreachable")
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import uuid
 
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, StatefxError
 from statefx.protocol.log_state import LogState

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from statefx.coordinator.checkpoint import Folders, check_newest
+from statefx.coordinator.generation import check_newest
+from statefx.coordinator.location import Folders
 from statefx.errors import FencedError, StateError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Task, task_key

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from zlib import crc32
 
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError
 from statefx.spark import offsets
 

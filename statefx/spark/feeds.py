@@ -14,9 +14,10 @@ from pyspark.errors import IllegalArgumentException, PySparkException, Streaming
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statefx.coordinator.checkpoint import Folders, check_newest
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import RenewInputError, StoppedError
+from statefx.coordinator.generation import check_newest
+from statefx.coordinator.location import Folders
 from statefx.coordinator.resolving import backoff_secs
 from statefx.errors import (
     AttemptsExhaustedError,

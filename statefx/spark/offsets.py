@@ -15,8 +15,8 @@ import re
 import shutil
 import uuid
 
-from statefx.coordinator import checkpoint
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.generation import read_checkpoint
+from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CheckpointMismatchError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import StreamInput
@@ -76,7 +76,7 @@ def check(folders: Folders, state: LogState) -> None:
             if seen == (live, state):
                 raise
             seen = (live, state)
-            state = checkpoint.look(folders)  # others may have gone on, or taken over, since it was read
+            state = read_checkpoint(folders)  # others may have gone on, or taken over, since it was read
         else:
             return
     _check(part.live(folders, wanted(state), state.generation), state)

@@ -14,7 +14,8 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
-from statefx.coordinator.checkpoint import Folders, check_newest
+from statefx.coordinator.generation import check_newest
+from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CheckpointMismatchError
 
 TAKE_TRIES = 10

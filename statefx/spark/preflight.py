@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
 from statefx.spark.failures import last_line
 from statefx.spark.session import worker_program

@@ -11,11 +11,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from statefx.config import Config
-from statefx.coordinator import checkpoint, homes
+from statefx.coordinator import homes
+from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.cast import cast_of
-from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.format import make_folders
+from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
+from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.progress import TransactionProgress
 from statefx.errors import ConfigError
@@ -35,6 +38,7 @@ from statefx.spark.trigger import check_trigger
 from statefx.state.registry import load_provider, resolve
 from statefx.topology.checks import encodings_of
 from statefx.topology.graph import Topology
+from statefx.topology.identity import identify
 from statefx.topology.submission import check_beside, check_sendable, checked
 
 logger = logging.getLogger("statefx")
@@ -92,7 +96,7 @@ def submit(
     _check_inputs(streaming, trigger, batchId, progress)
     arguments = check_trigger(trigger, settings.state_checkpoint_interval_ms) if streaming else {}
     check_sendable(topology, settings.mapping(), dumps)
-    run = _Run(session, topology, settings, Folders(checkpoint.local_path(checkpointLocation)), streaming)
+    run = _Run(session, topology, settings, Folders(local_path(checkpointLocation)), streaming)
     log = run.take(adopt)
     shown = bar(topology.name, progress)
     coordinator, engine = run.assemble(log, shown)
@@ -134,22 +138,20 @@ class _Run:
     def take(self, adopt: str | None) -> TransactionLog:
         """Check that the checkpoint fits, and only then take a generation on it."""
         source = "stream" if self._streaming else "batch"
-        wanted = checkpoint.identity(
-            self._topology, self._reference, source, self._encodings, self._provider.public_options()
-        )
+        wanted = identify(self._topology, self._reference, source, self._encodings, self._provider.public_options())
         shared = self._provider.capabilities.shared
-        found = checkpoint.look(self.folders)
-        checkpoint.check(found, wanted, self.folders, adopt, shared=shared)
+        found = read_checkpoint(self.folders)
+        check_adoption(found, wanted, self.folders, adopt, shared=shared)
         homes.check_only(found, self.folders, adopt, cache_folder())
         if self._streaming:
             offsets.check(self.folders, found)
             if adopt is not None and found.location != self.folders.location:
                 check_alone(self._session, offsets.wanted(found), self.folders.location)
-        checkpoint.prepare(self.folders)
+        make_folders(self.folders)
         encodings = [reference for each in self._encodings.values() for reference in each.classes.values()]
         check_executors(self._session, self.folders, [self._reference, *encodings])
         hint(self._session, streaming=self._streaming)
-        log = checkpoint.take(self.folders, wanted, adopt, shared=shared)
+        log = take_generation(self.folders, wanted, adopt, shared=shared)
         homes.note(log.state, cache_folder())
         if log.state.committed:
             logger.info("checkpoint %s: going on after transaction %d", self.folders.location, log.state.committed)

@@ -11,11 +11,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from statefx.admin.reading import openState
-from statefx.coordinator import checkpoint, homes
+from statefx.coordinator import homes
+from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.cast import cast_of
-from statefx.coordinator.checkpoint import Folders
 from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
+from statefx.coordinator.location import Folders, local_path
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
@@ -31,6 +33,7 @@ from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
 from statefx.testing.streams import Work, given, identity
 from statefx.topology.checks import encodings_of
 from statefx.topology.graph import Topology
+from statefx.topology.identity import identify
 from statefx.topology.submission import check_beside, checked
 
 _Result = TypeVar("_Result")
@@ -111,7 +114,7 @@ class TopologyTester:
         self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._clock)
-        self._start(checkpoint.local_path(checkpointLocation), adopt)
+        self._start(local_path(checkpointLocation), adopt)
 
     def _start(self, location: str, adopt: str | None) -> None:
         """Do what ``submit`` does, in the same order."""
@@ -125,14 +128,14 @@ class TopologyTester:
         check_travels(topology, settings)
         folders = self._folders = Folders(location)
         encodings = encodings_of(topology, settings)
-        wanted = checkpoint.identity(
+        wanted = identify(
             topology, reference, "stream" if self._streaming else "batch", encodings, wrapped.public_options()
         )
         shared = provider.capabilities.shared
-        found = checkpoint.look(folders)
-        checkpoint.check(found, wanted, folders, adopt, shared=shared)
+        found = read_checkpoint(folders)
+        check_adoption(found, wanted, folders, adopt, shared=shared)
         homes.check_only(found, folders, adopt, self._cache)
-        log = checkpoint.take(
+        log = take_generation(
             folders, wanted, adopt, shared=shared, opened=lambda storage: SteppedLog(storage, steps, limits.fold_after)
         )
         homes.note(log.state, self._cache)
@@ -176,8 +179,6 @@ class TopologyTester:
             progress=self._progress,
         )
         self._driving(self._coordinator.recover)
-
-    # ---- driving
 
     def send(self, work: Work, *faults: Fault) -> Sent:
         """Run the next transaction over the rows of `work`, until it is committed.
@@ -300,8 +301,6 @@ class TopologyTester:
     ) -> None:
         self.close()
 
-    # ---- looking
-
     @property
     def txid(self) -> int:
         """The last committed transaction, as this driver knows it."""
@@ -352,8 +351,6 @@ class TopologyTester:
                     raise AmbiguousKeyError(f"several tasks of {component!r} hold {key!r}: give task=", key=key)
                 found[key] = value
         return found
-
-    # ---- within
 
     def _transact(self, source: Input, work: Work) -> Sent:
         progress = self._driving(lambda: self._coordinator.transact(source, work))

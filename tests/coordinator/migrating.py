@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from statefx.admin.migration import Migration, Migrator
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import StateError
 from statefx.protocol.identity import EMPTY

@@ -12,7 +12,8 @@ import pytest
 import statefx
 import statefx.errors
 from statefx.config import SETTINGS
-from statefx.coordinator import checkpoint, janitor, log
+from statefx.coordinator import janitor, log
+from statefx.coordinator.format import FORMAT
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.operators.hooks import CALLED, STORM
@@ -149,7 +150,7 @@ def test_the_recommended_session_is_what_submit_hints_at():
 @pytest.mark.parametrize(
     "text",
     [
-        f'{{"format": {checkpoint.FORMAT}}}',
+        f'{{"format": {FORMAT}}}',
         f"After {log.RECORDS_BEFORE_CHECKPOINT} records",
         f"more than {FILES_MAX} to {2 * FILES_MAX - 1} files",
         {0.125: "an eighth of all tasks"}[SnapshotPolicy().share],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, Topology, TopologyBuilder, migrate, openState
-from statefx.coordinator import checkpoint
+from statefx.coordinator.location import local_path
 from statefx.coordinator.log import read_state
 from statefx.errors import (
     CheckpointError,
@@ -431,7 +431,7 @@ def test_a_folder_of_other_things_is_no_checkpoint(place: Path, name: str) -> No
     ],
 )
 def test_a_location_is_a_path(location: str, path: str) -> None:
-    assert checkpoint.local_path(location) == path
+    assert local_path(location) == path
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_a_location_is_a_path(location: str, path: str) -> None:
 def test_a_location_on_another_file_system_makes_no_folder(location: str) -> None:
     """``dbfs:/x`` was a folder ``dbfs:`` below the current one, gone with the driver's machine."""
     with pytest.raises(ConfigError, match="checkpointLocation"):
-        checkpoint.local_path(location)
+        local_path(location)
     for call in (lambda: openState(location, "count"), lambda: migrate(location, "memory")):
         with pytest.raises(ConfigError, match="checkpointLocation"):
             call()

@@ -133,7 +133,7 @@ def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
         )
         for _ in range(3):
             tester.send(lines("a"))
-        original, late = reading.look, [True]
+        original, late = reading.read_checkpoint, [True]
 
         def look(folders: object) -> object:
             state = original(folders)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_a_reader_that_loses_a_file_to_a_sweep_opens_the_newer_version(
                 assert tester.sweep() > 0
             return state
 
-        monkeypatch.setattr(reading, "look", look)
+        monkeypatch.setattr(reading, "read_checkpoint", look)
         with openState(driver.folder, "count") as view:
             assert (view.txid, dict(view.items())) == (9, {"a": 9})
 

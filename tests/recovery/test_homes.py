@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from statefx.coordinator import homes
-from statefx.coordinator.checkpoint import Folders, look
+from statefx.coordinator.generation import read_checkpoint
+from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointMismatchError
 from tests.spark.running import listing
 from tests.testing.topologies import Driver, lines, words
@@ -118,7 +119,7 @@ def test_notes_of_checkpoints_that_are_gone_are_deleted_in_time(
         shutil.rmtree(driver.folder)
     notes = list((original.cache / "homes").iterdir())
     assert len(notes) <= 2
-    assert look(Folders(str(original.folder))).lineage in {path.name for path in notes}
+    assert read_checkpoint(Folders(str(original.folder))).lineage in {path.name for path in notes}
 
 
 def test_a_machine_where_nothing_can_be_noted_runs_all_the_same(original: Driver) -> None:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from statefx import BasicBolt, StatefulBolt, Topology, TopologyBuilder, openState
-from statefx.coordinator import checkpoint
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.generation import take_generation
+from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
+from statefx.topology import identity as identities
 from statefx.topology.checks import routing
+from statefx.topology.identity import identify
 from tests.testing.codecs import Json, JsonMoved, JsonTwo, Registered
 from tests.testing.topologies import Driver, lines, word_count, words
 
@@ -74,7 +76,7 @@ def by(kind: str, *fields: str, source: str = "left") -> Wire:
 def test_what_decides_where_rows_go(wires: list[Wire], ways: list[list[str]]) -> None:
     topology = wired(*wires)
     assert routing(topology, "seen") == ways
-    assert checkpoint.identity(topology, "m:C", "stream")["stateful"]["seen"]["keys"] == ways
+    assert identify(topology, "m:C", "stream")["stateful"]["seen"]["keys"] == ways
 
 
 def test_not_null_and_names_of_fields_have_no_part_in_the_hash() -> None:
@@ -228,7 +230,7 @@ def test_a_renamed_field_is_known_by_its_new_name_from_then_on(place: Path) -> N
 def test_a_checkpoint_that_does_not_tell_fields_takes_them_as_they_come(place: Path) -> None:
     with Driver(place) as driver:
         with pytest.MonkeyPatch.context() as old:
-            old.setattr(checkpoint, "_of_component", without_fields(checkpoint._of_component))
+            old.setattr(identities, "_of_component", without_fields(identities._of_component))
             driver.start(on(by("fields", "user"))).send({"left": []})
         assert "fields" not in read_state(FolderStorage(driver.folder)).topology["stateful"]["seen"]
         driver.start(on(by("fields", "user"))).send({"left": []})
@@ -244,7 +246,7 @@ def test_a_checkpoint_that_tells_less_is_gone_on_with_and_tells_it_then(place: P
     """As releases before wrote it: no keys, and the standard codec under its former name."""
     with Driver(place, provider) as driver:
         old = pytest.MonkeyPatch()
-        old.setattr(checkpoint, "_of_component", former(checkpoint._of_component))
+        old.setattr(identities, "_of_component", former(identities._of_component))
         driver.start().send(WORK[0])
         old.undo()
         folders = Folders(str(driver.folder))
@@ -394,7 +396,7 @@ def renamed(folder: Path, old: str, new: str) -> None:
     """Let the log name another class; it is chained by hashes, so a new generation is written, as a driver does."""
     folders = Folders(str(folder))
     topology = json.loads(json.dumps(read_state(folders.storage).topology).replace(old, new))
-    checkpoint.take(folders, topology, None, shared=False)
+    take_generation(folders, topology, None, shared=False)
 
 
 def test_open_state_goes_in_the_order_of_the_codec(place: Path) -> None:

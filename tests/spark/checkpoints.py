@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from statefx.coordinator import checkpoint
-from statefx.coordinator.checkpoint import Folders, look
+from statefx.coordinator.generation import read_checkpoint, take_generation
+from statefx.coordinator.location import Folders
 from statefx.protocol.records import Committed, Committing, Preparing, StreamInput
 from statefx.spark import offsets, part
 
@@ -24,12 +24,12 @@ class Checkpoint:
 
     def generation(self) -> int:
         """A driver takes the next generation, and no more."""
-        self.log = checkpoint.take(self.found, IDENTITY, None, shared=False)
+        self.log = take_generation(self.found, IDENTITY, None, shared=False)
         return self.log.state.generation
 
     def part(self, generation: int) -> None:
         """The driver of this generation takes Spark's part."""
-        self.folders = part.take(self.found, offsets.wanted(look(self.found)), generation)
+        self.folders = part.take(self.found, offsets.wanted(read_checkpoint(self.found)), generation)
 
     def take_over(self) -> None:
         """A driver starts."""
@@ -74,7 +74,7 @@ class Checkpoint:
             (self.spark / name).unlink()
 
     def check(self) -> None:
-        offsets.check(self.found, look(self.found))
+        offsets.check(self.found, read_checkpoint(self.found))
 
     def restore(self) -> list[int]:
-        return offsets.restore(self.folders, look(self.folders))
+        return offsets.restore(self.folders, read_checkpoint(self.folders))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.checkpoint import look
+from statefx.coordinator.generation import read_checkpoint
 from statefx.errors import CheckpointError, CheckpointMismatchError
 from statefx.protocol.records import Preparing, RolledBack, StreamInput
 from statefx.spark import offsets, part
@@ -23,7 +23,7 @@ def ck(place: Path) -> Checkpoint:
 
 
 def test_a_driver_that_commits_while_another_looks_has_lost_no_log(ck: Checkpoint) -> None:
-    before = look(ck.folders)
+    before = read_checkpoint(ck.folders)
     ck.commit(1)
     offsets.check(ck.found, before)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from statefx import submit
-from statefx.coordinator import checkpoint
-from statefx.coordinator.checkpoint import Folders
+from statefx.coordinator.generation import read_checkpoint, take_generation
+from statefx.coordinator.location import Folders
 from statefx.errors import FencedError
 from statefx.spark import offsets, part
 from statefx.spark.feeds import StreamFeed
@@ -91,5 +91,5 @@ def test_a_driver_that_has_lost_spark_s_part_is_fenced_whatever_spark_says(spark
 def take_over(location):
     """Take the next generation and Spark's part, as a driver does that starts."""
     folders = Folders(str(location))
-    log = checkpoint.take(folders, checkpoint.look(folders).topology, None, shared=False)
+    log = take_generation(folders, read_checkpoint(folders).topology, None, shared=False)
     return Path(part.take(folders, offsets.wanted(log.state), log.state.generation).spark)

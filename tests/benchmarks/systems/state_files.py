@@ -14,8 +14,9 @@ from typing import Any
 
 from measuring import arguments, latency
 
-from statefx.coordinator.checkpoint import Folders, prepare
+from statefx.coordinator.format import make_folders
 from statefx.coordinator.janitor import Janitor
+from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import BatchInput, Preparing, RolledBack
@@ -34,7 +35,7 @@ class Tasks:
         self.folders = Folders(str(work / "checkpoint"))
         self.provider = provider
         self.cache = str(work / "cache")
-        prepare(self.folders)
+        make_folders(self.folders)
         provider.fence(self.lineage, 1, self.folders.state)
 
     def context(self, task: int, version: Version) -> tuple[Namespace, StateContext]:

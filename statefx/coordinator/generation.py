@@ -1,0 +1,83 @@
+"""The generation of a driver: a checkpoint is read, the next generation is taken on it, a newer one is noticed."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from statefx.coordinator.adoption import check_adoption
+from statefx.coordinator.format import check_format, make_folders
+from statefx.coordinator.location import Folders
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.errors import FencedError
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Generation, Lineage
+from statefx.storage import Storage
+
+TAKE_TRIES = 10
+
+
+def read_checkpoint(folders: Folders) -> LogState:
+    """Read a checkpoint without changing it; empty if there is none."""
+    check_format(folders)
+    if not os.path.isdir(folders.log):
+        return LogState()
+    return read_state(folders.storage)
+
+
+def take_generation(
+    folders: Folders,
+    wanted: Mapping[str, Any],
+    adopt: str | None,
+    *,
+    shared: bool,
+    opened: Callable[[Storage], TransactionLog] = TransactionLog,
+) -> TransactionLog:
+    """Open the log for appending and take the next generation: from here on older drivers are fenced.
+
+    A driver that is still at work may win a number meanwhile; then the log is read and checked again.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        As `check_adoption`.
+    FencedError
+        Others went on taking generations for `TAKE_TRIES` tries.
+    """
+    make_folders(folders)
+    for tries in range(TAKE_TRIES):
+        log = opened(folders.storage)
+        check_adoption(log.state, wanted, folders, adopt, shared=shared)
+        try:
+            if not log.state.lineage or adopt == "fork":
+                log.append(Lineage(uuid.uuid4().hex))
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            log.append(Generation(log.state.generation + 1, folders.location, wanted, started))
+        except FencedError:
+            if tries == TAKE_TRIES - 1:
+                raise
+        else:
+            return log
+    raise AssertionError("unreachable")
+
+
+def check_newest(folders: Folders, generation: int) -> LogState:
+    """Return the log as it is now, unless a newer generation has taken over.
+
+    Raises
+    ------
+    FencedError
+        Names it.
+    """
+    state = read_state(folders.storage)
+    if state.generation != generation:
+        raise FencedError(
+            f"generation {state.generation} has taken over the checkpoint in {folders.location}; this is {generation}. "
+            "There is one driver at a time: this one has ended, and the other goes on where it was. Another topology "
+            "needs a checkpointLocation of its own",
+            generation=state.generation,
+        )
+    return state

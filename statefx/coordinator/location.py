@@ -1,0 +1,75 @@
+"""Where a checkpoint is: what the caller gave as its location, and the parts of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from statefx.errors import ConfigError
+from statefx.storage import FolderStorage, Storage
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_LOCAL = re.compile(r"file:(?:/|///+|//localhost/+)((?:[^/].*)?)", re.IGNORECASE | re.DOTALL)
+"""A path as a URI without a host: ``file:/x``, ``file:///x``, ``file://localhost/x``."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The parts of a checkpoint location.
+
+    Parameters
+    ----------
+    location : str
+    part : str
+        The name of Spark's part: each driver that takes over gives it a new one.
+    """
+
+    location: str
+    part: str = "spark"
+
+    @property
+    def storage(self) -> Storage:
+        """All of it, by name."""
+        return FolderStorage(self.location)
+
+    @property
+    def log(self) -> str:
+        """The transaction log."""
+        return os.path.join(self.location, "transactions")
+
+    @property
+    def spark(self) -> str:
+        """Spark's own checkpoint."""
+        return os.path.join(self.location, self.part)
+
+    @property
+    def state(self) -> str:
+        """State files."""
+        return os.path.join(self.location, "state")
+
+    @property
+    def format(self) -> str:
+        """The version of all of it."""
+        return os.path.join(self.location, "format")
+
+
+def local_path(location: str | os.PathLike[str]) -> str:
+    """Return a checkpoint location as an absolute path.
+
+    Raises
+    ------
+    ConfigError
+        It names a file system that statefx can't use.
+    """
+    text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(f"checkpointLocation must be a folder's path, got {location!r}")
+    found = _LOCAL.fullmatch(text)
+    if found is None and _SCHEME.match(text):
+        raise ConfigError(
+            f"checkpointLocation {text!r} names a file system; only folders are supported that are mounted at the same "
+            "path on the driver and the executors: give that path, or file:/path (and for a folder whose name has a "
+            f"colon: ./{text})"
+        )
+    return os.path.realpath(f"/{found[1]}" if found else text)
