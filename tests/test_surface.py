@@ -23,7 +23,7 @@ EXPORTS = {
         "submit",
     },
     statefx.state: {
-        "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "Snapshot",
+        "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",
         "StandardCodec", "StateContext", "StateProvider", "StateStore", "Version", "Write", "load_provider",
         "register_namedtuples", "resolve",
     },

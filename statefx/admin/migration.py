@@ -37,7 +37,7 @@ from statefx.errors import (
     StateCorruptedError,
     StateError,
 )
-from statefx.protocol.identity import EMPTY, Namespace, Version
+from statefx.protocol.identity import EMPTY, Namespace, TaskId, Version
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
 from statefx.protocol.transaction import Phase
@@ -348,5 +348,4 @@ def _check_idle(state: LogState, folders: Folders) -> None:
 
 
 def _namespace(lineage: str, name: str) -> Namespace:
-    component, _, task = name.rpartition("/")
-    return Namespace(lineage, component, int(task))
+    return Namespace(lineage, *TaskId.parse(name))

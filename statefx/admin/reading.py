@@ -23,10 +23,10 @@ from statefx.errors import (
     StateCorruptedError,
 )
 from statefx.plan.deployment import cache_folder
+from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
-from statefx.protocol.order import task_key
 from statefx.state import Codec, KeyValueState, load_provider
-from statefx.state.contract.store import EMPTY, Namespace, Snapshot, StateContext, StateProvider, StateStore, Version
+from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, StateStore, Version
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
 from statefx.state.view.versions import Migrate
@@ -328,14 +328,14 @@ def open_task(
     provider: StateProvider, folders: Folders, state: LogState, component: str, task: int
 ) -> tuple[StateStore, Version]:
     """Open the state of one task for reading, at the newest decided version of `state`, and return both."""
-    name = task_key(component, task)
+    name = str(TaskId(component, task))
     kept = state.snapshots.get(name, ())
     context = StateContext(
         generation=state.generation,
         version=state.heads_to_come().get(name, EMPTY),
         folder=os.path.join(folders.state, component, str(task)),
         cache=cache_folder(),
-        snapshot=Snapshot(kept[-1].version, kept[-1].checksum, kept[-1].size_bytes) if kept else None,
+        snapshot=kept[-1] if kept else None,
         read_only=True,
     )
     store = provider.newState(Namespace(state.lineage, component, task), context)

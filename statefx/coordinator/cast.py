@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from statefx.operators.hooks import overrides
 from statefx.plan.levels import Plan
+from statefx.protocol.identity import TaskId
 from statefx.protocol.ledger import LedgerEdge
-from statefx.protocol.order import Task
 
 
 @dataclass(frozen=True)
@@ -16,20 +16,20 @@ class Cast:
 
     Attributes
     ----------
-    tasks : tuple of (component, task)
+    tasks : tuple of TaskId
         Every task that must ack.
     edges : tuple of LedgerEdge
-    stateful : frozenset of (component, task)
+    stateful : frozenset of TaskId
         Tasks that prepare state.
-    committing, rolling_back : frozenset of (component, task)
+    committing, rolling_back : frozenset of TaskId
         Tasks that have something to run in the commit, in the rollback.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskId, ...]
     edges: tuple[LedgerEdge, ...]
-    stateful: frozenset[Task]
-    committing: frozenset[Task]
-    rolling_back: frozenset[Task]
+    stateful: frozenset[TaskId]
+    committing: frozenset[TaskId]
+    rolling_back: frozenset[TaskId]
 
     @property
     def raw(self) -> tuple[LedgerEdge, ...]:
@@ -47,14 +47,14 @@ def cast_of(plan: Plan, *, lazy_commit: bool) -> Cast:
     lazy_commit : bool
         The state provider's capability: a store without it has to be told of every commit.
     """
-    stateful = frozenset(task for task in plan.tasks if plan.components[task[0]].stateful)
+    stateful = frozenset(task for task in plan.tasks if plan.components[task.component].stateful)
     edges = tuple(
         LedgerEdge(edge.id, edge.source, edge.target, plan.multiplicity(edge), local=plan.fused(edge))
         for edge in plan.edges
     )
 
-    def having(hook: str) -> frozenset[Task]:
-        return frozenset(task for task in stateful if overrides(type(plan.components[task[0]].bolt), hook))
+    def having(hook: str) -> frozenset[TaskId]:
+        return frozenset(task for task in stateful if overrides(type(plan.components[task.component].bolt), hook))
 
     return Cast(
         tasks=plan.tasks,

@@ -32,7 +32,6 @@ from statefx.errors import (
     TransactionError,
     TransactionTimeoutError,
 )
-from statefx.protocol.barrier import BOLT, FENCED
 from statefx.protocol.commands import (
     Acked,
     Append,
@@ -49,17 +48,16 @@ from statefx.protocol.commands import (
     Run,
     Unresolved,
 )
+from statefx.protocol.failure import FailureKind
 from statefx.protocol.flight import Shape
-from statefx.protocol.identity import TransactionAttempt, Version
+from statefx.protocol.identity import TaskId, TransactionAttempt, Version
 from statefx.protocol.ledger import AckLedger, Complete
-from statefx.protocol.order import HookOrder, Order, SnapshotName, Task, task_key
+from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.pipeline import Pipeline
 from statefx.protocol.records import Committed, Committing, Input, Preparing, RolledBack
 from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")
-
-CORRUPTED = "corrupted"
 
 
 @dataclass
@@ -248,13 +246,13 @@ class Coordinator:
             self._complete = verdict
             self.progress.acked(verdict, self._input_rows(verdict))
             return None
-        failure = next((each for each in verdict.failures if each.kind == BOLT), verdict.failure)
+        failure = next((each for each in verdict.failures if each.kind is FailureKind.BOLT), verdict.failure)
         where = f"{failure.component}[{failure.task}]: {failure.reason}"
-        if failure.kind == FENCED:
+        if failure.kind is FailureKind.FENCED:
             raise FencedError(where, txid=attempt.txid)
-        if failure.kind == BOLT:
+        if failure.kind is FailureKind.BOLT:
             return BoltError(failure.reason, **failure.facts)
-        if failure.kind == CORRUPTED:
+        if failure.kind is FailureKind.CORRUPTED:
             return StateCorruptedError(failure.reason, component=failure.component, task=failure.task)
         return FailedException(where, component=failure.component, task=failure.task)
 
@@ -269,19 +267,15 @@ class Coordinator:
         attempt, complete = append.attempt, self._complete
         assert complete is not None
         stateful = sorted(self.players.stateful)
-        snapshots = {}
-        for task in stateful:
-            made = complete.acks[task].snapshot
-            if made is not None:
-                snapshots[task_key(*task)] = SnapshotName(Version(made[0], made[1]), made[2], made[3])
+        snapshots = {str(task): complete.acks[task].snapshot for task in stateful}
         return Committing(
             attempt.txid,
             attempt.attempt,
             self.log.state.generation,
-            tokens={task_key(*task): complete.tokens[task] for task in stateful},
-            snapshots=snapshots,
-            prepared_bytes={task_key(*task): complete.acks[task].prepared_bytes for task in stateful},
-            hooks=tuple(task_key(*task) for task in sorted(self.players.committing)),
+            tokens={str(task): complete.tokens[task] for task in stateful},
+            snapshots={name: snapshot for name, snapshot in snapshots.items() if snapshot is not None},
+            prepared_bytes={str(task): complete.acks[task].prepared_bytes for task in stateful},
+            hooks=tuple(str(task) for task in sorted(self.players.committing)),
             rows=self.progress.rows(),
             committed=append.committed,
         )
@@ -333,7 +327,7 @@ class Coordinator:
             {name: Version(record.txid, token) for name, token in record.tokens.items()},
             {name: kept[-1] for name, kept in state.snapshots.items()},
         )
-        return HookOrder("commit", order, tuple(_task(name) for name in record.hooks), state.heads)
+        return HookOrder("commit", order, tuple(TaskId.parse(name) for name in record.hooks), state.heads)
 
     def _rollback_order(self, attempt: TransactionAttempt) -> HookOrder:
         order = Order(attempt, self.log.state.generation, self.log.state.heads, self._order(attempt).snapshots)
@@ -351,8 +345,3 @@ def _exhausted(txid: int, tries: int, last: StatefxError) -> TransactionError:
         f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {last.message}",
         **{**last.data, "txid": txid, "attempts": tries},
     )
-
-
-def _task(name: str) -> Task:
-    component, _, task = name.rpartition("/")
-    return component, int(task)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
 from statefx.errors import FencedError, StateError
+from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
-from statefx.protocol.order import Task, task_key
-from statefx.state.contract.store import Namespace, Retention, Snapshot, StateProvider
+from statefx.state.contract.store import Namespace, Retention, StateProvider
 
 logger = logging.getLogger("statefx")
 
@@ -66,7 +66,7 @@ class Janitor:
     ----------
     folders : Folders
     provider : StateProvider
-    tasks : iterable of (component, task)
+    tasks : iterable of TaskId
         The stateful ones.
     lineage, generation : str, int
     run : Aside or callable
@@ -75,7 +75,7 @@ class Janitor:
 
     folders: Folders
     provider: StateProvider
-    tasks: Iterable[Task]
+    tasks: Iterable[TaskId]
     lineage: str
     generation: int
     min_age_secs: float = MIN_AGE_SECS
@@ -103,37 +103,37 @@ class Janitor:
         """
         return self.delete(self.look())
 
-    def look(self) -> dict[Task, Sequence[str]]:
+    def look(self) -> dict[TaskId, Sequence[str]]:
         """List what there is, in all namespaces."""
         found = {}
-        for component, task in self.tasks:
+        for task in self.tasks:
             try:
-                found[component, task] = self.provider.artefacts(*self._place(component, task))
+                found[task] = self.provider.artefacts(*self._place(task))
             except (StateError, OSError) as error:
-                _warn(component, task, error)
+                _warn(task, error)
         return found
 
-    def delete(self, found: dict[Task, Sequence[str]]) -> int:
+    def delete(self, found: dict[TaskId, Sequence[str]]) -> int:
         """Read the log, and delete what no retained version needs of what was `found` before."""
         state = check_newest(self.folders, self.generation)
         gone = 0
-        for (component, task), names in found.items():
-            retained = self._retained(state, task_key(component, task))
+        for task, names in found.items():
+            retained = self._retained(state, str(task))
             try:
-                gone += self.provider.sweep(*self._place(component, task), names, retained)
+                gone += self.provider.sweep(*self._place(task), names, retained)
             except (StateError, OSError) as error:
-                _warn(component, task, error)
+                _warn(task, error)
         return gone
 
-    def _place(self, component: str, task: int) -> tuple[Namespace, str]:
-        return Namespace(self.lineage, component, task), os.path.join(self.folders.state, component, str(task))
+    def _place(self, task: TaskId) -> tuple[Namespace, str]:
+        return Namespace(self.lineage, *task), os.path.join(self.folders.state, task.component, str(task.task))
 
     def _retained(self, state: LogState, name: str) -> Retention:
-        kept = tuple(Snapshot(s.version, s.checksum, s.size_bytes) for s in state.snapshots.get(name, ()))
+        kept = state.snapshots.get(name, ())
         head = state.head(name)
         since = max(0, head.txid - self.versions_kept)
         return Retention(self.generation, head, kept, self.min_age_secs, since)
 
 
-def _warn(component: str, task: int, error: Exception) -> None:
-    logger.warning("state of %s was not swept: %s", task_key(component, task), error)
+def _warn(task: TaskId, error: Exception) -> None:
+    logger.warning("state of %s was not swept: %s", task, error)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from statefx.coordinator.engine import Engine, JobFailedError, StoppedError
 from statefx.coordinator.progress import Progress
 from statefx.errors import AttemptsExhaustedError, BoltError, FencedError
-from statefx.protocol.barrier import FENCED
-from statefx.protocol.order import HookOrder, Task
-from statefx.protocol.report import MISUSE
+from statefx.protocol.failure import FailureKind
+from statefx.protocol.identity import TaskId
+from statefx.protocol.order import HookOrder
 
 logger = logging.getLogger("statefx")
 
@@ -55,7 +55,7 @@ class Resolver:
     attempts_max: int
     pause: Callable[[float], bool]
     _order: HookOrder | None = field(default=None, init=False)
-    _left: tuple[Task, ...] = field(default=(), init=False)
+    _left: tuple[TaskId, ...] = field(default=(), init=False)
     _tries: int = field(default=0, init=False)
 
     def round(self, order: HookOrder) -> bool:
@@ -79,7 +79,8 @@ class Resolver:
             failed = self._run(replace(order, tasks=self._left))
             self._left = tuple(task for task in self._left if task in failed)
             if self._left:
-                self._wait(order, "; ".join(f"{name}[{task}]: {failed[name, task]}" for name, task in self._left[:3]))
+                shown = (f"{task.component}[{task.task}]: {failed[task]}" for task in self._left[:3])
+                self._wait(order, "; ".join(shown))
                 return False
         self.progress.stuck(None, 0, "")
         self._order = None
@@ -99,19 +100,19 @@ class Resolver:
                 f"stopped while the {order.phase} of transaction {txid} went on: {reason}. {_MEND[order.phase]}"
             )
 
-    def _run(self, order: HookOrder) -> dict[Task, str]:
+    def _run(self, order: HookOrder) -> dict[TaskId, str]:
         """Return the tasks that have not done it, with the reason."""
-        failed: dict[Task, str] = dict.fromkeys(order.tasks, "no report")
+        failed: dict[TaskId, str] = dict.fromkeys(order.tasks, "no report")
         try:
             for report in self.engine.hooks(order):
-                if report.kind == FENCED:
+                if report.kind is FailureKind.FENCED:
                     raise FencedError(report.error or "", component=report.component, task=report.task)
-                if report.kind == MISUSE:
+                if report.kind is FailureKind.MISUSE:
                     raise BoltError(f"{report.error}. {_MEND[order.phase]}", **report.facts)
                 if report.error is None:
-                    failed.pop((report.component, report.task), None)
+                    failed.pop(report.id, None)
                 else:
-                    failed[report.component, report.task] = report.error
+                    failed[report.id] = report.error
         except JobFailedError as error:
             return dict.fromkeys(order.tasks, error.message)
         return failed

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from statefx.protocol.order import SnapshotName
+from statefx.protocol.identity import SnapshotRef
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,19 @@ class SnapshotPolicy:
     ratio: float = 1.0
     share: float = 0.125
 
-    def due(self, growth: Mapping[str, int], newest: Mapping[str, SnapshotName]) -> frozenset[str]:
+    def due(self, growth: Mapping[str, int], newest: Mapping[str, SnapshotRef]) -> frozenset[str]:
         """Return the tasks that are most overdue.
 
         Parameters
         ----------
         growth : Mapping[str, int]
             Bytes of each task's changelogs since its newest snapshot.
-        newest : Mapping[str, SnapshotName]
+        newest : Mapping[str, SnapshotRef]
             These snapshots.
         """
         overdue = {name: size / self._limit(newest.get(name)) for name, size in growth.items()}
         told = sorted((name for name, times in overdue.items() if times > 1), key=lambda name: (-overdue[name], name))
         return frozenset(told[: max(1, math.ceil(len(growth) * self.share))])
 
-    def _limit(self, snapshot: SnapshotName | None) -> float:
+    def _limit(self, snapshot: SnapshotRef | None) -> float:
         return max(self.min_bytes, self.ratio * (0 if snapshot is None else snapshot.size_bytes))

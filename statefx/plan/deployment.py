@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.plan.levels import Plan
-from statefx.protocol.order import Order, task_key
-from statefx.state.contract.store import FILES_MAX, Namespace, Snapshot, StateContext, StateProvider, Version
+from statefx.protocol.identity import TaskId
+from statefx.protocol.order import Order
+from statefx.state.contract.store import FILES_MAX, Namespace, StateContext, StateProvider, Version
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import load_provider
@@ -79,13 +80,12 @@ class Deployment:
 
     def state_context(self, order: Order, component: str, task: int, version: Version | None = None) -> StateContext:
         """Say where the state of a task opens: at `version`, or at the one that `order` names."""
-        named = order.snapshots.get(task_key(component, task))
         return StateContext(
             generation=order.generation,
             version=order.version(component, task) if version is None else version,
             folder=self.folder(component, task),
             cache=self.cache or cache_folder(),
-            snapshot=None if named is None else Snapshot(named.version, named.checksum, named.size_bytes),
+            snapshot=order.snapshots.get(str(TaskId(component, task))),
             files_max=self.files_max,
         )
 

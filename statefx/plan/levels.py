@@ -9,9 +9,9 @@ from functools import cached_property
 import pyarrow as pa
 
 from statefx.operators import BasicBolt
+from statefx.protocol.identity import TaskId
 from statefx.topology.graph import Component, Edge, Grouping, Topology
 
-Task = tuple[str, int]
 _FUSABLE = {"shuffle", "local", "none"}
 
 INGEST = "__ingest-"
@@ -38,7 +38,7 @@ class Plan:
         Bolts by id, without DataFrames, so that a plan can be sent to executors.
     edges : tuple of Edge
         All edges, in the order of their ids.
-    levels : tuple of tuple of tuple of (component, task)
+    levels : tuple of tuple of tuple of TaskId
         ``levels[l][p]`` is the chain of tasks that Spark task `p` of stage `l` runs, first to last.
     streams : Mapping[str, pa.Schema]
         Raw DataFrames by id, in the order in which their columns stand in the united frame.
@@ -46,11 +46,11 @@ class Plan:
 
     components: Mapping[str, Component]
     edges: tuple[Edge, ...]
-    levels: tuple[tuple[tuple[Task, ...], ...], ...]
+    levels: tuple[tuple[tuple[TaskId, ...], ...], ...]
     streams: Mapping[str, pa.Schema]
 
     @cached_property
-    def place(self) -> Mapping[Task, tuple[int, int]]:
+    def place(self) -> Mapping[TaskId, tuple[int, int]]:
         """Level and partition of every task."""
         return {
             task: (level, partition)
@@ -60,7 +60,7 @@ class Plan:
         }
 
     @cached_property
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[TaskId, ...]:
         """Every task of the topology."""
         return tuple(self.place)
 
@@ -93,7 +93,7 @@ class Plan:
         """Tell whether the rows of `edge` stay inside their Spark task."""
         if edge.source not in self.components:
             return False
-        return self.place[edge.source, 0] == self.place[edge.target, 0]
+        return self.place[TaskId(edge.source, 0)] == self.place[TaskId(edge.target, 0)]
 
     @cached_property
     def layout(self) -> Mapping[str, tuple[int, pa.Schema]]:
@@ -146,10 +146,10 @@ def compile_plan(topology: Topology) -> Plan:
     chains = _chains(bolts, edges)
     depth = _depths(bolts, edges, chains)
     height = max(depth.values()) + 1
-    levels: list[list[tuple[Task, ...]]] = [[] for _ in range(height)]
+    levels: list[list[tuple[TaskId, ...]]] = [[] for _ in range(height)]
     for head, members in chains.items():
         for task in range(bolts[head].parallelism):
-            levels[depth[head]].append(tuple((name, task) for name in members))
+            levels[depth[head]].append(tuple(TaskId(name, task) for name in members))
     streams = {c.id: c.outputs["default"] for c in topology.components if c.bolt is None}
     return Plan(bolts, tuple(edges), tuple(tuple(level) for level in levels), streams)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from statefx.protocol.barrier import MISALIGNED, UPSTREAM, Barrier, Failure
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.barrier import Barrier
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import TaskId, TransactionAttempt
 
 Channel = tuple[int, str, int]
 """(edge id, source component, source task): what one task expects rows and a barrier from."""
@@ -23,8 +24,8 @@ class AlignmentResult:
 
     Attributes
     ----------
-    seen : Mapping[tuple[str, int], str]
-        (source component, task) -> token of its barrier.
+    seen : Mapping[TaskId, str]
+        Source task -> token of its barrier.
     received : Mapping[int, int]
         Edge id -> rows.
     failure : Failure or None
@@ -33,7 +34,7 @@ class AlignmentResult:
         Barriers of other attempts or of transactions already seen: ignored, to be logged.
     """
 
-    seen: Mapping[tuple[str, int], str]
+    seen: Mapping[TaskId, str]
     received: Mapping[int, int]
     failure: Failure | None
     stale: tuple[Barrier, ...]
@@ -83,9 +84,9 @@ class Alignment:
         self.task = task
         self.attempt = attempt
         self._channels = frozenset(channels)
-        self._sources = sorted({(source, number) for _, source, number in self._channels})
+        self._sources = sorted({TaskId(source, number) for _, source, number in self._channels})
         self._raw = frozenset(raw)
-        self._barriers: dict[tuple[str, int], list[Barrier]] = {}
+        self._barriers: dict[TaskId, list[Barrier]] = {}
         self._stale: list[Barrier] = []
         self._rows: dict[tuple[int, str, int, str], int] = {}
         self._raw_rows: dict[int, int] = {}
@@ -103,7 +104,7 @@ class Alignment:
         if barrier.attempt != self.attempt:
             self._stale.append(barrier)
             return
-        known = self._barriers.setdefault((barrier.source, barrier.task), [])
+        known = self._barriers.setdefault(TaskId(barrier.source, barrier.task), [])
         if barrier not in known:
             known.append(barrier)
 
@@ -124,14 +125,14 @@ class Alignment:
             if barrier.failed is not None
         ]
         if passed_on:
-            return self._fail(UPSTREAM, passed_on)
+            return self._fail(FailureKind.UPSTREAM, passed_on)
         reasons = self._barrier_reasons() + self._row_reasons()
-        return self._fail(MISALIGNED, reasons) if reasons else None
+        return self._fail(FailureKind.MISALIGNED, reasons) if reasons else None
 
     def _barrier_reasons(self) -> list[str]:
         reasons = []
         for source, task in self._sources:
-            barriers = self._barriers.get((source, task), [])
+            barriers = self._barriers.get(TaskId(source, task), [])
             if not barriers:
                 reasons.append(f"no barrier from {source}[{task}]")
             elif len({barrier.token for barrier in barriers}) > 1:
@@ -147,7 +148,7 @@ class Alignment:
         reasons = []
         arrived: dict[Channel, int] = {}
         for (edge, source, task, token), rows in sorted(self._rows.items()):
-            barriers = self._barriers.get((source, task), [])
+            barriers = self._barriers.get(TaskId(source, task), [])
             if (edge, source, task) not in self._channels:
                 reasons.append(f"{rows} rows on edge {edge} from {source}[{task}], which is no input")
             elif barriers and token != barriers[0].token:
@@ -163,7 +164,7 @@ class Alignment:
                     reasons.append(f"{source}[{task}] sent {sent} rows on edge {edge}, {got} arrived")
         return reasons
 
-    def _fail(self, kind: str, reasons: list[str]) -> Failure:
+    def _fail(self, kind: FailureKind, reasons: list[str]) -> Failure:
         shown = "; ".join(reasons[:_REASONS_SHOWN])
         more = len(reasons) - _REASONS_SHOWN
         return Failure(kind, self.component, self.task, shown + (f"; and {more} more" if more > 0 else ""))

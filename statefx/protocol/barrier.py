@@ -9,46 +9,11 @@ from typing import Any
 import msgpack
 
 from statefx.errors import StatefxError
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
+from statefx.protocol.jsonform import Json, from_json, to_json
 
 WIRE_VERSION = 1
-
-FAILED = "failed"
-BOLT = "bolt"
-FENCED = "fenced"
-MISALIGNED = "misaligned"
-UPSTREAM = "upstream"
-MISSING = "missing"
-
-
-SnapshotTuple = tuple[int, str, str, int]
-"""(txid, token, checksum, size in bytes) of a full image; it counts only once a COMMITTING record carries it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a task could not prepare a transaction.
-
-    Attributes
-    ----------
-    kind : str
-        ``failed`` (the bolt said so), ``bolt`` (its code raised), ``fenced``,
-        ``misaligned`` (rows, barriers or tokens do not fit together),
-        ``upstream`` (passed on from the failed barrier of another task), ``missing`` (no ack at all).
-        Others are carried as they are.
-    component, task : str, int
-        Who reports it.
-    reason : str
-        One sentence.
-    facts : Mapping[str, Any]
-        More for the error that the driver makes of it: of ``bolt``, the attributes of the BoltError.
-    """
-
-    kind: str
-    component: str
-    task: int
-    reason: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +69,20 @@ class Ack:
         What is acknowledged.
     component, task, token : str, int, str
         Who, and the name of what was prepared.
-    seen : Mapping[tuple[str, int], str]
-        (upstream component, task) -> the token in its barrier.
+    seen : Mapping[TaskId, str]
+        Upstream task -> the token in its barrier.
     received, emitted : Mapping[int, int]
         Edge id -> rows; `emitted` is counted before a row is multiplied for an allGrouping.
     failed : Failure or None
         Why nothing can be committed.
     prepared_bytes, keys : int
         By how much what has to be read has grown, and how many keys the transaction changed.
-    snapshot : (txid, token, checksum, size in bytes) or None
+    snapshot : SnapshotRef or None
         A full image the task has written beside it.
     found_keys : int or None
         How many keys the state held when the transaction found it, where its provider counts; shown to people.
+    committable, metadata : JSON
+        What the task adds to the decision (rule 4.5), and what a spout's emitter says of the rows that it emitted.
     metrics : Mapping[str, float]
         Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     """
@@ -124,28 +91,37 @@ class Ack:
     component: str
     task: int
     token: str
-    seen: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    seen: Mapping[TaskId, str] = field(default_factory=dict)
     received: Mapping[int, int] = field(default_factory=dict)
     emitted: Mapping[int, int] = field(default_factory=dict)
     failed: Failure | None = None
     prepared_bytes: int = 0
-    snapshot: SnapshotTuple | None = None
+    snapshot: SnapshotRef | None = None
     keys: int = 0
+    committable: Json = None
+    metadata: Json = None
     found_keys: int | None = field(default=None, compare=False)
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def id(self) -> TaskId:
+        """Who acknowledges."""
+        return TaskId(self.component, self.task)
 
     def pack(self) -> bytes:
         """Return the ack as bytes that `unpack` reads."""
         failed = self.failed
         body = (
             (self.attempt.txid, self.attempt.attempt, self.component, self.task, self.token),
-            [(component, task, token) for (component, task), token in self.seen.items()],
+            [(*task, token) for task, token in self.seen.items()],
             dict(self.received),
             dict(self.emitted),
             None if failed is None else (failed.kind, failed.component, failed.task, failed.reason, dict(failed.facts)),
             self.prepared_bytes,
-            None if self.snapshot is None else tuple(self.snapshot),
+            to_json(self.snapshot),
             self.keys,
+            self.committable,
+            self.metadata,
             self.found_keys,
             dict(self.metrics),
         )
@@ -160,22 +136,20 @@ class Ack:
         StatefxError
             The bytes are not an ack of this version: driver and executors run different statefx releases.
         """
-        who, seen, received, emitted, failed, size, snapshot, keys, found_keys, metrics = _unpacked("A", data, 10)
+        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 12)
         txid, attempt, component, task, token = who
         return cls(
             TransactionAttempt(txid, attempt),
             component,
             task,
             token,
-            {(source, number): consumed for source, number, consumed in seen},
+            {TaskId(source, number): consumed for source, number, consumed in seen},
             received,
             emitted,
-            None if failed is None else Failure(*failed),
+            None if failed is None else Failure(FailureKind(failed[0]), *failed[1:]),
             size,
-            None if snapshot is None else tuple(snapshot),
-            keys,
-            found_keys,
-            metrics,
+            from_json(SnapshotRef | None, snapshot),
+            *others,
         )
 
 

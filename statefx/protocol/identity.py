@@ -1,8 +1,9 @@
-"""What names a thing in the protocol: namespace, attempt, version."""
+"""What names a thing in the protocol: attempt, task, namespace, version, snapshot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -13,6 +14,34 @@ class TransactionAttempt:
     attempt: int
 
 
+class TaskId(NamedTuple):
+    """One task of a component; in the log and in texts ``component/task``.
+
+    >>> print(TaskId("count", 3), TaskId.parse("count/3").task)
+    count/3 3
+    """
+
+    component: str
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.component}/{self.task}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Read what `str` wrote.
+
+        Raises
+        ------
+        ValueError
+            It is no task's name.
+        """
+        component, slash, task = text.rpartition("/")
+        if not slash or not component or not task.isdecimal():
+            raise ValueError(f"{text!r} is not the name of a task: component/task was expected")
+        return cls(component, int(task))
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Namespace:
     """The state of one task: lineage, component, task."""
@@ -20,6 +49,11 @@ class Namespace:
     lineage: str
     component: str
     task: int
+
+    @property
+    def id(self) -> TaskId:
+        """Whose state it is."""
+        return TaskId(self.component, self.task)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,3 +68,20 @@ class Version:
 
 
 EMPTY = Version(0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRef:
+    """A full image of a namespace at `version`; it counts once a COMMITTING record names it (rule 4.4).
+
+    Attributes
+    ----------
+    version : Version
+    checksum : str
+        Of its bytes; part of its file's name.
+    size_bytes : int
+    """
+
+    version: Version
+    checksum: str
+    size_bytes: int

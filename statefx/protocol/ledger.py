@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from statefx.protocol.barrier import FENCED, MISALIGNED, MISSING, UPSTREAM, Ack, Failure
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.barrier import Ack
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import TaskId, TransactionAttempt
 
-Task = tuple[str, int]
-Acks = dict[Task, list[Ack]]
+Acks = dict[TaskId, list[Ack]]
+
+_CONSEQUENCES = (FailureKind.UPSTREAM, FailureKind.MISSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,14 @@ class Complete:
 
     Attributes
     ----------
-    tokens : Mapping[tuple[str, int], str]
-        (component, task) -> the token that every consumer saw.
-    acks : Mapping[tuple[str, int], Ack]
+    tokens : Mapping[TaskId, str]
+        Task -> the token that every consumer saw.
+    acks : Mapping[TaskId, Ack]
         The acks those tokens belong to.
     """
 
-    tokens: Mapping[Task, str]
-    acks: Mapping[Task, Ack]
+    tokens: Mapping[TaskId, str]
+    acks: Mapping[TaskId, Ack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class AckLedger:
     ----------
     attempt : TransactionAttempt
         The attempt being judged.
-    tasks : Iterable of (component, task)
+    tasks : Iterable of TaskId
         Every task that must ack. Raw DataFrames have none.
     edges : Iterable of LedgerEdge
         Every edge of the topology; those from components without tasks are not judged.
@@ -84,49 +86,48 @@ class AckLedger:
     * A fenced task makes the attempt incomplete whatever else was acked.
     """
 
-    def __init__(self, attempt: TransactionAttempt, tasks: Iterable[Task], edges: Iterable[LedgerEdge]) -> None:
+    def __init__(self, attempt: TransactionAttempt, tasks: Iterable[TaskId], edges: Iterable[LedgerEdge]) -> None:
         self.attempt = attempt
         self.stale: list[Ack] = []
         self._acks: Acks = {task: [] for task in sorted(tasks)}
-        self._tasks: dict[str, list[Task]] = {}
+        self._tasks: dict[str, list[TaskId]] = {}
         for task in self._acks:
-            self._tasks.setdefault(task[0], []).append(task)
+            self._tasks.setdefault(task.component, []).append(task)
         self._edges = tuple(edge for edge in edges if edge.source in self._tasks)
-        self._sources: dict[Task, frozenset[Task]] = {task: frozenset(self._upstream(task)) for task in self._acks}
-        self._consumers: dict[Task, list[Task]] = {task: [] for task in self._acks}
+        self._sources: dict[TaskId, frozenset[TaskId]] = {task: frozenset(self._upstream(task)) for task in self._acks}
+        self._consumers: dict[TaskId, list[TaskId]] = {task: [] for task in self._acks}
         for task, sources in self._sources.items():
             for source in sorted(sources):
                 self._consumers[source].append(task)
         self._unexpected: list[Failure] = []
 
-    def _upstream(self, task: Task) -> Iterator[Task]:
+    def _upstream(self, task: TaskId) -> Iterator[TaskId]:
         for edge in self._edges:
-            if edge.target == task[0]:
-                yield from [(edge.source, task[1])] if edge.local else self._tasks[edge.source]
+            if edge.target == task.component:
+                yield from [TaskId(edge.source, task.task)] if edge.local else self._tasks[edge.source]
 
     def add(self, ack: Ack) -> bool:
         """Take an ack, in any order and any number of times; False if it is another attempt's."""
         if ack.attempt != self.attempt:
             self.stale.append(ack)
             return False
-        known = self._acks.get((ack.component, ack.task))
+        known = self._acks.get(ack.id)
         if known is None:
-            self._unexpected.append(Failure(MISALIGNED, ack.component, ack.task, "an ack of a task that is not known"))
+            self._unexpected.append(_misaligned(ack.id, "an ack of a task that is not known"))
         elif ack not in known:
             known.append(ack)
         return True
 
     def judge(self) -> Complete | Incomplete:
         """Decide on what has been added so far; call it when the job has ended."""
-        fenced = [
-            ack.failed for acks in self._acks.values() for ack in acks if ack.failed and ack.failed.kind == FENCED
-        ]
+        failed = [ack.failed for acks in self._acks.values() for ack in acks if ack.failed]
+        fenced = [failure for failure in failed if failure.kind is FailureKind.FENCED]
         if fenced:
             return Incomplete(tuple(fenced))
         usable = {task: [ack for ack in acks if ack.failed is None] for task, acks in self._acks.items()}
         failures = self._unexpected + self._unusable(usable)
         if failures:
-            return Incomplete(tuple(sorted(failures, key=lambda failure: failure.kind in (UPSTREAM, MISSING))))
+            return Incomplete(tuple(sorted(failures, key=lambda failure: failure.kind in _CONSEQUENCES)))
         chosen = self._choose(usable)
         failures = self._token_failures(chosen) or self._row_failures(chosen)
         if failures:
@@ -139,10 +140,10 @@ class AckLedger:
             if acks:
                 continue
             failed = [ack.failed for ack in self._acks[task] if ack.failed is not None]
-            failures += failed or [Failure(MISSING, *task, "no ack")]
+            failures += failed or [Failure(FailureKind.MISSING, *task, "no ack")]
         return failures
 
-    def _choose(self, usable: Acks) -> dict[Task, Ack]:
+    def _choose(self, usable: Acks) -> dict[TaskId, Ack]:
         """Pick one ack per task, consistent with the others if that is possible; `judge` checks the pick."""
         left = {task: list(acks) for task, acks in usable.items()}
         self._prune(left)
@@ -162,34 +163,30 @@ class AckLedger:
                 changed = changed or len(fitting) < len(acks)
                 left[task] = fitting
 
-    def _fits(self, task: Task, ack: Ack, left: Acks) -> bool:
+    def _fits(self, task: TaskId, ack: Ack, left: Acks) -> bool:
         consumers = self._consumers[task]
         if not all(any(other.seen.get(task) == ack.token for other in left[consumer]) for consumer in consumers):
             return False
         sources = self._sources[task]
         return all(any(other.token == ack.seen.get(source) for other in left[source]) for source in sources)
 
-    def _token_failures(self, chosen: Mapping[Task, Ack]) -> list[Failure]:
+    def _token_failures(self, chosen: Mapping[TaskId, Ack]) -> list[Failure]:
         failures = []
-        for (component, task), ack in chosen.items():
+        for task, ack in chosen.items():
             if not ack.token:
-                failures.append(Failure(MISALIGNED, component, task, "its ack carries no token"))
-            if set(ack.seen) != self._sources[component, task]:
-                odd = ", ".join(
-                    f"{name}[{number}]" for name, number in sorted(self._sources[component, task] ^ set(ack.seen))
-                )
-                failures.append(
-                    Failure(MISALIGNED, component, task, f"its inputs are not those of the topology: {odd}")
-                )
+                failures.append(_misaligned(task, "its ack carries no token"))
+            if set(ack.seen) != self._sources[task]:
+                odd = ", ".join(f"{name}[{number}]" for name, number in sorted(self._sources[task] ^ set(ack.seen)))
+                failures.append(_misaligned(task, f"its inputs are not those of the topology: {odd}"))
                 continue
-            for (source, number), token in sorted(ack.seen.items()):
-                acked = chosen[source, number].token
+            for source, token in sorted(ack.seen.items()):
+                acked = chosen[source].token
                 if token != acked:
-                    reason = f"saw token {token} of {source}[{number}], whose ack carries {acked}"
-                    failures.append(Failure(MISALIGNED, component, task, reason))
+                    reason = f"saw token {token} of {source.component}[{source.task}], whose ack carries {acked}"
+                    failures.append(_misaligned(task, reason))
         return failures
 
-    def _row_failures(self, chosen: Mapping[Task, Ack]) -> list[Failure]:
+    def _row_failures(self, chosen: Mapping[TaskId, Ack]) -> list[Failure]:
         failures = []
         for edge in self._edges:
             emitted = sum(chosen[task].emitted.get(edge.id, 0) for task in self._tasks[edge.source])
@@ -199,5 +196,9 @@ class AckLedger:
                     f"edge {edge.id} from {edge.source}: {emitted} rows emitted x {edge.multiplicity}, "
                     f"{received} received by all tasks"
                 )
-                failures.append(Failure(MISALIGNED, edge.target, -1, reason))
+                failures.append(_misaligned(TaskId(edge.target, -1), reason))
         return failures
+
+
+def _misaligned(task: TaskId, reason: str) -> Failure:
+    return Failure(FailureKind.MISALIGNED, task.component, task.task, reason)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from statefx.protocol.identity import EMPTY, Version
+from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, Version
 from statefx.protocol.jsonform import Json
-from statefx.protocol.order import SnapshotName
 from statefx.protocol.records import Committing, Input
 from statefx.protocol.transaction import Phase, TransactionState
 
@@ -71,7 +70,7 @@ class LogState:
         What the last committed transaction read, and the one before it.
     heads : Mapping[str, Version]
         ``component/task`` -> its last committed version.
-    snapshots : Mapping[str, tuple of SnapshotName]
+    snapshots : Mapping[str, tuple of SnapshotRef]
         The newest two per task, oldest first.
     growth : Mapping[str, int]
         Bytes of what has been committed to each task since its newest snapshot, and is not merged into later files.
@@ -91,7 +90,7 @@ class LogState:
     last_input: Input | None = None
     previous_input: Input | None = None
     heads: Mapping[str, Version] = field(default_factory=dict)
-    snapshots: Mapping[str, tuple[SnapshotName, ...]] = field(default_factory=dict)
+    snapshots: Mapping[str, tuple[SnapshotRef, ...]] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)
     batch_id: int | None = None
@@ -120,7 +119,7 @@ class LogState:
         for name in self.heads:
             kept = self.snapshots.get(name, ())
             size = self.growth.get(name, 0) + (kept[-1].size_bytes if kept else 0)
-            component = name.rpartition("/")[0]
+            component = TaskId.parse(name).component
             found[component] = found.get(component, 0) + size
         return found
 

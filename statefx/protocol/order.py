@@ -7,23 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from statefx.protocol.identity import EMPTY, TransactionAttempt, Version
-
-Task = tuple[str, int]
-
-
-def task_key(component: str, task: int) -> str:
-    """Name a task as the log does: ``component/task``."""
-    return f"{component}/{task}"
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotName:
-    """A snapshot as the log names it."""
-
-    version: Version
-    checksum: str
-    size_bytes: int
+from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
+from statefx.protocol.jsonform import from_json, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +21,7 @@ class Order:
     generation : int
     versions : Mapping[str, Version]
         The committed version of each stateful task, by ``component/task``; absent means empty.
-    snapshots : Mapping[str, SnapshotName]
+    snapshots : Mapping[str, SnapshotRef]
         The newest snapshot at or before that version, where there is one.
     snapshot_due : frozenset of str
         Tasks that shall write a snapshot of the version they open.
@@ -45,12 +30,12 @@ class Order:
     attempt: TransactionAttempt
     generation: int
     versions: Mapping[str, Version] = field(default_factory=dict)
-    snapshots: Mapping[str, SnapshotName] = field(default_factory=dict)
+    snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
     snapshot_due: frozenset[str] = frozenset()
 
     def version(self, component: str, task: int) -> Version:
         """Return the version at which the state of a task opens."""
-        return self.versions.get(task_key(component, task), EMPTY)
+        return self.versions.get(str(TaskId(component, task)), EMPTY)
 
     def to_json(self) -> str:
         """Write the order as text, to travel as a local property of the Spark job."""
@@ -59,9 +44,7 @@ class Order:
             "attempt": self.attempt.attempt,
             "generation": self.generation,
             "versions": {key: [v.txid, v.token] for key, v in self.versions.items()},
-            "snapshots": {
-                key: [s.version.txid, s.version.token, s.checksum, s.size_bytes] for key, s in self.snapshots.items()
-            },
+            "snapshots": to_json(self.snapshots),
             "due": sorted(self.snapshot_due),
         }
         return json.dumps(body, separators=(",", ":"))
@@ -74,7 +57,7 @@ class Order:
             attempt=TransactionAttempt(body["txid"], body["attempt"]),
             generation=body["generation"],
             versions={key: Version(*value) for key, value in body["versions"].items()},
-            snapshots={key: SnapshotName(Version(v[0], v[1]), v[2], v[3]) for key, v in body["snapshots"].items()},
+            snapshots=from_json(Mapping[str, SnapshotRef], body["snapshots"]),
             snapshot_due=frozenset(body["due"]),
         )
 
@@ -90,7 +73,7 @@ class HookOrder:
     order : Order
         What is committed or rolled back. For a commit, `versions` are the prepared ones; for a rollback, the
         committed ones.
-    tasks : tuple of (component, task)
+    tasks : tuple of TaskId
         Who takes part, one Spark task each.
     previous : Mapping[str, Version]
         For a commit, the versions before it.
@@ -98,7 +81,7 @@ class HookOrder:
 
     phase: str
     order: Order
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskId, ...]
     previous: Mapping[str, Version] = field(default_factory=dict)
 
     @property
@@ -124,6 +107,6 @@ class HookOrder:
         return cls(
             body["phase"],
             Order.from_json(json.dumps(body["order"])),
-            tuple((component, task) for component, task in body["tasks"]),
+            tuple(TaskId(component, task) for component, task in body["tasks"]),
             {key: Version(*value) for key, value in body["previous"].items()},
         )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.jsonform import Json
-from statefx.protocol.order import SnapshotName
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Committing:
     ----------
     tokens : Mapping[str, str]
         ``component/task`` -> what it prepared; roll-forward takes its tasks from here.
-    snapshots : Mapping[str, SnapshotName]
+    snapshots : Mapping[str, SnapshotRef]
         Full images written beside it; they count from now on.
     prepared_bytes : Mapping[str, int]
         By how much what has to be read has grown; less than 0 where files were merged.
@@ -118,7 +118,7 @@ class Committing:
     attempt: int
     generation: int
     tokens: Mapping[str, str]
-    snapshots: Mapping[str, SnapshotName] = field(default_factory=dict)
+    snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
     prepared_bytes: Mapping[str, int] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
     rows: Mapping[str, int] = field(default_factory=dict)

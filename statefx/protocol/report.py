@@ -8,7 +8,8 @@ from typing import Any
 
 import msgpack
 
-MISUSE = "misuse"
+from statefx.protocol.failure import FailureKind
+from statefx.protocol.identity import TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class Report:
     component, task : str, int
     error : str or None
         None: done.
-    kind : str
-        ``bolt``, ``misuse`` (no further try can succeed), ``fenced`` or ``store``, where there is an error.
+    kind : FailureKind or None
+        Of the error.
     facts : Mapping[str, Any]
         Of ``bolt``, the attributes of the BoltError.
     """
@@ -29,8 +30,13 @@ class Report:
     component: str
     task: int
     error: str | None = None
-    kind: str = ""
+    kind: FailureKind | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> TaskId:
+        """Whose it is."""
+        return TaskId(self.component, self.task)
 
     def pack(self) -> bytes:
         """Write the report as bytes."""
@@ -41,4 +47,5 @@ class Report:
     @classmethod
     def unpack(cls, data: bytes) -> Report:
         """Read what `pack` wrote."""
-        return cls(*msgpack.unpackb(data))
+        component, task, error, kind, facts = msgpack.unpackb(data)
+        return cls(component, task, error, None if kind is None else FailureKind(kind), facts)

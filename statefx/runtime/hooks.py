@@ -8,9 +8,10 @@ from statefx.errors import BoltError, FailedException, FencedError, StatePhaseEr
 from statefx.operators import Stateful
 from statefx.operators.hooks import overrides
 from statefx.plan.deployment import Deployment
-from statefx.protocol.identity import EMPTY, Version
-from statefx.protocol.order import HookOrder, Task, task_key
-from statefx.protocol.report import MISUSE, Report
+from statefx.protocol.failure import FailureKind
+from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.protocol.order import HookOrder
+from statefx.protocol.report import Report
 from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of, view_of
 from statefx.state.contract.store import StateStore
 from statefx.state.view import lent
@@ -18,19 +19,19 @@ from statefx.state.view import lent
 HOOKS = {"commit": "preCommit", "rollback": "preRollback"}
 
 
-def run_hooks(deployment: Deployment, order: HookOrder, task: Task) -> Report:
+def run_hooks(deployment: Deployment, order: HookOrder, task: TaskId) -> Report:
     """Commit or roll back one task; whatever goes wrong is reported, never raised."""
     try:
         _Phase(deployment, order, *task).run()
     except FencedError as error:
-        return Report(*task, error.message, "fenced")
+        return Report(*task, error.message, FailureKind.FENCED)
     except BoltError as error:
-        kind = MISUSE if isinstance(error.__cause__, StatePhaseError) else "bolt"
+        kind = FailureKind.MISUSE if isinstance(error.__cause__, StatePhaseError) else FailureKind.BOLT
         return Report(*task, error.message, kind, error.data)
     except FailedException as error:
-        return Report(*task, error.message, "bolt")
+        return Report(*task, error.message, FailureKind.BOLT)
     except Exception as error:  # noqa: BLE001 - a provider's client raises what it likes
-        return Report(*task, f"{type(error).__name__}: {error}", "store")
+        return Report(*task, f"{type(error).__name__}: {error}", FailureKind.STORE)
     return Report(*task)
 
 
@@ -57,7 +58,7 @@ class _Phase:
                 store.close()
 
     def _previous(self) -> Version:
-        return self._order.previous.get(task_key(self._component, self._task), EMPTY)
+        return self._order.previous.get(str(TaskId(self._component, self._task)), EMPTY)
 
     def _hook(self) -> None:
         attempt = self._order.attempt

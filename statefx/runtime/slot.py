@@ -23,7 +23,9 @@ from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import INGEST
 from statefx.protocol.alignment import Alignment, AlignmentResult
-from statefx.protocol.barrier import BOLT, FAILED, FENCED, Ack, Barrier, Failure
+from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import TaskId
 from statefx.protocol.order import Order
 from statefx.runtime.bolt_errors import place_of
 from statefx.runtime.collector import TaskCollector
@@ -32,9 +34,6 @@ from statefx.runtime.task import Finished, TaskRun
 from statefx.topology.graph import Edge
 
 logger = logging.getLogger("statefx")
-
-CORRUPTED = "corrupted"
-STORE = "store"
 
 EDGE_COLUMN = "__edge"
 """Names the edge of a raw row, where more than one edge leaves the raw DataFrames."""
@@ -75,20 +74,20 @@ class _Member:
         except BoltError as error:
             if not self.last_try:
                 raise
-            self._fail(BOLT, error.message, **error.data)
+            self._fail(FailureKind.BOLT, error.message, **error.data)
         except FailedException as error:
-            self._fail(FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
+            self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
         except FencedError as error:
-            self._fail(FENCED, error.message)
+            self._fail(FailureKind.FENCED, error.message)
         except StateCorruptedError as error:
-            self._fail(CORRUPTED, error.message)
+            self._fail(FailureKind.CORRUPTED, error.message)
         except (StateError, OSError) as error:
-            self._fail(STORE, f"{type(error).__name__}: {error}")
+            self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:
             self.secs[_TOLD_AS[step]] += time.perf_counter() - began
         return None
 
-    def _fail(self, kind: str, reason: str, **facts: object) -> None:
+    def _fail(self, kind: FailureKind, reason: str, **facts: object) -> None:
         self.failure = Failure(kind, self.component, self.task, reason, facts)
 
     def metrics(self) -> dict[str, float]:
@@ -200,7 +199,7 @@ class Slot:
         source = self._plan.index[component]
 
         def send(target: int, batch: pa.RecordBatch) -> None:
-            level, partition = self._plan.place[edge.target, target]
+            level, partition = self._plan.place[TaskId(edge.target, target)]
             address = wire.Address(level, partition, edge.id, source, task)
             self._outbox.send(address, wire.RECORDS, batch.num_rows, wire.serialize(token, batch))
 
@@ -288,16 +287,16 @@ class Slot:
 
     def _send_barriers(self, member: _Member) -> None:
         failed = None if member.failure is None else member.failure.reason
-        counts: dict[tuple[str, int], dict[int, int]] = {}
+        counts: dict[TaskId, dict[int, int]] = {}
         for outlet in member.collector.outlets:
             edge = outlet.edge
             for reader in [member.task] if self._plan.fused(edge) else range(outlet.width):
-                counts.setdefault((edge.target, reader), {})[edge.id] = outlet.sent[reader]
-        for (target, task), sent in counts.items():
+                counts.setdefault(TaskId(edge.target, reader), {})[edge.id] = outlet.sent[reader]
+        for target, sent in counts.items():
             barrier = Barrier(self._order.attempt, member.component, member.task, member.token, sent, failed)
-            level, partition = self._plan.place[target, task]
+            level, partition = self._plan.place[target]
             if level == self._level:
-                self._members[target].alignment.barrier(barrier)
+                self._members[target.component].alignment.barrier(barrier)
                 continue
             address = wire.Address(level, partition, -1, self._plan.index[member.component], member.task)
             self._outbox.send(address, wire.BARRIER, sum(sent.values()), barrier.pack())

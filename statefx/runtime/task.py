@@ -29,9 +29,8 @@ from statefx.errors import (
 from statefx.operators import BatchBolt, Bolt, Context, Stateful, tuple_class
 from statefx.plan.deployment import Deployment
 from statefx.plan.wire import Outbox
-from statefx.protocol.barrier import SnapshotTuple
-from statefx.protocol.identity import EMPTY, TransactionAttempt, Version
-from statefx.protocol.order import Order, task_key
+from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
+from statefx.protocol.order import Order
 from statefx.runtime import restoring
 from statefx.runtime.bolt_errors import bolt_error
 from statefx.runtime.collector import TaskCollector
@@ -63,7 +62,7 @@ class Finished:
     size_bytes: int = 0
     keys: int = 0
     found_keys: int | None = None
-    snapshot: SnapshotTuple | None = None
+    snapshot: SnapshotRef | None = None
 
 
 class ProcessGone(BaseException):
@@ -323,12 +322,11 @@ class TaskRun:
             raise bolt_error(error, self.component, self.task, "prepareCommit", self.txid) from error
         return Finished(state.prepared_bytes, state.prepared_keys, self._store.count(), self._snapshot())
 
-    def _snapshot(self) -> SnapshotTuple | None:
-        if task_key(self.component, self.task) not in self._order.snapshot_due:
+    def _snapshot(self) -> SnapshotRef | None:
+        if str(TaskId(self.component, self.task)) not in self._order.snapshot_due:
             return None
         assert self._store is not None
-        made = self._store.snapshot()
-        return None if made is None else (made.version.txid, made.version.token, made.checksum, made.size_bytes)
+        return self._store.snapshot()
 
     def flush(self) -> None:
         """Send on what the bolt has emitted."""

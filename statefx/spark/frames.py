@@ -16,6 +16,7 @@ from pyspark.util import PythonEvalType
 from statefx.errors import TopologyError
 from statefx.plan import wire
 from statefx.plan.levels import Plan
+from statefx.protocol.identity import TaskId
 from statefx.runtime.slot import EDGE_COLUMN
 from statefx.spark.session import worker_program
 from statefx.spark.worker import Parcel, Stage
@@ -115,7 +116,7 @@ class Router:
         """Partitions of the first level that a row of `edge` goes to."""
         kind = edge.grouping.kind
         tasks = self._plan.components[edge.target].parallelism
-        first = self._plan.place[edge.target, 0][1]
+        first = self._plan.place[TaskId(edge.target, 0)][1]
         if kind == "all":
             return [F.lit(first + task) for task in range(tasks)]
         if kind == "global":

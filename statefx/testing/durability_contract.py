@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from statefx.errors import FencedError, StateCorruptedError
-from statefx.state.contract.store import EMPTY, Retention, Snapshot, StateStore, Version
+from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateStore, Version
 from statefx.testing.commit_contract import CommitContract
 from statefx.testing.crashes import crashing, every_crash
 from statefx.testing.site import Site, after_parts, image, prepare, writes
@@ -305,7 +305,7 @@ class DurabilityContract(CommitContract):
     def test_a_snapshot_that_is_not_the_one_named_is_refused(self, site: Site) -> None:
         head, _ = self._history(site, 2)
         snapshot = self._snapshot(site, head)
-        other = Snapshot(head, "0" * len(snapshot.checksum), snapshot.size_bytes)
+        other = SnapshotRef(head, "0" * len(snapshot.checksum), snapshot.size_bytes)
         with pytest.raises(StateCorruptedError):
             site.elsewhere().open(head, snapshot=other)
 
@@ -380,7 +380,7 @@ class DurabilityContract(CommitContract):
         return version, expected
 
     @staticmethod
-    def _snapshot(site: Site, version: Version) -> Snapshot:
+    def _snapshot(site: Site, version: Version) -> SnapshotRef:
         store: StateStore = site.open(version)
         snapshot = store.snapshot()
         if snapshot is None:
@@ -390,5 +390,5 @@ class DurabilityContract(CommitContract):
         return snapshot
 
     @staticmethod
-    def _sweep(site: Site, head: Version, snapshot: Snapshot | None, min_age_secs: float = 0) -> int:
+    def _sweep(site: Site, head: Version, snapshot: SnapshotRef | None, min_age_secs: float = 0) -> int:
         return site.sweep(Retention(1, head, () if snapshot is None else (snapshot,), min_age_secs))

@@ -14,7 +14,7 @@ from statefx.errors import BoltError, StatefxError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
-from statefx.protocol.order import HookOrder, Order, task_key
+from statefx.protocol.order import HookOrder, Order
 from statefx.protocol.report import Report
 from statefx.runtime.hooks import run_hooks
 from statefx.testing.faults import Echo, Fault, HooksFail, Stage
@@ -104,7 +104,7 @@ class LocalEngine(Stage):
         reports = []
         for task in order.tasks[:done]:
             process = self._random.choice(self._processes)
-            step = f"{order.phase} hooks {task_key(*task)} for {order.attempt.txid}"
+            step = f"{order.phase} hooks {task} for {order.attempt.txid}"
             with self._steps.around(step), process.running() as deployment:
                 reports.append(Report.unpack(run_hooks(deployment, order, task).pack()))
         if failing is not None:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from statefx.operators import DEFAULT_STREAM, Bolt
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.protocol.order import Order, Task
+from statefx.protocol.identity import TaskId
+from statefx.protocol.order import Order
 from statefx.runtime import task as runtime_task
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import Outlet
@@ -138,7 +139,7 @@ class TaskJob:
     ----------
     order : Order
     level, partition : int
-    chain : tuple of (component, task)
+    chain : tuple of TaskId
         The bolt tasks that it runs.
     process : Process
         Where it runs.
@@ -155,7 +156,7 @@ class TaskJob:
         self.process = process
         self.order = order
         self.level, self.partition = place
-        self.chain: tuple[Task, ...] = process.deployment.plan.levels[self.level][self.partition]
+        self.chain: tuple[TaskId, ...] = process.deployment.plan.levels[self.level][self.partition]
         self._batches = batches
         self._seen = seen
 

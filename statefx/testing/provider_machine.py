@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from statefx.errors import FencedError, StateError, StatePhaseError
-from statefx.state.contract.store import EMPTY, Retention, Snapshot, StateProvider, Version
+from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateProvider, Version
 from statefx.testing.site import Site, changed, image, prepare, writes
 
 KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff"])
@@ -44,7 +44,7 @@ class _ProviderMachine(RuleBasedStateMachine):
         self.generation = 1
         self.site.start(1)
         self.versions: list[tuple[Version, dict[bytes, bytes]]] = [(EMPTY, {})]
-        self.snapshot: Snapshot | None = None
+        self.snapshot: SnapshotRef | None = None
         self.pending: dict[bytes, bytes | None] = {}
         self.prepared: tuple[Version, dict[bytes, bytes]] | None = None
         self.decided = False

@@ -14,7 +14,7 @@ from statefx.state.contract.store import (
     FILES_MAX,
     Namespace,
     Retention,
-    Snapshot,
+    SnapshotRef,
     StateContext,
     StateProvider,
     StateStore,
@@ -86,7 +86,7 @@ class Site:
         component: str = "count",
         task: int = 0,
         generation: int = 1,
-        snapshot: Snapshot | None = None,
+        snapshot: SnapshotRef | None = None,
         read_only: bool = False,
     ) -> StateStore:
         """Open a store; it is closed with the site, if not before."""
@@ -115,7 +115,7 @@ class Site:
         *,
         component: str = "count",
         generation: int = 1,
-        snapshot: Snapshot | None = None,
+        snapshot: SnapshotRef | None = None,
     ) -> Version:
         """Commit `changes` as the transaction after `version`, each phase in a store of its own."""
         store = self.open(version, component=component, generation=generation, snapshot=snapshot)

@@ -9,13 +9,12 @@ from typing import Any
 
 from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
-from statefx.protocol.order import task_key
 from statefx.protocol.records import Record
 from statefx.state.contract.store import (
     Namespace,
     Prepared,
     Retention,
-    Snapshot,
+    SnapshotRef,
     StateContext,
     StateProvider,
     StateStore,
@@ -103,7 +102,7 @@ class SteppedProvider(StateProvider):
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
         """Open a store whose durable calls are steps."""
-        return _SteppedStore(self._inner.newState(namespace, context), task_key(*_task(namespace)), self._steps)
+        return _SteppedStore(self._inner.newState(namespace, context), str(namespace.id), self._steps)
 
     def fence(self, lineage: str, generation: int, folder: str) -> None:
         """Fence, as one step."""
@@ -116,7 +115,7 @@ class SteppedProvider(StateProvider):
 
     def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
         """Sweep; every deletion is a step."""
-        with self._deletions(task_key(*_task(namespace))):
+        with self._deletions(str(namespace.id)):
             return self._inner.sweep(namespace, folder, found, retained)
 
     @contextlib.contextmanager
@@ -132,10 +131,6 @@ class SteppedProvider(StateProvider):
             yield
         finally:
             os.unlink = unlink
-
-
-def _task(namespace: Namespace) -> tuple[str, int]:
-    return namespace.component, namespace.task
 
 
 class _SteppedStore(StateStore):
@@ -165,7 +160,7 @@ class _SteppedStore(StateStore):
         with self._steps.around(f"rollback {self._name} for {txid}"):
             self._inner.rollback(txid, token)
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> SnapshotRef | None:
         with self._steps.around(f"snapshot {self._name}"):
             return self._inner.snapshot()
 

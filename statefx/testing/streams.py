@@ -14,6 +14,7 @@ from statefx.errors import ConfigError
 from statefx.operators import DEFAULT_STREAM
 from statefx.plan.groupings import router
 from statefx.plan.levels import Plan
+from statefx.protocol.identity import TaskId
 from statefx.protocol.records import StreamInput
 from statefx.runtime.fitting import MISFITS, fitter, to_array
 from statefx.runtime.slot import EDGE_COLUMN
@@ -96,7 +97,7 @@ def scatter(plan: Plan, work: Work) -> list[list[pa.RecordBatch]]:
         batch = _batch(edge.source, plan.streams[edge.source], work.get(edge.source, ()))
         route = router(edge, batch.schema, plan.components[edge.target].parallelism, 0)
         for task, part in route.split(batch):
-            _, partition = plan.place[edge.target, task]
+            _, partition = plan.place[TaskId(edge.target, task)]
             inputs[partition] += _cut(_united(plan, edge, part))
     return inputs
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from statefx.protocol.identity import Version
-from statefx.protocol.order import SnapshotName
+from statefx.protocol.identity import SnapshotRef, Version
 from statefx.protocol.records import (
     BatchInput,
     Committed,
@@ -43,8 +42,8 @@ def transaction(txid: int, generation: int = 1) -> list[Record]:
     return [preparing(txid, 0, generation), committing(txid, 0, generation), Committed(txid)]
 
 
-def snapshot(txid: int, task: int = 0) -> SnapshotName:
-    return SnapshotName(Version(txid, f"token-{txid}-0-{task}"), f"sum-{txid}", 100 * txid)
+def snapshot(txid: int, task: int = 0) -> SnapshotRef:
+    return SnapshotRef(Version(txid, f"token-{txid}-0-{task}"), f"sum-{txid}", 100 * txid)
 
 
 EVENTFUL: list[Record] = [

@@ -1,12 +1,11 @@
 """Which tasks are told to write a snapshot."""
 
 from statefx.coordinator.snapshots import SnapshotPolicy
-from statefx.protocol.identity import Version
-from statefx.protocol.order import SnapshotName
+from statefx.protocol.identity import SnapshotRef, Version
 
 
 def snapshot(size_bytes):
-    return SnapshotName(Version(1, "a"), "sum", size_bytes)
+    return SnapshotRef(Version(1, "a"), "sum", size_bytes)
 
 
 def test_one_is_due_when_the_changelogs_have_outgrown_the_last():

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from statefx.protocol.alignment import Alignment
-from statefx.protocol.barrier import Ack, Barrier, Failure
+from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import (
     Acked,
     Append,
@@ -31,8 +31,9 @@ from statefx.protocol.commands import (
     Stop,
     Unresolved,
 )
+from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.flight import Shape
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
@@ -71,9 +72,9 @@ def attempt_of(text: str) -> TransactionAttempt:
     return TransactionAttempt(int(txid), int(attempt))
 
 
-def task_of(text: str) -> tuple[str, int]:
+def task_of(text: str) -> TaskId:
     name, _, number = text.partition(":")
-    return name, int(number)
+    return TaskId(name, int(number))
 
 
 def pairs(words: tuple[str, ...]) -> dict[str, str]:
@@ -276,10 +277,10 @@ class Ledger:
             component,
             task,
             given["token"],
-            {(source, int(number)): token for source, number, token in _split(given.get("seen"))},
+            {TaskId(source, int(number)): token for source, number, token in _split(given.get("seen"))},
             counts_of(given.get("received")),
             counts_of(given.get("emitted")),
-            Failure(kind, component, task, reason) if kind else None,
+            Failure(FailureKind(kind), component, task, reason) if kind else None,
         )
         return [] if self.book.add(ack) else [f"ignored: ack of {component}[{task}], {_shown(ack.attempt)}"]
 

@@ -2,8 +2,9 @@ import msgpack
 import pytest
 
 from statefx.errors import StatefxError
-from statefx.protocol.barrier import Ack, Barrier, Failure
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 
 BARRIER = Barrier(TransactionAttempt(2**40, 3), "splitß", 7, "token", {0: 5, 3: 2**33}, "the feed is stale")
 ACK = Ack(
@@ -11,14 +12,15 @@ ACK = Ack(
     "count",
     0,
     "token",
-    {("split", 0): "a", ("split", 1): "b"},
+    {TaskId("split", 0): "a", TaskId("split", 1): "b"},
     {0: 5},
     {1: 2, 2: 0},
-    Failure("bolt", "count", 0, "no good", {"hook": "execute", "txid": 3, "traceback": "Traceback:\n  line"}),
+    Failure(FailureKind.BOLT, "count", 0, "no good", {"hook": "execute", "txid": 3, "traceback": "Traceback:\n  line"}),
     1000,
-    (2, "head", "checksum", 12),
+    SnapshotRef(Version(2, "head"), "checksum", 12),
     9,
-    {"seconds": 0.25, "restored": True},
+    {"file": "part-0"},
+    [1, None],
 )
 
 
@@ -28,7 +30,7 @@ def test_what_is_packed_comes_out_equal(value):
 
 
 def test_half_a_surrogate_pair_in_a_text_of_a_bolt_is_shown_and_no_error_of_its_own():
-    failed = Ack(ACK.attempt, "a", 0, "t", failed=Failure("bolt", "a", 0, "\ud83d", {"traceback": "\ud83d"}))
+    failed = Ack(ACK.attempt, "a", 0, "t", failed=Failure(FailureKind.BOLT, "a", 0, "\ud83d", {"traceback": "\ud83d"}))
     found = Ack.unpack(failed.pack()).failed
     assert (found.reason, found.facts) == ("\\ud83d", {"traceback": "\\ud83d"})
 

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statefx.protocol.barrier import Ack
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
 
 ATTEMPT = TransactionAttempt(3, 0)
 # split (2) -fields-> count (3) -all-> total (2), and split -> total directly
 EDGES = [LedgerEdge(0, "split", "count"), LedgerEdge(1, "count", "total", 2), LedgerEdge(2, "split", "total")]
 WIDTH = {"split": 2, "count": 3, "total": 2}
-TASKS = [(name, task) for name, width in WIDTH.items() for task in range(width)]
+TASKS = [TaskId(name, task) for name, width in WIDTH.items() for task in range(width)]
 
 
 def run_of(tokens):
@@ -19,7 +19,7 @@ def run_of(tokens):
     acks = []
     for name, task in TASKS:
         sources = {"split": [], "count": ["split"], "total": ["split", "count"]}[name]
-        seen = {(source, number): tokens[source, number] for source in sources for number in range(WIDTH[source])}
+        seen = {TaskId(source, number): tokens[source, number] for source in sources for number in range(WIDTH[source])}
         received = {"split": {}, "count": {0: 4}, "total": {1: 9, 2: 3}}[name]
         emitted = {"split": {0: 6, 2: 3}, "count": {1: 3}, "total": {}}[name]
         acks.append(Ack(ATTEMPT, name, task, tokens[name, task], seen, received, emitted))
@@ -113,9 +113,9 @@ def test_an_ack_without_a_token_makes_it_incomplete():
 
 
 def test_a_task_of_a_local_edge_has_only_the_source_task_of_its_number():
-    tasks = [(name, task) for name in ("split", "count") for task in (0, 1)]
+    tasks = [TaskId(name, task) for name in ("split", "count") for task in (0, 1)]
     acks = [Ack(ATTEMPT, "split", task, f"s{task}", emitted={0: 2}) for task in (0, 1)]
-    acks += [Ack(ATTEMPT, "count", task, f"c{task}", {("split", task): f"s{task}"}, {0: 2}) for task in (0, 1)]
+    acks += [Ack(ATTEMPT, "count", task, f"c{task}", {TaskId("split", task): f"s{task}"}, {0: 2}) for task in (0, 1)]
 
     def verdict(local):
         ledger = AckLedger(ATTEMPT, tasks, [LedgerEdge(0, "split", "count", local=local)])

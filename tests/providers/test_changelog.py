@@ -14,7 +14,7 @@ from statefx.errors import CheckpointFormatError, StateCorruptedError, StateErro
 from statefx.state.changelog import artefacts
 from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Identity
 from statefx.state.changelog.chain import Changelog
-from statefx.state.contract.store import EMPTY, Namespace, Snapshot, Version
+from statefx.state.contract.store import EMPTY, Namespace, SnapshotRef, Version
 
 NAMESPACE = Namespace("lineage", "count", 0)
 
@@ -161,7 +161,7 @@ class TestRoute:
     def test_without_the_snapshot_named_there_is_no_way(self, changelog: Changelog) -> None:
         versions = chain(changelog, 2)
         with pytest.raises(StateCorruptedError) as caught:
-            changelog.route(versions[2], Snapshot(versions[1], "0" * 32, 1), None)
+            changelog.route(versions[2], SnapshotRef(versions[1], "0" * 32, 1), None)
         assert caught.value.missing is True
 
     def test_names_that_are_not_artefacts_are_left_alone(self, changelog: Changelog) -> None:

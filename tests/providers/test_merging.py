@@ -13,7 +13,7 @@ from statefx.errors import StateCorruptedError
 from statefx.state.changelog import artefacts, merging
 from statefx.state.changelog.artefacts import Artefact
 from statefx.state.changelog.chain import Changelog
-from statefx.state.contract.store import EMPTY, Namespace, Retention, Snapshot, StateProvider, Version, prepare_as
+from statefx.state.contract.store import EMPTY, Namespace, Retention, SnapshotRef, StateProvider, Version, prepare_as
 from statefx.testing.site import Site, image, prepare, writes
 from statefx_memory import MemoryStateProvider
 from statefx_rocksdb import RocksDbStateProvider
@@ -232,7 +232,7 @@ class TestStores:
         version, snapshot, expected = EMPTY, None, dict[bytes, bytes]()
         for number in range(1, 40):
             changes = {b"%d" % (number % 6): b"%d" % number}
-            named: Snapshot | None = None
+            named: SnapshotRef | None = None
             store = site.open(version, snapshot=snapshot)
             token = prepare(store, number, writes(dict(changes)))
             if number % 5 == 0:

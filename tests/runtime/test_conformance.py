@@ -12,8 +12,8 @@ from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
 from statefx.protocol.barrier import Ack, Barrier
-from statefx.protocol.identity import TransactionAttempt, Version
-from statefx.protocol.order import HookOrder, Order, task_key
+from statefx.protocol.identity import TaskId, TransactionAttempt, Version
+from statefx.protocol.order import HookOrder, Order
 from statefx.runtime.hooks import run_hooks
 from statefx.runtime.slot import Slot
 from statefx.runtime.task import TaskRun
@@ -65,7 +65,7 @@ def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(
     made = deployment(place, witnessed(), journal=journal)
     acks = [Ack.unpack(payload) for kind, _, payload in sent_by(Slot(made, FIRST, 0, 0), []) if kind == wire.ACK]
     journal.clear()
-    versions = {task_key("witness", 0): _version(acks[0])} if phase == "commit" else {}
+    versions = {str(TaskId("witness", 0)): _version(acks[0])} if phase == "commit" else {}
     report = run_hooks(made, HookOrder(phase, Order(FIRST.attempt, 1, versions), (("witness", 0),)), ("witness", 0))
     assert report.error is None
     assert hooks(journal) == ["open", "initState", {"commit": "preCommit", "rollback": "preRollback"}[phase], "close"]

@@ -12,7 +12,7 @@ from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.state.changelog import artefacts, merging
 from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Artefact, Chunk, Identity, corrupted
 from statefx.state.changelog.merging import TIERS, Intake, covers, start_of
-from statefx.state.contract.store import FILES_MAX, Snapshot, Write
+from statefx.state.contract.store import FILES_MAX, SnapshotRef, Write
 
 logger = logging.getLogger("statefx")
 
@@ -71,7 +71,7 @@ class Changelog:
         generation: int,
         previous: Version,
         writes: Sequence[Write],
-        snapshot: Snapshot | None = None,
+        snapshot: SnapshotRef | None = None,
         files_max: int = FILES_MAX,
     ) -> int:
         """Write what `version` changes on top of `previous`; with what it takes in, where there are many files.
@@ -82,7 +82,7 @@ class Changelog:
         generation : int
         writes : sequence of (key, value)
             Sorted by key; None deletes.
-        snapshot : Snapshot, optional
+        snapshot : SnapshotRef, optional
             The newest one that the log names; what is before it is not taken in.
         files_max : int
             How many files of like size are left, at least.
@@ -122,7 +122,7 @@ class Changelog:
             )
         return list(artefacts.read(artefact))
 
-    def route(self, version: Version, snapshot: Snapshot | None, cached: Version | None) -> Route:
+    def route(self, version: Version, snapshot: SnapshotRef | None, cached: Version | None) -> Route:
         """Return how to reach `version`, from a cache at `cached` if that is in the chain.
 
         Raises
@@ -186,7 +186,7 @@ class Changelog:
             found = self._heads[version] = self._verified(path, CHANGELOG, version)
         return found
 
-    def find_snapshot(self, snapshot: Snapshot) -> Artefact:
+    def find_snapshot(self, snapshot: SnapshotRef) -> Artefact:
         """Return the snapshot that the log names.
 
         Raises
@@ -211,11 +211,11 @@ class Changelog:
             raise corrupted(path, f"it follows {identity.predecessor}", f"a version before {version.txid}")
         return artefact
 
-    def snapshot(self, version: Version, generation: int, entries: Iterable[tuple[bytes, bytes]]) -> Snapshot:
+    def snapshot(self, version: Version, generation: int, entries: Iterable[tuple[bytes, bytes]]) -> SnapshotRef:
         """Write a full image of `version`; two writers of one image write the same bytes."""
         identity = Identity(SNAPSHOT, self.namespace, version, generation, version)
         artefact = artefacts.write(self.folder, identity, entries)
-        return Snapshot(version, artefact.checksum, artefact.size_bytes)
+        return SnapshotRef(version, artefact.checksum, artefact.size_bytes)
 
 
 def _size(writes: Sequence[Write]) -> int:

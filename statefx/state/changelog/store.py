@@ -15,7 +15,7 @@ from statefx.state.contract.store import (
     Capabilities,
     Prepared,
     Retention,
-    Snapshot,
+    SnapshotRef,
     StateContext,
     StateProvider,
     StateStore,
@@ -148,7 +148,7 @@ class ChangelogStore(StateStore):
         if self._prepared == Version(txid, token):
             self._prepared = None
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> SnapshotRef | None:
         """Write a full image of the committed version beside the changelogs; None while state is empty."""
         self._check_writable("snapshot")
         if self._version == EMPTY:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from statefx.errors import StateError
-from statefx.protocol.identity import EMPTY, Namespace, Version
+from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, Version
 
 Write = tuple[bytes, bytes | None]
 
@@ -38,15 +38,6 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A full image of a namespace at `version`, which counts only when the transaction log names it."""
-
-    version: Version
-    checksum: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
     """What a store has prepared.
 
@@ -73,7 +64,7 @@ class StateContext:
         The generation of the driver that asks.
     version : Version
         The committed version to open at.
-    snapshot : Snapshot | None
+    snapshot : SnapshotRef | None
         The newest snapshot at or before `version` that the transaction log names.
     folder : str
         ``<checkpointLocation>/state/<component>/<task>``, seen by driver and executors.
@@ -90,7 +81,7 @@ class StateContext:
     version: Version
     folder: str
     cache: str
-    snapshot: Snapshot | None = None
+    snapshot: SnapshotRef | None = None
     read_only: bool = False
     files_max: int = FILES_MAX
 
@@ -105,7 +96,7 @@ class Retention:
         The newest generation.
     head : Version
         The last committed version.
-    snapshots : tuple of Snapshot
+    snapshots : tuple of SnapshotRef
         Retained snapshots, oldest first; every version from the oldest one's to `head` must stay readable
         (from the empty state on, if there is none) whose txid is at or above `since`.
     min_age_secs : float
@@ -116,7 +107,7 @@ class Retention:
 
     generation: int
     head: Version
-    snapshots: tuple[Snapshot, ...]
+    snapshots: tuple[SnapshotRef, ...]
     min_age_secs: float
     since: int = 0
 
@@ -173,7 +164,7 @@ class StateStore(ABC):
     def close(self) -> None:
         """Release what the store holds; closing again is a no-op."""
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> SnapshotRef | None:
         """Write a full image of the committed version; None if this provider needs none."""
         return None
 
@@ -269,7 +260,7 @@ __all__ = [
     "Namespace",
     "Prepared",
     "Retention",
-    "Snapshot",
+    "SnapshotRef",
     "StateContext",
     "StateProvider",
     "StateStore",
