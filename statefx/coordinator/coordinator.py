@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from statefx.coordinator.cast import Cast
 from statefx.coordinator.engine import Engine, JobFailedError, RenewInputError, StoppedError
 from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.resolving import Resolver, backoff_secs
 from statefx.coordinator.snapshots import SnapshotPolicy
@@ -52,7 +52,7 @@ from statefx.protocol.failure import FailureKind
 from statefx.protocol.flight import Shape
 from statefx.protocol.identity import TaskId, TransactionAttempt, Version
 from statefx.protocol.ledger import AckLedger, Complete
-from statefx.protocol.order import HookOrder, Order
+from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.pipeline import Pipeline
 from statefx.protocol.records import Committed, Committing, Input, Preparing, RolledBack
 from statefx.protocol.transaction import Phase
@@ -71,7 +71,7 @@ class Coordinator:
     log : TransactionLog
         Open, with this driver's GENERATION record as the newest of its kind.
     engine : Engine
-    players : Cast
+    participants : Participants
     attempts_max : int
         How often a transaction may fail before the query ends.
     pause : callable
@@ -86,7 +86,7 @@ class Coordinator:
     name: str
     log: TransactionLog
     engine: Engine
-    players: Cast
+    participants: Participants
     attempts_max: int
     pause: Callable[[float], bool]
     committed: Callable[[TransactionProgress], None] = lambda done: None
@@ -114,7 +114,7 @@ class Coordinator:
             way = "forward" if entry.phase is Phase.COMMITTING else "back"
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
             self.progress.recovering(way, entry.name)
-        shape = Shape(settles=not self.players.committing, attempts_max=self.attempts_max)
+        shape = Shape(settles=not self.participants.committing, attempts_max=self.attempts_max)
         self._failure = FailedException("found under way at start")  # no cause of anything that goes wrong from here on
         self._pipeline, commands = Pipeline.found(shape, state.committed, under_way, state.attempts)
         self._carry_out(commands)
@@ -234,7 +234,7 @@ class Coordinator:
             Nothing may be rolled back: a successor does that.
         """
         assert self._source is not None
-        ledger = AckLedger(attempt, self.players.tasks, self.players.edges)
+        ledger = AckLedger(attempt, self.participants.tasks, self.participants.edges)
         try:
             for ack in self.engine.attempt(self._order(attempt), self._source[1]):
                 if not ledger.add(ack):
@@ -266,7 +266,7 @@ class Coordinator:
         """Return the record of the decision to commit."""
         attempt, complete = append.attempt, self._complete
         assert complete is not None
-        stateful = sorted(self.players.stateful)
+        stateful = sorted(self.participants.stateful)
         snapshots = {str(task): complete.acks[task].snapshot for task in stateful}
         return Committing(
             attempt.txid,
@@ -275,7 +275,7 @@ class Coordinator:
             tokens={str(task): complete.tokens[task] for task in stateful},
             snapshots={name: snapshot for name, snapshot in snapshots.items() if snapshot is not None},
             prepared_bytes={str(task): complete.acks[task].prepared_bytes for task in stateful},
-            hooks=tuple(str(task) for task in sorted(self.players.committing)),
+            hooks=tuple(str(task) for task in sorted(self.participants.committing)),
             rows=self.progress.rows(),
             committed=append.committed,
         )
@@ -287,7 +287,7 @@ class Coordinator:
             for edge_id, rows in ack.received.items():
                 received[edge_id] = received.get(edge_id, 0) + rows
         raw: dict[str, int] = {}
-        for edge in self.players.raw:
+        for edge in self.participants.raw:
             rows = received.get(edge.id, 0) // edge.multiplicity
             raw[edge.source] = max(raw.get(edge.source, 0), rows)
         return sum(raw.values())
@@ -315,7 +315,7 @@ class Coordinator:
             logger.error("%s; the next start rolls it back", error.message)
             raise self._failure from error  # what ended the query is still what is raised
 
-    def _commit_order(self) -> HookOrder:
+    def _commit_order(self) -> ResolutionOrder:
         """Return the order for the decision that is in the log."""
         state = self.log.state
         assert state.committing is not None
@@ -327,11 +327,13 @@ class Coordinator:
             {name: Version(record.txid, token) for name, token in record.tokens.items()},
             {name: kept[-1] for name, kept in state.snapshots.items()},
         )
-        return HookOrder("commit", order, tuple(TaskId.parse(name) for name in record.hooks), state.heads)
+        return ResolutionOrder(
+            Resolution.COMMIT, order, tuple(TaskId.parse(name) for name in record.hooks), state.heads
+        )
 
-    def _rollback_order(self, attempt: TransactionAttempt) -> HookOrder:
+    def _rollback_order(self, attempt: TransactionAttempt) -> ResolutionOrder:
         order = Order(attempt, self.log.state.generation, self.log.state.heads, self._order(attempt).snapshots)
-        return HookOrder("rollback", order, tuple(sorted(self.players.rolling_back)))
+        return ResolutionOrder(Resolution.ROLLBACK, order, tuple(sorted(self.participants.rolling_back)))
 
 
 def _may_be_tried_again(failure: StatefxError) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from statefx.errors import TransactionError
 from statefx.protocol.barrier import Ack
-from statefx.protocol.order import HookOrder, Order
+from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.report import Report
 
 
@@ -44,7 +44,7 @@ class Engine(Protocol):
     def reuses(self, work: Any) -> bool:
         """Tell whether another attempt over `work` would read results that an earlier one has left behind."""
 
-    def hooks(self, order: HookOrder) -> Iterable[Report]:
+    def hooks(self, order: ResolutionOrder) -> Iterable[Report]:
         """Run the commit or the rollback of ``order.tasks`` and return their reports.
 
         Raises

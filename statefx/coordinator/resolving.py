@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from statefx.coordinator.engine import Engine, JobFailedError, StoppedError
 from statefx.coordinator.progress import Progress
 from statefx.errors import AttemptsExhaustedError, BoltError, FencedError
+from statefx.protocol.commands import Resolution
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import HookOrder
+from statefx.protocol.order import ResolutionOrder
 
 logger = logging.getLogger("statefx")
 
@@ -19,13 +20,13 @@ BACKOFF_FIRST_SECS = 0.1
 BACKOFF_MAX_SECS = 10.0
 
 _MEND = {
-    "commit": "It is decided: mend what fails and start again, and it is committed first",
-    "rollback": "The next start goes on with it",
+    Resolution.COMMIT: "It is decided: mend what fails and start again, and it is committed first",
+    Resolution.ROLLBACK: "The next start goes on with it",
 }
 _AGAIN = {
-    "commit": "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what fails; "
-    "if that is the bolt's code, call query.stop(), mend it and submit again",
-    "rollback": "rollback of transaction %d is tried again: %s",
+    Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what "
+    "fails; if that is the bolt's code, call query.stop(), mend it and submit again",
+    Resolution.ROLLBACK: "rollback of transaction %d is tried again: %s",
 }
 
 
@@ -54,11 +55,11 @@ class Resolver:
     progress: Progress
     attempts_max: int
     pause: Callable[[float], bool]
-    _order: HookOrder | None = field(default=None, init=False)
+    _order: ResolutionOrder | None = field(default=None, init=False)
     _left: tuple[TaskId, ...] = field(default=(), init=False)
     _tries: int = field(default=0, init=False)
 
-    def round(self, order: HookOrder) -> bool:
+    def round(self, order: ResolutionOrder) -> bool:
         """Run one round of `order`; tell whether all tasks have done it. If not, call it again with the same order.
 
         Raises
@@ -86,21 +87,22 @@ class Resolver:
         self._order = None
         return True
 
-    def _wait(self, order: HookOrder, reason: str) -> None:
+    def _wait(self, order: ResolutionOrder, reason: str) -> None:
         txid = order.attempt.txid
         if self._tries.bit_count() == 1:  # at the first try, and then as rarely as it has lasted
-            logger.warning(_AGAIN[order.phase], txid, reason)
-        self.progress.stuck(order.phase, txid, reason)
-        if order.phase == "rollback" and self._tries >= self.attempts_max:
+            logger.warning(_AGAIN[order.resolution], txid, reason)
+        self.progress.stuck(order.resolution, txid, reason)
+        if order.resolution is Resolution.ROLLBACK and self._tries >= self.attempts_max:
             raise AttemptsExhaustedError(
                 f"the rollback of transaction {txid} failed {self._tries} times: {reason}", txid=txid
             )
         if not self.pause(backoff_secs(self._tries)):
             raise StoppedError(
-                f"stopped while the {order.phase} of transaction {txid} went on: {reason}. {_MEND[order.phase]}"
+                f"stopped while the {order.resolution} of transaction {txid} went on: {reason}. "
+                f"{_MEND[order.resolution]}"
             )
 
-    def _run(self, order: HookOrder) -> dict[TaskId, str]:
+    def _run(self, order: ResolutionOrder) -> dict[TaskId, str]:
         """Return the tasks that have not done it, with the reason."""
         failed: dict[TaskId, str] = dict.fromkeys(order.tasks, "no report")
         try:
@@ -108,7 +110,7 @@ class Resolver:
                 if report.kind is FailureKind.FENCED:
                     raise FencedError(report.error or "", component=report.component, task=report.task)
                 if report.kind is FailureKind.MISUSE:
-                    raise BoltError(f"{report.error}. {_MEND[order.phase]}", **report.facts)
+                    raise BoltError(f"{report.error}. {_MEND[order.resolution]}", **report.facts)
                 if report.error is None:
                     failed.pop(report.id, None)
                 else:

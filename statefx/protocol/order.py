@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import from_json, to_json
 
@@ -63,13 +64,12 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class HookOrder:
+class ResolutionOrder:
     """The commit or the rollback of one transaction, for the tasks whose bolt or store has something to do.
 
     Attributes
     ----------
-    phase : str
-        ``"commit"`` or ``"rollback"``.
+    resolution : Resolution
     order : Order
         What is committed or rolled back. For a commit, `versions` are the prepared ones; for a rollback, the
         committed ones.
@@ -79,7 +79,7 @@ class HookOrder:
         For a commit, the versions before it.
     """
 
-    phase: str
+    resolution: Resolution
     order: Order
     tasks: tuple[TaskId, ...]
     previous: Mapping[str, Version] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class HookOrder:
         """Write the order as text."""
         return json.dumps(
             {
-                "phase": self.phase,
+                "resolution": self.resolution,
                 "order": json.loads(self.order.to_json()),
                 "tasks": list(self.tasks),
                 "previous": {key: [v.txid, v.token] for key, v in self.previous.items()},
@@ -101,11 +101,11 @@ class HookOrder:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> HookOrder:
+    def from_json(cls, text: str) -> ResolutionOrder:
         """Read what `to_json` wrote."""
         body = json.loads(text)
         return cls(
-            body["phase"],
+            Resolution(body["resolution"]),
             Order.from_json(json.dumps(body["order"])),
             tuple(TaskId(component, task) for component, task in body["tasks"]),
             {key: Version(*value) for key, value in body["previous"].items()},

@@ -8,18 +8,19 @@ from statefx.errors import BoltError, FailedException, FencedError, StatePhaseEr
 from statefx.operators import Stateful
 from statefx.operators.hooks import overrides
 from statefx.plan.deployment import Deployment
+from statefx.protocol.commands import Resolution
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import EMPTY, TaskId, Version
-from statefx.protocol.order import HookOrder
+from statefx.protocol.order import ResolutionOrder
 from statefx.protocol.report import Report
 from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of, view_of
 from statefx.state.contract.store import StateStore
 from statefx.state.view import lent
 
-HOOKS = {"commit": "preCommit", "rollback": "preRollback"}
+HOOKS = {Resolution.COMMIT: "preCommit", Resolution.ROLLBACK: "preRollback"}
 
 
-def run_hooks(deployment: Deployment, order: HookOrder, task: TaskId) -> Report:
+def run_hooks(deployment: Deployment, order: ResolutionOrder, task: TaskId) -> Report:
     """Commit or roll back one task; whatever goes wrong is reported, never raised."""
     try:
         _Phase(deployment, order, *task).run()
@@ -36,7 +37,7 @@ def run_hooks(deployment: Deployment, order: HookOrder, task: TaskId) -> Report:
 
 
 class _Phase:
-    def __init__(self, deployment: Deployment, order: HookOrder, component: str, task: int) -> None:
+    def __init__(self, deployment: Deployment, order: ResolutionOrder, component: str, task: int) -> None:
         self._deployment = deployment
         self._order = order
         self._component = component
@@ -47,9 +48,9 @@ class _Phase:
         """Call the hook on a fresh bolt, if it has one, then the store."""
         bolt = self._deployment.plan.components[self._component].bolt
         assert bolt is not None
-        if overrides(type(bolt), HOOKS[self._order.phase]):
+        if overrides(type(bolt), HOOKS[self._order.resolution]):
             self._hook()
-        if self._order.phase == "commit" and not self._provider.capabilities.lazy_commit:
+        if self._order.resolution is Resolution.COMMIT and not self._provider.capabilities.lazy_commit:
             store = self._open(self._previous())
             try:
                 token = self._order.order.version(self._component, self._task).token
@@ -70,8 +71,8 @@ class _Phase:
             state = view_of(self._deployment, self._component, self._task, bolt, attempt.txid, opened, read_only=True)
             with self._wrapped("initState"):
                 bolt.initState(state)
-            with self._wrapped(HOOKS[self._order.phase]):
-                if self._order.phase == "commit":
+            with self._wrapped(HOOKS[self._order.resolution]):
+                if self._order.resolution is Resolution.COMMIT:
                     bolt.preCommit(attempt.txid)
                 else:
                     bolt.preRollback()

@@ -17,7 +17,8 @@ from statefx.coordinator.engine import JobFailedError, StoppedError
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
-from statefx.protocol.order import HookOrder, Order
+from statefx.protocol.commands import Resolution
+from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.report import Report
 from statefx.runtime import restoring
 from statefx.spark.deadline import Deadline
@@ -114,12 +115,12 @@ class SparkEngine:
         except (PySparkException, Py4JError):
             return True
 
-    def hooks(self, order: HookOrder) -> Iterable[Report]:
+    def hooks(self, order: ResolutionOrder) -> Iterable[Report]:
         """Run commits or rollbacks as one Spark job (see `Engine.hooks`).
 
         A rollback is run also while the query is being stopped: it belongs to the stop.
         """
-        stoppable = order.phase != "rollback"
+        stoppable = order.resolution is not Resolution.ROLLBACK
         width = len(order.tasks)
 
         def run(own: Any) -> list[Row]:

@@ -20,7 +20,7 @@ from pyspark.util import _load_from_socket
 
 from statefx.plan.levels import INGEST, Plan
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.order import HookOrder
+from statefx.protocol.order import ResolutionOrder
 
 _DESCRIPTION = "spark.job.description"
 _SHORT, _LONG = "callSite.short", "callSite.long"
@@ -71,10 +71,10 @@ class Labels:
             plan.apply(position).shuffleDependency()
         own.setProperty(_SHORT, f"{self._stages[-1]} {text}")
 
-    def name_hooks(self, own: Any, order: HookOrder) -> None:
+    def name_hooks(self, own: Any, order: ResolutionOrder) -> None:
         """Name the job that runs a commit or a rollback, and its stage."""
         counts = Counter(component for component, _ in order.tasks)
-        doing = _short(f"{order.phase} {', '.join(f'{name}[{count}]' for name, count in counts.items())}")
+        doing = _short(f"{order.resolution} {', '.join(f'{name}[{count}]' for name, count in counts.items())}")
         text = _text(order.attempt)
         own.setProperty(_DESCRIPTION, f"{self._name} {text}: {doing}")
         own.setProperty(_LONG, self._details)

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from statefx.config import Config
 from statefx.coordinator import homes
 from statefx.coordinator.adoption import check_adoption
-from statefx.coordinator.cast import cast_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.format import make_folders
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.participants import participants_of
 from statefx.coordinator.progress import TransactionProgress
 from statefx.errors import ConfigError
 from statefx.plan.deployment import Deployment, cache_folder
@@ -179,8 +179,10 @@ class _Run:
         stopping = threading.Event()
         engine = SparkEngine(deployment, self.frame, self._settings.transaction_timeout_secs, stopping)
         engine.bind(clone(self._session))
-        cast = cast_of(self._plan, lazy_commit=self._provider.capabilities.lazy_commit)
-        janitor = Janitor(self.folders, self._provider, sorted(cast.stateful), log.state.lineage, log.state.generation)
+        participants = participants_of(self._plan, lazy_commit=self._provider.capabilities.lazy_commit)
+        janitor = Janitor(
+            self.folders, self._provider, sorted(participants.stateful), log.state.lineage, log.state.generation
+        )
 
         def committed(done: TransactionProgress) -> None:
             janitor.committed(done.txid)
@@ -191,7 +193,7 @@ class _Run:
             name=self._topology.name,
             log=log,
             engine=engine,
-            players=cast,
+            participants=participants,
             attempts_max=self._settings.transaction_attempts_max,
             pause=lambda secs: not stopping.wait(secs),
             committed=committed,

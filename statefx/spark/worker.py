@@ -10,7 +10,7 @@ from pyspark import TaskContext
 
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.protocol.order import HookOrder, Order
+from statefx.protocol.order import Order, ResolutionOrder
 from statefx.runtime.hooks import run_hooks
 from statefx.runtime.slot import Slot
 from statefx.spark.pickling import dumps, loads
@@ -85,7 +85,7 @@ class Hooks:
             pass
         context = TaskContext.get()
         assert context is not None
-        order = HookOrder.from_json(str(context.getLocalProperty(ORDER_PROPERTY)))
+        order = ResolutionOrder.from_json(str(context.getLocalProperty(ORDER_PROPERTY)))
         report = run_hooks(self._parcel.unpack(), order, order.tasks[context.partitionId()])
         row = ([0], [wire.ACK], [0], [b""], [report.pack()])
         arrays = [pa.array(column, field.type) for column, field in zip(row, wire.SCHEMA, strict=True)]

@@ -14,7 +14,7 @@ from statefx.errors import BoltError, StatefxError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
-from statefx.protocol.order import HookOrder, Order
+from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.report import Report
 from statefx.runtime.hooks import run_hooks
 from statefx.testing.faults import Echo, Fault, HooksFail, Stage
@@ -96,15 +96,15 @@ class LocalEngine(Stage):
         """Tell whether attempts over `work` share results: here none do."""
         return False
 
-    def hooks(self, order: HookOrder) -> Iterable[Report]:
+    def hooks(self, order: ResolutionOrder) -> Iterable[Report]:
         """Run the hooks of a commit or a rollback."""
-        order = HookOrder.from_json(order.to_json())
-        failing = self._struck(lambda fault: isinstance(fault, HooksFail) and fault.phase == order.phase)
+        order = ResolutionOrder.from_json(order.to_json())
+        failing = self._struck(lambda fault: isinstance(fault, HooksFail) and fault.phase == order.resolution)
         done = failing.done if isinstance(failing, HooksFail) else len(order.tasks)
         reports = []
         for task in order.tasks[:done]:
             process = self._random.choice(self._processes)
-            step = f"{order.phase} hooks {task} for {order.attempt.txid}"
+            step = f"{order.resolution} hooks {task} for {order.attempt.txid}"
             with self._steps.around(step), process.running() as deployment:
                 reports.append(Report.unpack(run_hooks(deployment, order, task).pack()))
         if failing is not None:

@@ -13,11 +13,11 @@ from typing import Any, Self, TypeVar
 from statefx.admin.reading import openState
 from statefx.coordinator import homes
 from statefx.coordinator.adoption import check_adoption
-from statefx.coordinator.cast import cast_of
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.participants import participants_of
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
@@ -155,11 +155,11 @@ class TopologyTester:
             files_max=limits.files_max,
         )
         self._engine = LocalEngine(deployment, steps, self._cache, self._processes, self._seed, fresh=self._fresh)
-        cast = cast_of(plan, lazy_commit=provider.capabilities.lazy_commit)
+        participants = participants_of(plan, lazy_commit=provider.capabilities.lazy_commit)
         self._janitor = Janitor(
             folders,
             provider,
-            sorted(cast.stateful),
+            sorted(participants.stateful),
             log.state.lineage,
             log.state.generation,
             min_age_secs=limits.min_age_secs,
@@ -171,7 +171,7 @@ class TopologyTester:
             name=deployment.name,
             log=log,
             engine=self._engine,
-            players=cast,
+            participants=participants,
             attempts_max=settings.transaction_attempts_max,
             pause=self._pause,
             committed=lambda done: self._janitor.committed(done.txid),

@@ -12,8 +12,9 @@ from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
 from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt, Version
-from statefx.protocol.order import HookOrder, Order
+from statefx.protocol.order import Order, ResolutionOrder
 from statefx.runtime.hooks import run_hooks
 from statefx.runtime.slot import Slot
 from statefx.runtime.task import TaskRun
@@ -59,16 +60,24 @@ def test_b1_no_tuple_before_the_state(place: Path) -> None:
                     assert "initState" in calls[:at]
 
 
-@pytest.mark.parametrize("phase", ["commit", "rollback"])
-def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(place: Path, phase: str) -> None:
+@pytest.mark.parametrize("resolution", Resolution)
+def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(
+    place: Path, resolution: Resolution
+) -> None:
     journal: list[Any] = []
     made = deployment(place, witnessed(), journal=journal)
     acks = [Ack.unpack(payload) for kind, _, payload in sent_by(Slot(made, FIRST, 0, 0), []) if kind == wire.ACK]
     journal.clear()
-    versions = {str(TaskId("witness", 0)): _version(acks[0])} if phase == "commit" else {}
-    report = run_hooks(made, HookOrder(phase, Order(FIRST.attempt, 1, versions), (("witness", 0),)), ("witness", 0))
+    versions = {str(TaskId("witness", 0)): _version(acks[0])} if resolution is Resolution.COMMIT else {}
+    order = ResolutionOrder(resolution, Order(FIRST.attempt, 1, versions), (("witness", 0),))
+    report = run_hooks(made, order, ("witness", 0))
     assert report.error is None
-    assert hooks(journal) == ["open", "initState", {"commit": "preCommit", "rollback": "preRollback"}[phase], "close"]
+    assert hooks(journal) == [
+        "open",
+        "initState",
+        {"commit": "preCommit", "rollback": "preRollback"}[resolution],
+        "close",
+    ]
 
 
 def _version(ack: Ack) -> Version:

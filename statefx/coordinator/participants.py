@@ -11,7 +11,7 @@ from statefx.protocol.ledger import LedgerEdge
 
 
 @dataclass(frozen=True)
-class Cast:
+class Participants:
     """Who takes part in a transaction.
 
     Attributes
@@ -38,8 +38,8 @@ class Cast:
         return tuple(edge for edge in self.edges if edge.source not in components)
 
 
-def cast_of(plan: Plan, *, lazy_commit: bool) -> Cast:
-    """Read the cast from a plan.
+def participants_of(plan: Plan, *, lazy_commit: bool) -> Participants:
+    """Read the participants from a plan.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def cast_of(plan: Plan, *, lazy_commit: bool) -> Cast:
     def having(hook: str) -> frozenset[TaskId]:
         return frozenset(task for task in stateful if overrides(type(plan.components[task.component].bolt), hook))
 
-    return Cast(
+    return Participants(
         tasks=plan.tasks,
         edges=edges,
         stateful=stateful,
