@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -42,12 +42,15 @@ class Plan:
         ``levels[l][p]`` is the chain of tasks that Spark task `p` of stage `l` runs, first to last.
     streams : Mapping[str, pa.Schema]
         Raw DataFrames by id, in the order in which their columns stand in the united frame.
+    cut : int
+        How many levels are before the cut (see `statefx.plan.segments`); 0 for a plan that one job runs.
     """
 
     components: Mapping[str, Component]
     edges: tuple[Edge, ...]
     levels: tuple[tuple[tuple[TaskId, ...], ...], ...]
     streams: Mapping[str, pa.Schema]
+    cut: int = 0
 
     @cached_property
     def place(self) -> Mapping[TaskId, tuple[int, int]]:
@@ -111,6 +114,20 @@ class Plan:
         columns = [batch.column(start + i).cast(field.type) for i, field in enumerate(schema)]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Partitions of every level."""
+        return tuple(map(len, self.levels))
+
+    def driver_of(self, level: int) -> tuple[int, int]:
+        """Level and partition that stand for the driver, to which the tasks of `level` send their acks.
+
+        It is one partition more than there are tasks, behind the last level of the job that `level` is part of: acks
+        pass through the job's other levels as rows do, and no task after a cut ever reads those from before it.
+        """
+        behind = self.cut if level < self.cut else len(self.levels)
+        return behind, (*self.widths, 0)[behind]
+
     def follows(self, component: str) -> bool:
         """Tell whether another task of the same Spark task reads from `component`."""
         return any(self.fused(edge) for edge in self.outputs[component])
@@ -132,29 +149,55 @@ class Plan:
         return self.components[edge.target].parallelism if edge.grouping.kind == "all" else 1
 
 
-def compile_plan(topology: Topology) -> Plan:
+def compile_plan(topology: Topology, segments: int = 1) -> Plan:
     """Lay a topology out in levels.
 
     A bolt's level is one more than the highest level it reads from. Neighbours joined by shuffle, localOrShuffle or
     none with equal parallelism share a Spark task, when that source is the only one the consumer has.
+
+    Parameters
+    ----------
+    topology : Topology
+    segments : int
+        1: one job runs all of it. 2: it is cut before its committers (see `statefx.plan.segments`). What is behind the
+        cut has levels behind all others, and no Spark task has members on both sides.
     """
     bolts = {c.id: c for c in topology.components if c.bolt is not None}
     edges = list(topology.edges)
-    chains = _chains(bolts, edges)
-    depth = _depths(bolts, edges, chains)
+    ordered = ordered_components(bolts, edges) if segments > 1 else frozenset()
+    depth = _depths(bolts, edges, _chains(bolts, edges, ordered), ordered)
     bolts, edges = _ingest_late_streams(topology, bolts, edges, depth)
-    chains = _chains(bolts, edges)
-    depth = _depths(bolts, edges, chains)
-    height = max(depth.values()) + 1
-    levels: list[list[tuple[TaskId, ...]]] = [[] for _ in range(height)]
+    chains = _chains(bolts, edges, ordered)
+    depth = _depths(bolts, edges, chains, ordered)
+    levels: list[list[tuple[TaskId, ...]]] = [[] for _ in range(max(depth.values()) + 1)]
     for head, members in chains.items():
         for task in range(bolts[head].parallelism):
             levels[depth[head]].append(tuple(TaskId(name, task) for name in members))
     streams = {c.id: c.outputs["default"] for c in topology.components if c.bolt is None}
-    return Plan(bolts, tuple(edges), tuple(tuple(level) for level in levels), streams)
+    cut = min((depth[name] for name in ordered), default=len(levels)) if segments > 1 else 0
+    return Plan(bolts, tuple(edges), tuple(tuple(level) for level in levels), streams, cut)
 
 
-def _chains(bolts: Mapping[str, Component], edges: list[Edge]) -> dict[str, list[str]]:
+def ordered_components(bolts: Mapping[str, Component], edges: Iterable[Edge]) -> frozenset[str]:
+    """Return the committers, and everything that reads from one: what runs one transaction at a time (rule 2.1).
+
+    Parameters
+    ----------
+    bolts : Mapping[str, Component]
+        In topological order.
+    edges : iterable of Edge
+    """
+    sources: dict[str, set[str]] = {name: set() for name in bolts}
+    for edge in edges:
+        sources[edge.target].add(edge.source)
+    found: set[str] = set()
+    for name, bolt in bolts.items():
+        if bolt.committer or not found.isdisjoint(sources[name]):
+            found.add(name)
+    return frozenset(found)
+
+
+def _chains(bolts: Mapping[str, Component], edges: list[Edge], ordered: frozenset[str]) -> dict[str, list[str]]:
     """Group bolts that share their Spark tasks; keyed by the first of each group."""
     chains: dict[str, list[str]] = {}
     head_of: dict[str, str] = {}
@@ -167,22 +210,29 @@ def _chains(bolts: Mapping[str, Component], edges: list[Edge]) -> dict[str, list
             and source in bolts
             and bolts[source].parallelism == bolt.parallelism
             and all(e.grouping.kind in _FUSABLE for e in inputs)
+            and (source in ordered) == (name in ordered)  # the two run in different jobs
         )
         head_of[name] = head_of[source] if fusable else name
         chains.setdefault(head_of[name], []).append(name)
     return chains
 
 
-def _depths(bolts: Mapping[str, Component], edges: list[Edge], chains: dict[str, list[str]]) -> dict[str, int]:
-    """Level of each bolt."""
+def _depths(
+    bolts: Mapping[str, Component], edges: list[Edge], chains: dict[str, list[str]], ordered: frozenset[str]
+) -> dict[str, int]:
+    """Level of each bolt; those of `ordered` are behind all others."""
     head_of = {name: head for head, members in chains.items() for name in members}
     depth: dict[str, int] = {}
-    for name in bolts:  # topological order
-        if head_of[name] != name:
-            depth[name] = depth[head_of[name]]
-            continue
-        sources = [e.source for e in edges if e.target == name and e.source in bolts]
-        depth[name] = 1 + max((depth[s] for s in sources), default=-1)
+    lowest = 0
+    # Nothing before the cut reads from behind it, so the two halves can be placed one after the other, each in
+    # topological order. A cut plan has a level before the cut also if every bolt is ordered: rows of DataFrames are
+    # taken in there.
+    for half in ([name for name in bolts if name not in ordered], [name for name in bolts if name in ordered]):
+        for name in half:
+            sources = [e.source for e in edges if e.target == name and e.source in bolts]
+            own = max(lowest, 1 + max((depth[s] for s in sources), default=-1))
+            depth[name] = own if head_of[name] == name else depth[head_of[name]]
+        lowest = 1 + max(depth.values(), default=0)
     return depth
 
 

@@ -120,8 +120,7 @@ class Slot:
         self._order = order
         self._last_try = last_try
         self._level = level
-        widths = tuple(len(slots) for slots in self._plan.levels)
-        self._outbox = wire.Outbox(level, partition, widths)
+        self._outbox = wire.Outbox(level, partition, self._plan.widths)
         self._members: dict[str, _Member] = {}
         for component, task in self._plan.levels[level][partition]:
             self._members[component] = self._member(component, task)
@@ -317,5 +316,6 @@ class Slot:
             keys=finished.keys,
             metrics=member.metrics(),
         )
-        driver = wire.Address(len(self._plan.levels), 0, -1, self._plan.index[member.component], member.task)
+        level, partition = self._plan.driver_of(self._level)
+        driver = wire.Address(level, partition, -1, self._plan.index[member.component], member.task)
         self._outbox.send(driver, wire.ACK, 0, ack.pack())
