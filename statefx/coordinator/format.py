@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
 
-from statefx.coordinator.location import Folders
-from statefx.errors import CheckpointError, CheckpointFormatError
+from statefx.coordinator.entries import FOLDER as LOG
+from statefx.errors import AlreadyExistsError, CheckpointError, CheckpointFormatError, StorageError
+from statefx.storage import Storage
+from statefx.storage.contract import PROBE
 
 FORMAT = 2
+FORMAT_NAME = "format"
 
-IGNORED_PREFIXES = (".", "format", "lost+found")
+IGNORED_PREFIXES = (FORMAT_NAME, PROBE, "lost+found")
 """How names begin that a folder may hold before it is a checkpoint: left by a crash, or there from the start."""
 
 
-def make_folders(folders: Folders) -> None:
-    """Make the folder and its format file.
+def write_format(storage: Storage) -> None:
+    """Make the checkpoint's format file, and with it its folder.
 
     Raises
     ------
     CheckpointError
-        It can't be made or written.
+        It can't be written.
     """
     try:
-        os.makedirs(folders.location, exist_ok=True)
-        if not os.path.exists(folders.format):
-            temporary = f"{folders.format}.{uuid.uuid4().hex}"
-            with open(temporary, "w", encoding="ascii") as file:
-                json.dump({"format": FORMAT}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, folders.format)
-    except OSError as error:
+        if not _is_there(storage, FORMAT_NAME):
+            storage.create(FORMAT_NAME, json.dumps({"format": FORMAT}).encode("ascii"))
+    except AlreadyExistsError:
+        pass  # another driver's, which makes the checkpoint at the same time; whoever reads the log next judges it
+    except (StorageError, OSError) as error:
         raise CheckpointError(
-            f"checkpointLocation {folders.location} can't be written ({error.strerror}): "
+            f"checkpointLocation {storage.url} can't be written ({error}): "
             "give a folder in which this user may create files",
-            path=folders.location,
+            path=storage.url,
         ) from error
 
 
-def check_format(folders: Folders) -> None:
+def check_format(storage: Storage) -> None:
     """Refuse a folder that another release has written, or that holds other things; changes nothing.
 
     Raises
@@ -48,49 +45,54 @@ def check_format(folders: Folders) -> None:
     CheckpointFormatError, CheckpointError
         Names the file and the remedy.
     """
+    path = f"{storage.url}/{FORMAT_NAME}"
     try:
-        with open(folders.format, encoding="ascii") as file:
-            found = json.load(file)["format"]
+        found = json.loads(storage.read(FORMAT_NAME))["format"]
     except FileNotFoundError:
-        if os.path.exists(folders.format):  # another driver is just making the checkpoint
-            check_format(folders)
+        logged, other = not is_empty(storage, LOG), _other_part(storage)
+        if _is_there(storage, FORMAT_NAME):  # another driver is just making the checkpoint: it writes this file first
+            check_format(storage)
             return
-        if os.path.isdir(folders.log) and os.listdir(folders.log):
+        if logged:
             raise CheckpointFormatError(
-                f"{folders.format} is missing, but there is a transaction log beside it: restore the file "
+                f"{path} is missing, but there is a transaction log beside it: restore the file "
                 f'({{"format": {FORMAT}}} if this release wrote the checkpoint)',
-                path=folders.format,
+                path=path,
             ) from None
-        _check_empty(folders)
+        if other is not None:  # a mistyped path would otherwise be a new checkpoint, with empty state
+            raise CheckpointFormatError(
+                f"checkpointLocation {storage.url} is no checkpoint, and not empty (it holds {other!r}): give a "
+                "folder of this topology's own",
+                path=storage.url,
+            ) from None
         return
-    except NotADirectoryError as error:
-        raise CheckpointError(
-            f"checkpointLocation {folders.location} is not a folder", path=folders.location
-        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointFormatError(f"{folders.format} can't be read: {error}", path=folders.format) from error
+        raise CheckpointFormatError(f"{path} can't be read: {error}", path=path) from error
     if found != FORMAT:
         raise CheckpointFormatError(
-            f"{folders.location} has checkpoint format {found!r}, this statefx reads {FORMAT}: "
+            f"{storage.url} has checkpoint format {found!r}, this statefx reads {FORMAT}: "
             "open it with the release that wrote it",
-            path=folders.format,
+            path=path,
             format=found,
         )
 
 
-def _check_empty(folders: Folders) -> None:
-    """Refuse a folder of other things: a mistyped path would otherwise be a new checkpoint, with empty state."""
+def _other_part(storage: Storage) -> str | None:
+    """Return the name of something that is not a checkpoint's beginning."""
     try:
-        found = sorted(name for name in os.listdir(folders.location) if not name.startswith(IGNORED_PREFIXES))
-    except FileNotFoundError:
-        return
+        return next((part for part in storage.parts() if not part.startswith(IGNORED_PREFIXES)), None)
+    except NotADirectoryError as error:
+        raise CheckpointError(f"checkpointLocation {storage.url} is not a folder", path=storage.url) from error
     except OSError as error:
         raise CheckpointError(
-            f"checkpointLocation {folders.location} can't be read: {error.strerror}", path=folders.location
+            f"checkpointLocation {storage.url} can't be read: {error.strerror}", path=storage.url
         ) from error
-    if found:
-        raise CheckpointFormatError(
-            f"checkpointLocation {folders.location} is no checkpoint, and not empty (it holds {found[0]!r}): give a "
-            "folder of this topology's own",
-            path=folders.location,
-        )
+
+
+def _is_there(storage: Storage, name: str) -> bool:
+    return any(each.name == name for each in storage.list(name))
+
+
+def is_empty(storage: Storage, prefix: str) -> bool:
+    """Tell whether nothing has a name that begins with `prefix`."""
+    return next(iter(storage.list(prefix)), None) is None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from statefx.coordinator.adoption import check_adoption
-from statefx.coordinator.format import check_format, make_folders
+from statefx.coordinator.entries import FOLDER as LOG
+from statefx.coordinator.format import check_format, is_empty, write_format
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import FencedError
@@ -22,8 +22,8 @@ TAKE_TRIES = 10
 
 def read_checkpoint(folders: Folders) -> LogState:
     """Read a checkpoint without changing it; empty if there is none."""
-    check_format(folders)
-    if not os.path.isdir(folders.log):
+    check_format(folders.storage)
+    if is_empty(folders.storage, LOG):
         return LogState()
     return read_state(folders.storage)
 
@@ -47,7 +47,7 @@ def take_generation(
     FencedError
         Others went on taking generations for `TAKE_TRIES` tries.
     """
-    make_folders(folders)
+    write_format(folders.storage)
     for tries in range(TAKE_TRIES):
         log = opened(folders.storage)
         check_adoption(log.state, wanted, folders, adopt, shared=shared)

@@ -12,6 +12,7 @@ import contextlib
 import os
 import uuid
 
+from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, StatefxError
@@ -88,7 +89,8 @@ def _notes(cache: str) -> str:
 def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
     """Tell whether `other` holds the lineage too, and could be submitted without a word."""
     try:
-        if os.path.samefile(other.log, folders.log):  # mounted at two places
+        first = next(iter(folders.storage.list(LOG))).name
+        if folders.storage.shares(first, other.storage):  # mounted at two places
             return False
         state = read_state(other.storage)
     except (OSError, StatefxError):  # not there, out of sight, or damaged: it can't be run as it is

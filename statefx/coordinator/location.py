@@ -39,19 +39,14 @@ class Folders:
         return os.path.join(self.location, "transactions")
 
     @property
-    def spark(self) -> str:
-        """Spark's own checkpoint."""
-        return os.path.join(self.location, self.part)
-
-    @property
     def state(self) -> str:
         """State files."""
         return os.path.join(self.location, "state")
 
     @property
-    def format(self) -> str:
-        """The version of all of it."""
-        return os.path.join(self.location, "format")
+    def spark(self) -> str:
+        """Spark's own checkpoint."""
+        return os.path.join(self.location, self.part)
 
 
 def local_path(location: str | os.PathLike[str]) -> str:

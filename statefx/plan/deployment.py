@@ -16,6 +16,7 @@ from statefx.state.contract.store import FILES_MAX, Namespace, StateContext, Sta
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import load_provider
+from statefx.storage import Storage
 
 _STANDARD = Encoding()
 
@@ -36,8 +37,8 @@ class Deployment:
     options : Mapping[str, Any]
         The provider's options.
     lineage, generation : str, int
-    location : str
-        The checkpoint location.
+    storage : Storage
+        The checkpoint.
     cache : str
         Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
     encodings : Mapping[str, Encoding]
@@ -56,7 +57,7 @@ class Deployment:
     options: Mapping[str, Any]
     lineage: str
     generation: int
-    location: str
+    storage: Storage
     cache: str = ""
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
     files_max: int = FILES_MAX
@@ -76,7 +77,7 @@ class Deployment:
 
     def folder(self, component: str, task: int) -> str:
         """Folder of a task's state files."""
-        return os.path.join(self.location, "state", component, str(task))
+        return os.path.join(self.storage.url, "state", component, str(task))
 
     def state_context(self, order: Order, component: str, task: int, version: Version | None = None) -> StateContext:
         """Say where the state of a task opens: at `version`, or at the one that `order` names."""

@@ -1,4 +1,4 @@
-"""Tells the driver that a task is restoring state, through a file that is touched while it does.
+"""Tells the driver that a task is restoring state, through a file of the checkpoint that is written while it does.
 
 A transaction's timeout does not count that time. Only a restore of more than a second shows.
 """
@@ -6,48 +6,49 @@ A transaction's timeout does not count that time. Only a restore of more than a 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+from statefx.storage import Storage
+
 EVERY_SECS = 1.0
 FRESH_SECS = 10.0
+"""How old a marker may be: a file server may need seconds to show what was written elsewhere, and clocks differ."""
 
-
-def folder(location: str) -> str:
-    """Return where the files of a checkpoint's restoring tasks are."""
-    return os.path.join(location, "restoring")
+FOLDER = "restoring/"
 
 
 @contextlib.contextmanager
-def restoring(folder: str, name: str) -> Iterator[None]:
-    """Show that the task `name` is restoring for as long as the block lasts.
+def restoring(storage: Storage, task: str) -> Iterator[None]:
+    """Show that a task is restoring for as long as the block lasts.
 
     Parameters
     ----------
-    folder : str
-        From `folder`.
-    name : str
-        The task's, a dash, and what makes it unique to this attempt.
+    storage : Storage
+        Of the checkpoint.
+    task : str
+        Its name, a dash, and what makes it unique to this attempt.
     """
-    path = os.path.join(folder, name)
+    marker = storage, FOLDER + task
     _watch()
-    _active[path] = time.monotonic()
+    _active[marker] = time.monotonic()
     try:
         yield
     finally:
-        del _active[path]
-        if path in _shown:
-            _shown.discard(path)
+        del _active[marker]
+        if marker in _shown:
+            _shown.discard(marker)
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                storage.delete([marker[1]])
 
 
-_active: dict[str, float] = {}
-"""Files of this process's restoring tasks, and since when each restores."""
+_Marker = tuple[Storage, str]
 
-_shown: set[str] = set()
+_active: dict[_Marker, float] = {}
+"""This process's restoring tasks, and since when each restores."""
+
+_shown: set[_Marker] = set()
 _watching = False
 
 
@@ -62,23 +63,22 @@ def _watch() -> None:
 def _show() -> None:
     while True:
         time.sleep(EVERY_SECS)
-        for path, since in list(_active.items()):
+        for marker, since in list(_active.items()):
             if time.monotonic() - since >= EVERY_SECS:
-                _shown.add(path)
+                _shown.add(marker)
+                storage, name = marker
                 with contextlib.suppress(OSError):
-                    os.makedirs(os.path.dirname(path), exist_ok=True)
-                    with open(path, "w", encoding="ascii"):
-                        os.utime(path)
+                    storage.put(name, b"")
 
 
-def under_way(folder: str, clock: Callable[[], float] = time.time) -> list[str]:
+def under_way(storage: Storage, clock: Callable[[], float] = time.time) -> list[str]:
     """Return the tasks that have shown within the last `FRESH_SECS` that they are restoring; forget dead ones."""
-    found = []
-    with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir(folder):
-            with contextlib.suppress(FileNotFoundError):
-                if clock() - entry.stat().st_mtime <= FRESH_SECS:
-                    found.append(entry.name.rpartition("-")[0])
-                else:
-                    os.unlink(entry.path)
+    found, dead = [], []
+    with contextlib.suppress(OSError):
+        for each in storage.list(FOLDER):
+            if clock() - each.modified <= FRESH_SECS:
+                found.append(each.name.removeprefix(FOLDER).rpartition("-")[0])
+            else:
+                dead.append(each.name)
+        storage.delete(dead)
     return sorted(found)

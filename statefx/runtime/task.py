@@ -251,7 +251,7 @@ class TaskRun:
 
             def opened() -> StateStore:
                 began = time.perf_counter()
-                with restoring.restoring(restoring.folder(self._deployment.location), name):
+                with restoring.restoring(self._deployment.storage, name):
                     self._store = provider_of(self._deployment).newState(namespace, context)
                 self.restore_secs = time.perf_counter() - began
                 return self._store

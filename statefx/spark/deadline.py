@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from statefx.runtime import restoring
+from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
@@ -25,16 +26,16 @@ class Deadline:
     Parameters
     ----------
     timeout_secs : float
-    folder : str
-        Where restoring tasks show themselves (`restoring.folder`).
+    storage : Storage
+        The checkpoint, in which restoring tasks show themselves.
     cancel : callable
         Called from a thread of its own, and again every `AGAIN_SECS` while the block lasts: a job that had not begun
         the first time can't have been cancelled.
     """
 
-    def __init__(self, timeout_secs: float, folder: str, cancel: Callable[[], None]) -> None:
+    def __init__(self, timeout_secs: float, storage: Storage, cancel: Callable[[], None]) -> None:
         self._timeout_secs = timeout_secs
-        self._folder = folder
+        self._storage = storage
         self._cancel = cancel
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -73,7 +74,7 @@ class Deadline:
         with self._lock:
             if self._timer is None:
                 return
-            self._tasks = self._tasks if self.passed else restoring.under_way(self._folder)
+            self._tasks = self._tasks if self.passed else restoring.under_way(self._storage)
             if self._tasks and not self.passed and self._restoring_secs < RESTORE_MAX_SECS:
                 self._restoring_secs += self._timeout_secs
                 logger.warning(

@@ -20,7 +20,6 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.report import Report
-from statefx.runtime import restoring
 from statefx.spark.deadline import Deadline
 from statefx.spark.failures import cant_start_workers, meaning
 from statefx.spark.frames import Chain, keeps_shuffles, mapping
@@ -55,10 +54,10 @@ class SparkEngine:
         self._frame = frame
         self._workers = 0
         self._wrap()
-        details = f"topology {deployment.name}\ncheckpoint {deployment.location}\ngeneration {deployment.generation}"
+        details = f"topology {deployment.name}\ncheckpoint {deployment.storage.url}\ngeneration {deployment.generation}"
         self._labels = Labels(deployment.name, deployment.plan, details)
         self._timeout_secs = timeout_secs
-        self._folder = restoring.folder(deployment.location)
+        self._storage = deployment.storage
         self._tag = ""
         self._session: SparkSession | None = None
         self._tracker: Any = None
@@ -142,7 +141,7 @@ class SparkEngine:
         """Run what `run` does, which is given the thread's local properties, as a job that can be cancelled."""
         context = self._context()
         tag = self._tag = f"statefx-{uuid.uuid4().hex}"
-        deadline = Deadline(self._timeout_secs, self._folder, lambda: context.cancelJobsWithTag(tag))
+        deadline = Deadline(self._timeout_secs, self._storage, lambda: context.cancelJobsWithTag(tag))
         if self._stopping.is_set() or context._jsc is None:  # stop() may have come before there was a tag to cancel
             self._check_stopped(stoppable=stoppable)
         try:

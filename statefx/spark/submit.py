@@ -14,7 +14,7 @@ from statefx.config import Config
 from statefx.coordinator import homes
 from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.format import make_folders
+from statefx.coordinator.format import write_format
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.location import Folders, local_path
@@ -147,7 +147,7 @@ class _Run:
             offsets.check(self.folders, found)
             if adopt is not None and found.location != self.folders.location:
                 check_alone(self._session, offsets.wanted(found), self.folders.location)
-        make_folders(self.folders)
+        write_format(self.folders.storage)
         encodings = [reference for each in self._encodings.values() for reference in each.classes.values()]
         check_executors(self._session, self.folders, [self._reference, *encodings])
         hint(self._session, streaming=self._streaming)
@@ -173,7 +173,7 @@ class _Run:
             options=self._settings.state_provider_config,
             lineage=log.state.lineage,
             generation=log.state.generation,
-            location=self.folders.location,
+            storage=self.folders.storage,
             encodings=self._encodings,
         )
         stopping = threading.Event()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -13,6 +14,13 @@ from statefx.errors import AlreadyExistsError, CheckpointError
 
 BATCH = 1000
 """Names that are deleted with one request, where a store can do so: S3's own limit."""
+
+READERS = 16
+"""Files that `Storage.read_all` reads at a time. Restoring 100 files of 20 kB at 30 ms a request took 6.4 s one after
+the other, 0.5 s with 8 at a time, 0.25 s with 32; each of them is held in memory until it is used."""
+
+PROBE = "probe-"
+"""How the names begin under which somebody tries what a store can do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +79,16 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
+    def writer(self, name: str, ending: Callable[[], str] = str) -> AbstractContextManager[BinaryIO]:
         """Open a file to be written, which gets its name when the block ends well, and is gone when it raises.
 
-        The file can be sought in. Nobody else has `name`, and there is no such name yet.
+        The file can be sought in. Nobody but the caller has its name; what is there under it already is replaced.
+
+        Parameters
+        ----------
+        name : str
+        ending : callable
+            Asked when the block has ended; what it returns is added to `name`. So a name can tell of the content.
 
         Raises
         ------
@@ -116,8 +130,37 @@ class Storage(ABC):
             file.seek(start)
             return file.read() if stop is None else file.read(max(0, stop - start))
 
+    def read_all(self, names: Sequence[str], stop: int | None = None) -> Sequence[bytes | OSError]:
+        """Read many, `READERS` at a time: for each its bytes (those up to `stop`), or what `read` raised."""
+        if len(names) < 2:
+            return [self._read_or_error(name, stop) for name in names]
+        with ThreadPoolExecutor(min(READERS, len(names)), "statefx-read") as threads:
+            return list(threads.map(lambda name: self._read_or_error(name, stop), names))
+
+    def _read_or_error(self, name: str, stop: int | None) -> bytes | OSError:
+        try:
+            return self.read(name, 0, stop)
+        except OSError as error:
+            return error
+
+    def parts(self) -> Iterator[str]:
+        """Yield the first part of each name, once, in order; a folder's empty folders as well.
+
+        It tells whether anything is there at all, and reads no more than that takes.
+        """
+        last = ""
+        for each in self.list():
+            part = each.name.partition("/")[0]
+            if part != last:
+                yield part
+            last = part
+
+    def shares(self, name: str, other: Storage) -> bool:
+        """Tell whether `name` is one file here and in `other`: a file system may be mounted at two places."""
+        return self.url == other.url
+
     def put(self, name: str, data: bytes) -> None:
-        """Make `name` durable; nobody else has it."""
+        """Make `name` durable; nobody but the caller has it."""
         with self.writer(name) as file:
             file.write(data)
 
@@ -133,7 +176,7 @@ class Storage(ABC):
         CheckpointError
             It lets two writers have one name: two drivers could not be told apart.
         """
-        name = f"probes/{uuid4().hex}"
+        name = f"{PROBE}{uuid4().hex}"
         self.create(name, b"first")
         try:
             self.create(name, b"second")

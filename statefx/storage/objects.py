@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO, cast
@@ -89,31 +89,42 @@ class ObjectStorage(Storage):
             raise AlreadyExistsError(f"{where} is there already", path=where) from error
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[BinaryIO]:
+    def writer(self, name: str, ending: Callable[[], str] = str) -> Iterator[BinaryIO]:
         """Open a file to be written (see `Storage.writer`); it is uploaded when the block ends."""
         checked(name)
         with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as file:
             yield cast(BinaryIO, file)
             file.seek(0)
+            name += ending()
             with _as_os_error(self._at(name)):
-                obstore.put(self._store, name, cast(BinaryIO, file))
+                obstore.put(self._store, checked(name), cast(BinaryIO, file))
 
     def reader(self, name: str) -> BinaryIO:
-        """Open what is under `name` (see `Storage.reader`): one request per `BLOCK_BYTES`."""
-        with _as_os_error(self._at(name)):
-            size = obstore.head(self._store, checked(name))["size"]
-        return io.BufferedReader(_Object(self, name, size), BLOCK_BYTES)
+        """Open what is under `name` (see `Storage.reader`): one request per `BLOCK_BYTES`, the first one now."""
+        first, size = self._range(name, 0, BLOCK_BYTES)
+        return io.BufferedReader(_Object(self, name, first, size), BLOCK_BYTES)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes under `name`, or a part of them, with one request (see `Storage.read`)."""
-        with _as_os_error(self._at(name)):
-            if stop is None and start == 0:
+        if start == 0 and stop is None:
+            with _as_os_error(self._at(name)):
                 return bytes(obstore.get(self._store, checked(name)).bytes())
-            if stop is None:
-                return bytes(obstore.get(self._store, checked(name), options={"range": {"offset": start}}).bytes())
-            if stop <= start:
-                return b""
-            return bytes(obstore.get_range(self._store, checked(name), start=start, end=stop))
+        return b"" if stop is not None and stop <= start else self._range(name, start, stop)[0]
+
+    def _range(self, name: str, start: int, stop: int | None) -> tuple[bytes, int]:
+        """Return a part of an object, and the size of the whole."""
+        wanted: Any = {"offset": start} if stop is None else (start, stop)
+        with _as_os_error(self._at(name)):
+            try:
+                found = obstore.get(self._store, checked(name), options={"range": wanted})
+                return bytes(found.bytes()), found.meta["size"]
+            except FileNotFoundError:
+                raise
+            except failures.BaseError:
+                size = obstore.head(self._store, name)["size"]
+                if size > start:
+                    raise
+                return b"", size  # a store has an error for what is beyond the end
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
         """Yield what has a name that begins with `prefix` and comes after `after` (see `Storage.list`)."""
@@ -149,8 +160,8 @@ class ObjectStorage(Storage):
 class _Object(io.RawIOBase):
     """An object as an unbuffered file."""
 
-    def __init__(self, storage: ObjectStorage, name: str, size: int) -> None:
-        self._storage, self._name, self._size, self._at = storage, name, size, 0
+    def __init__(self, storage: ObjectStorage, name: str, first: bytes, size: int) -> None:
+        self._storage, self._name, self._first, self._size, self._at = storage, name, first, size, 0
 
     def readable(self) -> bool:
         return True
@@ -168,7 +179,10 @@ class _Object(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         stop = min(self._at + len(buffer), self._size)
-        data = self._storage.read(self._name, self._at, stop) if stop > self._at else b""
+        if self._at < len(self._first):
+            data = self._first[self._at : stop]
+        else:
+            data = self._storage.read(self._name, self._at, stop) if stop > self._at else b""
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

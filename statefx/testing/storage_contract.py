@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from statefx.errors import AlreadyExistsError
-from statefx.storage.contract import Storage
+from statefx.storage.contract import READERS, Storage
 
 RACERS = 50
 ROUNDS = 10
@@ -101,6 +101,16 @@ class StorageContract:
         with pytest.raises(FileNotFoundError):
             storage.read("a")
 
+    def test_the_end_of_a_name_may_tell_of_what_was_written(self, storage: Storage) -> None:
+        with storage.writer("state/a", lambda: f"-{size}") as file:
+            size = file.write(b"12345")
+        assert [each.name for each in self.elsewhere(storage).list()] == ["state/a-5"]
+
+    def test_what_is_written_again_replaces_what_was_there(self, storage: Storage) -> None:
+        storage.put("a", b"longer")
+        storage.put("a", b"new")
+        assert self.elsewhere(storage).read("a") == b"new"
+
     @pytest.mark.parametrize("size", [0, 1, (8 << 20) + 1])
     def test_any_size_comes_back_as_it_was(self, storage: Storage, size: int) -> None:
         data = bytes(range(251)) * (size // 251 + 1)
@@ -131,6 +141,25 @@ class StorageContract:
         assert storage.read("a", 3, 5) == b"34"
         assert storage.read("a", 3, 3) == b""
         assert storage.read("a", 8, 20) == b"89"
+        assert storage.read("a", 10) == storage.read("a", 12, 20) == b""
+        storage.put("empty", b"")
+        assert storage.read("empty", 0, 20) == b""
+        with storage.reader("empty") as file:
+            assert file.read() == b""
+
+    def test_many_are_read_at_once_each_with_its_own_outcome(self, storage: Storage) -> None:
+        names = [f"a/{number:03}" for number in range(3 * READERS)]
+        for name in names:
+            storage.put(name, name.encode())
+        storage.delete([names[7]])
+        found = storage.read_all([*names, "none"], 4)
+        assert [isinstance(each, FileNotFoundError) for each in found] == [
+            name in (names[7], "none") for name in [*names, "none"]
+        ]
+        assert [each for each in found if isinstance(each, bytes)] == [
+            name.encode()[:4] for name in names if name != names[7]
+        ]
+        assert storage.read_all([]) == []
 
     def test_a_reader_goes_on_and_seeks(self, storage: Storage) -> None:
         data = bytes(range(256)) * 50_000
@@ -158,6 +187,15 @@ class StorageContract:
         assert [each.name for each in other.list("a")] == names[:5]
         assert [each.name for each in other.list("a/", after="a/10")] == names[2:4]
         assert list(other.list("c/")) == []
+        assert list(other.parts()) == ["a", "ab", "b"]
+
+    def test_a_folder_s_names_stand_in_order_among_those_of_files(self, storage: Storage) -> None:
+        names = ["a-b", "a/b", "a/b-c", "a/b/c", "a0"]
+        for name in names if storage.url.startswith("s3:") else [name for name in names if name != "a/b"]:
+            storage.create(name, b"")
+        found = [each.name for each in storage.list()]
+        assert found == sorted(found)
+        assert len(found) >= 4
 
     def test_more_names_than_one_answer_holds(self, storage: Storage) -> None:
         names = [f"many/{number:05d}" for number in range(1200)]

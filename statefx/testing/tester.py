@@ -149,7 +149,7 @@ class TopologyTester:
             options=settings.state_provider_config,
             lineage=log.state.lineage,
             generation=log.state.generation,
-            location=location,
+            storage=folders.storage,
             cache=self._cache,
             encodings=encodings,
             files_max=limits.files_max,

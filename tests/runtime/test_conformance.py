@@ -18,6 +18,7 @@ from statefx.protocol.order import Order, ResolutionOrder
 from statefx.runtime.hooks import run_hooks
 from statefx.runtime.slot import Slot
 from statefx.runtime.task import TaskRun
+from statefx.storage import FolderStorage
 from statefx.testing import rows
 from statefx.testing.faults import Doubled, HooksFail, JobFails, Lost, Rerun
 from tests.testing import eager
@@ -33,7 +34,7 @@ def deployment(place: Path, topology: Any, **config: Any) -> Deployment:
         options={},
         lineage="l" * 32,
         generation=1,
-        location=str(place),
+        storage=FolderStorage(place),
         cache=str(place / "cache"),
     )
 

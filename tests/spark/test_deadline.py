@@ -5,6 +5,7 @@ from pathlib import Path
 
 from statefx.spark import deadline
 from statefx.spark.deadline import Deadline
+from statefx.storage import FolderStorage
 
 SECS = 0.02
 BOUND_SECS = 30.0
@@ -12,7 +13,7 @@ BOUND_SECS = 30.0
 
 def test_what_ends_in_time_is_not_cancelled(tmp_path: Path) -> None:
     cancelled = threading.Event()
-    with Deadline(BOUND_SECS, str(tmp_path), cancelled.set) as guarded:
+    with Deadline(BOUND_SECS, FolderStorage(tmp_path), cancelled.set) as guarded:
         pass
     assert not guarded.passed
     assert not cancelled.is_set()
@@ -20,7 +21,7 @@ def test_what_ends_in_time_is_not_cancelled(tmp_path: Path) -> None:
 
 def test_what_takes_too_long_is_cancelled(tmp_path: Path) -> None:
     cancelled = threading.Event()
-    with Deadline(SECS, str(tmp_path), cancelled.set) as guarded:
+    with Deadline(SECS, FolderStorage(tmp_path), cancelled.set) as guarded:
         assert cancelled.wait(BOUND_SECS)
     assert guarded.passed
 
@@ -34,15 +35,16 @@ def test_what_was_not_cancelled_the_first_time_is_cancelled_again(tmp_path: Path
         if len(calls) == 3:
             enough.set()
 
-    with Deadline(SECS, str(tmp_path), cancel):
+    with Deadline(SECS, FolderStorage(tmp_path), cancel):
         assert enough.wait(BOUND_SECS)
 
 
 def test_a_restore_that_hangs_puts_the_timeout_off_only_for_so_long(tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(deadline, "RESTORE_MAX_SECS", 9.5 * SECS)
-    (tmp_path / "count-0-a1b2").touch()  # younger than restoring.FRESH_SECS for as long as the test runs
+    (tmp_path / "restoring").mkdir()
+    (tmp_path / "restoring" / "count-0-a1b2").touch()  # younger than restoring.FRESH_SECS for as long as the test runs
     cancelled = threading.Event()
-    with Deadline(SECS, str(tmp_path), cancelled.set) as guarded:
+    with Deadline(SECS, FolderStorage(tmp_path), cancelled.set) as guarded:
         assert cancelled.wait(BOUND_SECS)
     assert guarded.passed
     put_off = [record.getMessage() for record in caplog.records if "begins anew" in record.getMessage()]
@@ -53,6 +55,6 @@ def test_a_restore_that_hangs_puts_the_timeout_off_only_for_so_long(tmp_path: Pa
 
 def test_what_takes_too_long_without_a_restore_says_so(tmp_path: Path) -> None:
     cancelled = threading.Event()
-    with Deadline(SECS, str(tmp_path), cancelled.set) as guarded:
+    with Deadline(SECS, FolderStorage(tmp_path), cancelled.set) as guarded:
         assert cancelled.wait(BOUND_SECS)
     assert guarded.told() == "it took longer than topology.transaction.timeout.secs (0.02 s)"

@@ -1,12 +1,14 @@
 """A folder and S3 pass one contract; storages that break it in one way do not."""
 
+import threading
 import urllib.request
 from uuid import uuid4
 
 import pytest
 
 from statefx.errors import CheckpointError
-from statefx.storage import FolderStorage
+from statefx.storage import FolderStorage, Storage, folder
+from statefx.storage.contract import READERS
 from statefx.storage.objects import ObjectStorage
 from statefx.testing.storage_contract import StorageContract
 from tests.storage.s3_server import s3_server
@@ -34,6 +36,53 @@ class TestS3(StorageContract):
         urllib.request.urlopen(urllib.request.Request(f"{server}/{bucket}", method="PUT")).close()
         options = {"endpoint": server, "region": "us-east-1", "client_options": {"allow_http": True}}
         return ObjectStorage(f"s3://{bucket}/checkpoints/word-count", options)
+
+
+class Slow(FolderStorage):
+    """Each of 16 readings waits for the others."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.all_here = threading.Barrier(READERS)
+
+    def read(self, name, start=0, stop=None):
+        self.all_here.wait(30)
+        return super().read(name, start, stop)
+
+
+def test_sixteen_are_read_at_a_time(tmp_path):
+    storage = Slow(tmp_path)
+    names = [f"a/{number:03}" for number in range(2 * READERS)]
+    for name in names:
+        storage.put(name, name.encode())
+    assert Storage.read_all(storage, names) == [name.encode() for name in names]
+
+
+def test_a_folder_is_read_by_threads_only_if_it_is_slow(tmp_path, monkeypatch):
+    storage = FolderStorage(tmp_path)
+    names = [f"a/{number:03}" for number in range(20)]
+    for name in names:
+        storage.put(name, name.encode())
+    threads = []
+    read = FolderStorage.read
+    monkeypatch.setattr(
+        FolderStorage, "read", lambda *given: (threads.append(threading.current_thread().name), read(*given))[1]
+    )
+    for secs, some in ((1e-9, True), (60, False)):
+        threads.clear()
+        monkeypatch.setattr(folder, "_SLOW_SECS", secs)
+        assert storage.read_all(names) == [name.encode() for name in names]
+        assert any(name.startswith("statefx-read") for name in threads) is some
+
+
+def test_a_file_is_one_at_two_places_of_a_file_system(tmp_path):
+    storage, other = FolderStorage(tmp_path / "a"), FolderStorage(tmp_path / "b")
+    for each in (storage, other):
+        each.put("log/1", b"same")
+    assert not storage.shares("log/1", other)
+    (tmp_path / "c").symlink_to(tmp_path / "a")
+    assert storage.shares("log/1", FolderStorage(tmp_path / "c"))
+    assert not storage.shares("log/2", storage)
 
 
 class Forgetful(FolderStorage):

@@ -14,7 +14,7 @@ from typing import Any
 
 from measuring import arguments, latency
 
-from statefx.coordinator.format import make_folders
+from statefx.coordinator.format import write_format
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
@@ -35,7 +35,7 @@ class Tasks:
         self.folders = Folders(str(work / "checkpoint"))
         self.provider = provider
         self.cache = str(work / "cache")
-        make_folders(self.folders)
+        write_format(self.folders.storage)
         provider.fence(self.lineage, 1, self.folders.state)
 
     def context(self, task: int, version: Version) -> tuple[Namespace, StateContext]:
