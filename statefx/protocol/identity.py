@@ -1,4 +1,4 @@
-"""What names a thing in the protocol: attempt, task, namespace, version, snapshot."""
+"""What names a thing in the protocol: attempt, task, namespace, version, snapshot, file."""
 
 from __future__ import annotations
 
@@ -83,5 +83,23 @@ class SnapshotRef:
     """
 
     version: Version
+    checksum: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """A file beside the log, which a record names because its content is too large to stand in the record.
+
+    Attributes
+    ----------
+    name : str
+        In the checkpoint's storage.
+    checksum : str
+        SHA-256 of its bytes.
+    size_bytes : int
+    """
+
+    name: str
     checksum: str
     size_bytes: int

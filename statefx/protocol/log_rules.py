@@ -19,10 +19,13 @@ from statefx.protocol.records import (
     Input,
     Lineage,
     Migrated,
+    Noted,
     Preparing,
     Processed,
     Record,
     RolledBack,
+    SourceNotes,
+    StreamInput,
 )
 from statefx.protocol.transaction import Event, Phase, TransactionState
 
@@ -94,9 +97,17 @@ def _preparing(state: LogState, record: Preparing) -> LogState:
     given = _given(record.input)
     if given is not None and state.applied(given):
         _refuse(record, f"batch {given} after {state.batch_id}")
-    entry = InFlight(TransactionState(Phase.PREPARING, record.txid, record.attempt), record.generation, record.input)
+    source, notes = record.input, state.notes
+    if isinstance(source, StreamInput):  # what is new of the notes counts from now on, whatever comes of the attempt
+        source, notes = replace(source, notes=SourceNotes()), notes.then(source.notes)
+    entry = InFlight(TransactionState(Phase.PREPARING, record.txid, record.attempt), record.generation, source)
     attempts = {**state.attempts, record.txid: record.attempt + 1}
-    return replace(state, in_flight=(*state.in_flight, entry), attempts=attempts)
+    return replace(state, in_flight=(*state.in_flight, entry), attempts=attempts, notes=notes)
+
+
+def _noted(state: LogState, record: Noted) -> LogState:
+    _check_generation(state, record, record.generation)
+    return replace(state, notes=state.notes.then(record.notes))
 
 
 def _processed(state: LogState, record: Processed) -> LogState:
@@ -145,6 +156,7 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
         in_flight=state.in_flight[1:],
         last_input=entry.input,
         previous_input=state.last_input,
+        planned=None,
         heads=state.heads_to_come(),
         growth=growth,
         attempts={number: attempt for number, attempt in state.attempts.items() if number > txid},
@@ -156,7 +168,10 @@ def _rolled_back(state: LogState, record: RolledBack) -> LogState:
     entry = _entry(state, record, record.txid, record.attempt, Phase.PREPARING)
     if entry is not state.in_flight[-1]:  # else a later one would be left that follows nothing
         _refuse(record, f"transaction {state.in_flight[-1].txid}, which comes after {record.txid}, is under way")
-    return replace(state, in_flight=state.in_flight[:-1])
+    planned = state.planned
+    if isinstance(entry.input, StreamInput) and entry.txid == state.committed + 1:
+        planned = entry.input
+    return replace(state, in_flight=state.in_flight[:-1], planned=planned)
 
 
 def _migrated(state: LogState, record: Migrated) -> LogState:
@@ -215,6 +230,7 @@ _RULES: Mapping[type, Callable[..., LogState]] = {
     Lineage: _lineage,
     Generation: _generation,
     Preparing: _preparing,
+    Noted: _noted,
     Processed: _processed,
     Committing: _committing,
     Committed: _committed,

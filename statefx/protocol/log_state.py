@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, Version
 from statefx.protocol.jsonform import Json
-from statefx.protocol.records import Committing, Input
+from statefx.protocol.records import Committing, Input, SourceNotes, StreamInput
 from statefx.protocol.transaction import Phase, TransactionState
 
 
@@ -68,6 +68,10 @@ class LogState:
         By txid, from ``committed + 1``.
     last_input, previous_input : Input or None
         What the last committed transaction read, and the one before it.
+    planned : StreamInput or None
+        What the next transaction reads, if an attempt of it was rolled back: the same rows come again.
+    notes : SourceNotes
+        All that the sources of a stream have written down.
     heads : Mapping[str, Version]
         ``component/task`` -> its last committed version.
     snapshots : Mapping[str, tuple of SnapshotRef]
@@ -89,6 +93,8 @@ class LogState:
     in_flight: tuple[InFlight, ...] = ()
     last_input: Input | None = None
     previous_input: Input | None = None
+    planned: StreamInput | None = None
+    notes: SourceNotes = field(default_factory=SourceNotes)
     heads: Mapping[str, Version] = field(default_factory=dict)
     snapshots: Mapping[str, tuple[SnapshotRef, ...]] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)

@@ -6,19 +6,74 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from statefx.protocol.identity import SnapshotRef
+from statefx.protocol.identity import FileRef, SnapshotRef
 from statefx.protocol.jsonform import Json
 
 
 @dataclass(frozen=True, slots=True)
+class SourceNotes:
+    """What the sources of a stream have written down for themselves, below Spark's ``sources/``.
+
+    A record has what is new since the record before it: with a million files read, a transaction that reads one more
+    adds one line to the log. What is large lies in files beside the log.
+
+    Attributes
+    ----------
+    files : Mapping[str, str or None]
+        Path below ``sources/`` -> content; None for one that is no longer needed.
+    aside : tuple of FileRef
+        Files that hold such mappings, the oldest first; `files` comes after them. In a record: these stand for
+        everything before, unless there are none.
+    """
+
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    aside: tuple[FileRef, ...] = ()
+
+    def then(self, later: SourceNotes) -> SourceNotes:
+        """Return what both come to, `later` being what a record has."""
+        if later.aside:
+            return later
+        if not later.files:
+            return self
+        files = {**self.files, **later.files}
+        if not self.aside:  # nothing is left that would have to be taken back
+            files = {path: content for path, content in files.items() if content is not None}
+        return SourceNotes(files, self.aside)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamInput:
-    """The input of a transaction is a micro-batch of Spark: its query, its number and the text of its offsets."""
+    """The input of a transaction is a micro-batch of Spark (rule 3.7).
+
+    Attributes
+    ----------
+    query_id : str
+        Of Spark's query; it stays the same from start to start.
+    batch_id : int
+    offsets : str
+        The text of the batch's offsets, as Spark wrote it.
+    notes : SourceNotes
+        What the sources have written down since the record before. The offsets alone may not say what the batch reads:
+        those of a file source are the number of a list of files.
+    state_folder : str
+        The folder of the checkpoint where Spark's own stateful operators keep their state; empty if there are none.
+    """
 
     query_id: str
     batch_id: int
     offsets: str
+    notes: SourceNotes = field(default_factory=SourceNotes)
+    state_folder: str = ""
 
     kind: ClassVar[str] = "stream"
+
+    def is_batch_of(self, other: Input | None) -> bool:
+        """Tell whether both read the same rows: query, number and offsets are equal."""
+        return isinstance(other, StreamInput) and (self.query_id, self.batch_id, self.offsets) == (
+            other.query_id,
+            other.batch_id,
+            other.offsets,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +135,20 @@ class Preparing:
     committed: int | None = None
 
     kind: ClassVar[str] = "PREPARING"
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The sources of a stream have written something down while no transaction was beginning.
+
+    A source that begins with what is newest notes where that is, and may then wait for hours for its first row: the
+    next driver must begin there too.
+    """
+
+    generation: int
+    notes: SourceNotes
+
+    kind: ClassVar[str] = "NOTED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,4 +253,6 @@ class Checkpoint:
     kind: ClassVar[str] = "CHECKPOINT"
 
 
-Record = Lineage | Generation | Preparing | Processed | Committing | Committed | RolledBack | Migrated | Checkpoint
+Record = (
+    Lineage | Generation | Preparing | Noted | Processed | Committing | Committed | RolledBack | Migrated | Checkpoint
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from statefx.protocol.identity import SnapshotRef, Version
+from dataclasses import replace
+
+from statefx.protocol.identity import FileRef, SnapshotRef, Version
 from statefx.protocol.records import (
     BatchInput,
     Committed,
@@ -10,10 +12,12 @@ from statefx.protocol.records import (
     Generation,
     Lineage,
     Migrated,
+    Noted,
     Preparing,
     Processed,
     Record,
     RolledBack,
+    SourceNotes,
     StreamInput,
 )
 
@@ -76,3 +80,30 @@ MIGRATED: list[Record] = [
     Generation(3, "/data", {"stateful": {"count": {"parallelism": 2, "provider": "new:New"}}}, "2024-01-03"),
     *transaction(3, generation=3),
 ]
+
+LISTS = FileRef("sources/2-3-x", "sum", 70_000)
+
+
+def reading(txid: int, attempt: int = 0, aside: tuple[FileRef, ...] = (), **files: str | None) -> Preparing:
+    """A transaction that begins, and what its sources have written down."""
+    given = {f"0/{name[1:]}": content for name, content in files.items()}
+    return Preparing(txid, attempt, 1, replace(offsets(txid), notes=SourceNotes(given, aside)))
+
+
+NOTED: list[Record] = [
+    *BEGINNING,
+    Noted(1, SourceNotes({"1/0": "began at 7"})),
+    reading(1, _0="a"),
+    RolledBack(1, 0, "the feed is stale"),
+    reading(1, 1),
+    committing(1, 1),
+    Committed(1),
+    reading(2, _1="b", _0=None),
+    committing(2),
+    Committed(2),
+    reading(3, aside=(LISTS,)),
+    committing(3),
+    Committed(3),
+    reading(4, _3="c", _1=None),
+]
+"""What sources have written down, over a rollback, and put aside."""

@@ -14,16 +14,21 @@ from statefx.protocol.records import (
     Committing,
     Generation,
     Migrated,
+    Noted,
     Preparing,
     Processed,
     RolledBack,
+    SourceNotes,
     SpoutInput,
+    StreamInput,
 )
 from statefx.protocol.transaction import Phase
 from tests.coordinator.histories import (
     BEGINNING,
     EVENTFUL,
+    LISTS,
     MIGRATED,
+    NOTED,
     committing,
     offsets,
     preparing,
@@ -32,7 +37,7 @@ from tests.coordinator.histories import (
 )
 
 
-@pytest.mark.parametrize("record", [*EVENTFUL, *MIGRATED, Preparing(1, 0, 1, SpoutInput({"from": 3}))])
+@pytest.mark.parametrize("record", [*EVENTFUL, *MIGRATED, *NOTED, Preparing(1, 0, 1, SpoutInput({"from": 3}))])
 def test_a_record_comes_back_from_json_as_it_was(record):
     assert as_read(record) == record
 
@@ -48,6 +53,43 @@ def test_a_checkpoint_stands_for_everything_before_it(length):
 @pytest.mark.parametrize("length", range(len(MIGRATED) + 1))
 def test_a_checkpoint_stands_for_a_migration_too(length):
     assert fold([checkpoint(fold(MIGRATED[:length])), *MIGRATED[length:]]) == fold(MIGRATED)
+
+
+@pytest.mark.parametrize("length", range(len(NOTED) + 1))
+def test_a_checkpoint_stands_for_what_sources_have_written_down_too(length):
+    assert fold([checkpoint(fold(NOTED[:length])), *NOTED[length:]]) == fold(NOTED)
+
+
+def test_what_sources_have_written_down_is_known_from_the_record_on_that_has_it():
+    known = [fold(NOTED[:length]).notes for length in range(len(BEGINNING), len(NOTED) + 1)]
+    first = {"1/0": "began at 7"}
+    assert [(notes.files, notes.aside) for notes in known[:4]] == [
+        ({}, ()),
+        (first, ()),
+        ({**first, "0/0": "a"}, ()),
+        ({**first, "0/0": "a"}, ()),
+    ], "a rollback takes none of it back"
+    assert (known[7].files, known[7].aside) == ({**first, "0/1": "b"}, ()), "what was taken back leaves nothing"
+    assert (known[10].files, known[10].aside) == ({}, (LISTS,)), "what is put aside stands for all before"
+    assert (known[-1].files, known[-1].aside) == ({"0/3": "c", "0/1": None}, (LISTS,))
+
+
+def test_an_input_is_kept_over_a_rollback_until_its_transaction_is_committed():
+    """The same rows come again, also to another driver: Spark's own note of them is gone with the former one."""
+    rolled_back = fold(NOTED[:5])
+    assert rolled_back.planned == offsets(1), "without the notes, which the state has once"
+    assert fold(NOTED[:7]).planned == offsets(1)
+    assert fold(NOTED[:8]).planned is None
+    later = fold([*NOTED[:4], preparing(2), RolledBack(2, 0, "stopped")])
+    assert later.planned is None, "that of a transaction after the next one may be another"
+
+
+@pytest.mark.parametrize("other", [("q", 1, "x"), ("q", 0, "y"), ("p", 0, "x"), None])
+def test_a_batch_is_the_same_by_query_number_and_offsets(other):
+    batch = StreamInput("q", 0, "x", SourceNotes({"0/0": "a"}), "spark-2")
+    assert batch.is_batch_of(StreamInput("q", 0, "x"))
+    assert not batch.is_batch_of(other and StreamInput(*other))
+    assert not batch.is_batch_of(BatchInput(0))
 
 
 def test_what_a_migration_changes_and_what_it_leaves():
@@ -152,6 +194,7 @@ ILLEGAL = {
         Committing(1, 0, 1, {}),
         Preparing(2, 0, 1, BatchInput(5)),
     ],
+    "noted by another generation": [*BEGINNING, Noted(2, SourceNotes({"0/0": "a"}))],
     "processed twice": [*P1, Processed(1, 0), Processed(1, 0)],
     "processed of another attempt": [*P1, Processed(1, 1)],
     "committing without preparing": [*BEGINNING, committing(1)],
