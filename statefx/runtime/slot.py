@@ -1,129 +1,85 @@
-"""What one Spark task does in one attempt: a chain of bolt tasks, relayed rows, barriers and acks.
+"""What one Spark task does in one attempt: a chain of tasks, relayed rows, barriers and acks.
 
 ::
 
     rows in -> head of the chain -> followers -> rows out
-               each: open, tuples, [all barriers here?] finishBatch, prePrepare, prepare -> barrier on -> ack
+               each: open, begin, rows, [all barriers here?] finish -> barriers on -> ack
 """
 
 from __future__ import annotations
 
 import logging
-import time
 import uuid
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StateError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.plan.levels import INGEST
-from statefx.protocol.alignment import Alignment, AlignmentResult
-from statefx.protocol.barrier import Ack, Barrier
-from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.alignment import Alignment
+from statefx.protocol.barrier import Barrier
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import Order
-from statefx.runtime.bolt_errors import place_of
+from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.member import Member
+from statefx.runtime.operator import TaskAttempt, TaskOperator
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
-from statefx.runtime.task import Finished, TaskRun
-from statefx.topology.graph import Edge
+from statefx.runtime.worker import Worker
+from statefx.topology.graph import Component, Edge
 
 logger = logging.getLogger("statefx")
 
 EDGE_COLUMN = "__edge"
 """Names the edge of a raw row, where more than one edge leaves the raw DataFrames."""
 
-_TOLD_AS = {"open": "open", "feed": "execute", "go_on": "execute", "flush": "execute", "finish": "finish"}
-"""Steps of a task, and under which name the driver is told how long they took."""
 
-METRICS = ("restore", *dict.fromkeys(_TOLD_AS.values()))
-"""What an ack tells of: milliseconds of each."""
-
-
-@dataclass
-class _Member:
-    """One bolt task of the chain with what surrounds it."""
-
-    component: str
-    task: int
-    token: str
-    run: TaskRun
-    collector: TaskCollector
-    alignment: Alignment
-    inbox: deque[tuple[Edge, pa.RecordBatch]] = field(default_factory=deque)
-    last_try: bool = False
-    waiting_bytes: int = 0
-    failure: Failure | None = None
-    secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TOLD_AS.values(), 0.0))
-
-    def attempt(self, step: str, *arguments: object) -> object:
-        """Run one step of the task; what only fails this transaction becomes its failure.
-
-        The clock is read around whole steps, of which a batch of rows has one or two, never for a tuple.
-        """
-        if self.failure is not None:
-            return None
-        began = time.perf_counter()
-        try:
-            return getattr(self.run, step)(*arguments)
-        except BoltError as error:
-            if not self.last_try:
-                raise
-            self._fail(FailureKind.BOLT, error.message, **error.data)
-        except FailedException as error:
-            self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
-        except FencedError as error:
-            self._fail(FailureKind.FENCED, error.message)
-        except StateCorruptedError as error:
-            self._fail(FailureKind.CORRUPTED, error.message)
-        except (StateError, OSError) as error:
-            self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
-        finally:
-            self.secs[_TOLD_AS[step]] += time.perf_counter() - began
-        return None
-
-    def _fail(self, kind: FailureKind, reason: str, **facts: object) -> None:
-        self.failure = Failure(kind, self.component, self.task, reason, facts)
-
-    def metrics(self) -> dict[str, float]:
-        """Return the milliseconds of each kind of step; restoring state stands apart from the rest of opening."""
-        restoring = self.run.restore_secs
-        secs = {**self.secs, "restore": restoring, "open": self.secs["open"] - restoring}
-        return {name: round(secs[name] * 1000, 3) for name in METRICS}
+def operator_of(component: Component) -> TaskOperator:
+    """Return a new operator for one attempt of a task of `component`."""
+    assert component.bolt is not None
+    return BoltOperator()
 
 
 class Slot:
-    """The chain of bolt tasks at one level and partition, for one attempt.
+    """The chain of tasks at one level and partition, for one attempt.
 
     Parameters
     ----------
+    worker : Worker
+        The process that it runs in.
     deployment : Deployment
     order : Order
     level, partition : int
     last_try : bool
         Nobody would run the task again: a bolt's error goes to the driver in the ack. Raised, Spark would print it
         several times, each time with the stack of its own threads, and the driver would have to find it in there.
+    operators : callable
+        Makes the operator for a task of a component.
     """
 
-    runs: type[TaskRun] = TaskRun
-
     def __init__(
-        self, deployment: Deployment, order: Order, level: int, partition: int, *, last_try: bool = False
+        self,
+        worker: Worker,
+        deployment: Deployment,
+        order: Order,
+        level: int,
+        partition: int,
+        *,
+        last_try: bool = False,
+        operators: Callable[[Component], TaskOperator] = operator_of,
     ) -> None:
+        self._worker = worker
         self._deployment = deployment
         self._plan = deployment.plan
         self._order = order
         self._last_try = last_try
         self._level = level
+        self._operators = operators
         self._outbox = wire.Outbox(level, partition, self._plan.widths)
-        self._members: dict[str, _Member] = {}
-        for component, task in self._plan.levels[level][partition]:
-            self._members[component] = self._member(component, task)
+        self._members: dict[str, Member] = {}
+        for task in self._plan.levels[level][partition]:
+            self._members[task.component] = self._member(task)
         self._head = next(iter(self._members.values()))
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -138,7 +94,8 @@ class Slot:
         take = self._take_raw if self._level == 0 else self._take_wire
         try:
             for member in self._members.values():
-                member.attempt("open")
+                member.open()
+            yield from self._go_on(self._head, self._head.begin())
             for batch in batches:
                 yield from take(batch)
                 yield from self._drain()
@@ -150,10 +107,12 @@ class Slot:
             done = True
         finally:
             for member in self._members.values():
-                member.run.close(keep=done and member.failure is None)
+                member.close(keep=done)
 
-    def _member(self, component: str, task: int) -> _Member:
-        plan, attempt = self._plan, self._order.attempt
+    # ---- what is wired
+
+    def _member(self, id: TaskId) -> Member:
+        plan, (component, number) = self._plan, id
         token = uuid.uuid4().hex
         outputs = plan.components[component].outputs
         outlets = [
@@ -161,21 +120,25 @@ class Slot:
                 edge,
                 outputs[edge.stream],
                 plan.components[edge.target].parallelism,
-                task,
+                number,
                 plan.fused(edge),
-                self._deliver(edge, component, task, token),
+                self._deliver(edge, component, number, token),
             )
             for edge in plan.outputs[component]
         ]
-        collector = self._collector(component, outputs, outlets)
         raw = [edge.id for edge in plan.inputs[component] if edge in plan.raw]
-        return _Member(
-            component,
-            task,
-            token,
-            self.runs(self._deployment, self._order, component, task, token, collector, self._outbox),
-            collector,
-            Alignment(component, task, attempt, plan.channels(component, task), raw=raw),
+        return Member(
+            TaskAttempt(
+                self._worker,
+                self._deployment,
+                self._order,
+                id,
+                token,
+                self._collector(component, outputs, outlets),
+                self._outbox,
+            ),
+            self._operators(plan.components[component]),
+            Alignment(component, number, self._order.attempt, plan.channels(component, number), raw=raw),
             last_try=self._last_try,
         )
 
@@ -204,8 +167,10 @@ class Slot:
 
         return send
 
+    # ---- rows
+
     def _take_raw(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Give a DataFrame's own rows to the head of the chain."""
+        """Give a DataFrame's own rows to the head of the chain; one that emits by itself reads none of them."""
         edges = [edge for edge in self._plan.raw if edge.target == self._head.component]
         tagged = len(self._plan.raw) > 1
         for edge in edges:
@@ -232,16 +197,15 @@ class Slot:
     def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:
         """Give rows from outside to the head of the chain."""
         self._head.alignment.records(edge.source, task, token, edge.id, batch.num_rows)
-        yield from self._feed(self._head, edge, batch)
+        yield from self._go_on(self._head, self._head.feed(edge, batch))
 
-    def _feed(self, member: _Member, edge: Edge, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Run the tuples of a batch; whenever what they emit is too much to hold, let it go first."""
-        more = member.attempt("feed", edge, edge.source.removeprefix(INGEST), batch)
-        while more:
+    def _go_on(self, member: Member, paused: bool) -> Iterator[pa.RecordBatch]:
+        """Run what a member has begun to its end; whenever what it emits is too much to hold, let that go first."""
+        while paused:
             yield from self._make_room(member)
-            more = member.attempt("go_on")
+            paused = member.resume()
 
-    def _make_room(self, paused: _Member) -> Iterator[pa.RecordBatch]:
+    def _make_room(self, paused: Member) -> Iterator[pa.RecordBatch]:
         """Send on what waits, while a member is in the middle of a batch.
 
         Only members behind it work through their inboxes: its own next batch must not overtake the present one.
@@ -250,72 +214,57 @@ class Slot:
             yield from self._work_through(member)
         yield from self._outbox.take()
 
-    def _members_behind(self, paused: _Member) -> list[_Member]:
+    def _members_behind(self, paused: Member) -> list[Member]:
         chain = list(self._members.values())
         return chain[chain.index(paused) + 1 :]
 
-    def _work_through(self, member: _Member) -> Iterator[pa.RecordBatch]:
+    def _work_through(self, member: Member) -> Iterator[pa.RecordBatch]:
         """Let a member work through what came to it inside the chain."""
         while member.inbox:
             edge, batch = member.inbox.popleft()
             member.waiting_bytes -= batch.nbytes
-            yield from self._feed(member, edge, batch)
+            yield from self._go_on(member, member.feed(edge, batch))
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         """Let followers work through what the batch that was taken has come to."""
         for member in self._members.values():
             yield from self._work_through(member)
             if self._plan.follows(member.component):
-                member.attempt("flush")
+                member.flush()
 
-    def _finish(self, member: _Member) -> Iterator[pa.RecordBatch]:
-        """Close a member's input, prepare it, and send its barriers and its ack."""
+    # ---- the end of the input
+
+    def _finish(self, member: Member) -> Iterator[pa.RecordBatch]:
+        """Close a member's input, prepare it, and send its barriers and its ack.
+
+        In this order: a barrier says that everything before it has been sent, and that its sender has prepared.
+        """
         yield from self._work_through(member)
-        aligned = member.alignment.finish()
+        aligned, prepared = member.finish()
         for barrier in aligned.stale:
             logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self._order.attempt)
-        if member.failure is None:
-            member.failure = aligned.failure
-        finished = member.attempt("finish")
-        member.attempt("flush")
-        member.collector.close()
         self._send_barriers(member)
-        self._send_ack(member, aligned, finished if isinstance(finished, Finished) else Finished())
+        ack = member.ack(aligned, prepared)
+        level, partition = self._plan.driver_of(self._level)
+        driver = wire.Address(level, partition, -1, self._plan.index[member.component], member.task.id.task)
+        self._outbox.send(driver, wire.ACK, 0, ack.pack())
         if self._outbox.pressing:
             yield from self._outbox.take()
 
-    def _send_barriers(self, member: _Member) -> None:
+    def _send_barriers(self, member: Member) -> None:
+        """Send one barrier to each task that reads from a member, with the rows of all edges to it."""
+        own = member.task
         failed = None if member.failure is None else member.failure.reason
         counts: dict[TaskId, dict[int, int]] = {}
-        for outlet in member.collector.outlets:
+        for outlet in own.collector.outlets:
             edge = outlet.edge
-            for reader in [member.task] if self._plan.fused(edge) else range(outlet.width):
+            for reader in [own.id.task] if self._plan.fused(edge) else range(outlet.width):
                 counts.setdefault(TaskId(edge.target, reader), {})[edge.id] = outlet.sent[reader]
         for target, sent in counts.items():
-            barrier = Barrier(self._order.attempt, member.component, member.task, member.token, sent, failed)
+            barrier = Barrier(self._order.attempt, *own.id, own.token, sent, failed)
             level, partition = self._plan.place[target]
             if level == self._level:
                 self._members[target.component].alignment.barrier(barrier)
                 continue
-            address = wire.Address(level, partition, -1, self._plan.index[member.component], member.task)
+            address = wire.Address(level, partition, -1, self._plan.index[own.id.component], own.id.task)
             self._outbox.send(address, wire.BARRIER, sum(sent.values()), barrier.pack())
-
-    def _send_ack(self, member: _Member, aligned: AlignmentResult, finished: Finished) -> None:
-        ack = Ack(
-            self._order.attempt,
-            member.component,
-            member.task,
-            member.token,
-            seen=aligned.seen,
-            received=aligned.received,
-            emitted={outlet.edge.id: outlet.emitted for outlet in member.collector.outlets},
-            failed=member.failure,
-            prepared_bytes=finished.size_bytes,
-            found_keys=finished.found_keys,
-            snapshot=finished.snapshot,
-            keys=finished.keys,
-            metrics=member.metrics(),
-        )
-        level, partition = self._plan.driver_of(self._level)
-        driver = wire.Address(level, partition, -1, self._plan.index[member.component], member.task)
-        self._outbox.send(driver, wire.ACK, 0, ack.pack())

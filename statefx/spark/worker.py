@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -11,19 +10,17 @@ from pyspark import TaskContext
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.runtime.hooks import run_hooks
+from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot
+from statefx.runtime.worker import Worker
 from statefx.spark.pickling import dumps, loads
 
 ORDER_PROPERTY = "statefx.order"
 TRIES_PROPERTY = "statefx.tries"
 """How often Spark tries a task."""
 
-_TASKS_BEFORE_FROZEN = 2
-_DEPLOYMENTS_KEPT = 8
-
-_deployments: dict[str, Deployment] = {}
-_finished = 0
+_worker = Worker()
+"""What is sent to a process lives for a task only: this is the one place that outlives it."""
 
 
 class Parcel:
@@ -48,11 +45,8 @@ class Parcel:
 
     def unpack(self) -> Deployment:
         """Return this process's copy of the deployment."""
-        if self.name not in _deployments:
-            while len(_deployments) >= _DEPLOYMENTS_KEPT:
-                del _deployments[next(iter(_deployments))]
-            _deployments[self.name] = loads(self.content)
-        return _deployments[self.name]
+        deployment: Deployment = _worker.deployment(self.name, lambda: loads(self.content))
+        return deployment
 
 
 class Stage:
@@ -68,9 +62,9 @@ class Stage:
         assert context is not None
         order = Order.from_json(str(context.getLocalProperty(ORDER_PROPERTY)))
         last_try = context.attemptNumber() + 1 >= int(str(context.getLocalProperty(TRIES_PROPERTY)))
-        slot = Slot(self._parcel.unpack(), order, self._level, context.partitionId(), last_try=last_try)
+        slot = Slot(_worker, self._parcel.unpack(), order, self._level, context.partitionId(), last_try=last_try)
         yield from slot.run(batches)
-        _settle()
+        _worker.settle()
 
 
 class Hooks:
@@ -86,21 +80,8 @@ class Hooks:
         context = TaskContext.get()
         assert context is not None
         order = ResolutionOrder.from_json(str(context.getLocalProperty(ORDER_PROPERTY)))
-        report = run_hooks(self._parcel.unpack(), order, order.tasks[context.partitionId()])
+        report = resolve_task(_worker, self._parcel.unpack(), order, order.tasks[context.partitionId()])
         row = ([0], [wire.ACK], [0], [b""], [report.pack()])
         arrays = [pa.array(column, field.type) for column, field in zip(row, wire.SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=wire.SCHEMA)
-        _settle()
-
-
-def _settle() -> None:
-    """Take what the first tasks loaded out of the garbage collector's sight.
-
-    Spark's worker runs a full collection after every task; modules and bolts that live as long as the process made
-    it cost 26 to 50 ms. Half of them are loaded by the second task only.
-    """
-    global _finished  # noqa: PLW0603 - one count per worker process
-    if _finished < _TASKS_BEFORE_FROZEN:
-        _finished += 1
-        gc.collect()
-        gc.freeze()
+        _worker.settle()

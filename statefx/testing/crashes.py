@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from statefx.runtime.task import ProcessGone
+from statefx.runtime.bolts import ProcessGone
 
 STEPS = ("fsync", "rename", "replace", "link", "unlink", "mkdir")
 """The functions of `os` at which what is on disk changes for good."""

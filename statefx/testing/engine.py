@@ -16,7 +16,6 @@ from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.report import Report
-from statefx.runtime.hooks import run_hooks
 from statefx.testing.faults import Echo, Fault, HooksFail, Stage
 from statefx.testing.processes import Emitted, Process, Run, Strand, TaskJob, as_batches
 from statefx.testing.steps import Steps
@@ -105,8 +104,8 @@ class LocalEngine(Stage):
         for task in order.tasks[:done]:
             process = self._random.choice(self._processes)
             step = f"{order.resolution} hooks {task} for {order.attempt.txid}"
-            with self._steps.around(step), process.running() as deployment:
-                reports.append(Report.unpack(run_hooks(deployment, order, task).pack()))
+            with self._steps.around(step):
+                reports.append(process.resolve(order, task))
         if failing is not None:
             raise JobFailedError("the executor was lost")
         return reports
@@ -128,7 +127,7 @@ class LocalEngine(Stage):
         while self.zombies:
             self.zombies.pop().kill()
         for process in self._processes:
-            process.end()
+            process.close()
 
     def _process(self, cache: str) -> Process:
         return Process(self._deployment, self._steps, cache, fresh=self._fresh)

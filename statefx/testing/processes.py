@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,18 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.operators import DEFAULT_STREAM, Bolt
+from statefx.operators import DEFAULT_STREAM
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import Order
-from statefx.runtime import task as runtime_task
+from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.report import Report
+from statefx.runtime.bolt_operator import BoltOperator
+from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.operator import PreparedTask
 from statefx.runtime.outlets import Outlet
+from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot
-from statefx.runtime.task import Finished, TaskRun
-from statefx.state.contract.store import StateProvider
-from statefx.state.registry import load_provider
+from statefx.runtime.worker import Worker
 from statefx.testing.handed import WatchedState
 from statefx.testing.steps import SteppedProvider, Steps
 
@@ -35,8 +36,8 @@ Run = tuple[str, int, str]
 """(component, task, token): one run of one task."""
 
 
-class Process:
-    """One worker process, as far as statefx can tell: the bolts and the provider that it keeps between tasks.
+class Process(Worker):
+    """One worker process, as far as statefx can tell.
 
     Parameters
     ----------
@@ -49,55 +50,36 @@ class Process:
     """
 
     def __init__(self, deployment: Deployment, steps: Steps, cache: str, *, fresh: bool) -> None:
-        self.deployment = replace(deployment, cache=cache)
-        self._fresh = fresh
-        provider = SteppedProvider(load_provider(deployment.provider, deployment.options), steps)
-        self._providers: dict[str, StateProvider] = {deployment.run: provider}
-        self._idle: dict[tuple[str, str, str, int], Bolt] = {}
+        super().__init__(lambda own: SteppedProvider(own.build_provider(), steps), keeps_bolts=not fresh)
+        self.own = replace(deployment, cache=cache)
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Deployment]:
-        """Let what runs in the block run in this process."""
-        outside = runtime_task._idle, runtime_task._providers
-        runtime_task._idle, runtime_task._providers = self._idle, self._providers
-        try:
-            yield self.deployment
-        finally:
-            if self._fresh:
-                self.end()
-            runtime_task._idle, runtime_task._providers = outside
-
-    def end(self) -> None:
-        """End in good order: close the bolts that it keeps."""
-        while self._idle:
-            runtime_task.close_bolt(self._idle.popitem()[1])
+    def resolve(self, order: ResolutionOrder, task: TaskId) -> Report:
+        """Commit or roll back one task."""
+        return Report.unpack(resolve_task(self, self.own, order, task).pack())
 
 
-class WatchedRun(TaskRun):
-    """A run that tells of values which were changed and not put."""
+class WatchedOperator(BoltOperator):
+    """Runs a bolt, and tells of values which it has changed and not put."""
 
-    lends = WatchedState
+    def __init__(self) -> None:
+        super().__init__(WatchedState)
 
-    def finish(self) -> Finished:
+    def finish(self) -> PreparedTask:
         """End the input, and look once more at what state has handed out."""
-        found = super().finish()
+        prepared = super().finish()
         if isinstance(self._state, WatchedState):
-            self._state.tell_changes(self.component)
-        return found
+            self._state.tell_changes(self._task.id.component)
+        return prepared
 
 
 class WatchedSlot(Slot):
     """A slot that also writes down what its bolts emit, read or not."""
 
-    runs = WatchedRun
-
-    def __init__(
-        self, deployment: Deployment, order: Order, level: int, partition: int, seen: dict[Run, Emitted]
-    ) -> None:
+    def __init__(self, process: Process, order: Order, place: tuple[int, int], seen: dict[Run, Emitted]) -> None:
         self._watched: dict[str, Emitted] = {}
-        super().__init__(deployment, order, level, partition)
+        super().__init__(process, process.own, order, *place, operators=lambda component: WatchedOperator())
         for member in self._members.values():
-            seen[member.component, member.task, member.token] = self._watched[member.component]
+            seen[*member.task.id, member.task.token] = self._watched[member.component]
 
     def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
         emitted = self._watched[component] = {}
@@ -156,22 +138,20 @@ class TaskJob:
         self.process = process
         self.order = order
         self.level, self.partition = place
-        self.chain: tuple[TaskId, ...] = process.deployment.plan.levels[self.level][self.partition]
+        self.chain: tuple[TaskId, ...] = process.own.plan.levels[self.level][self.partition]
         self._batches = batches
         self._seen = seen
 
     def run(self) -> list[wire.Row]:
         """Run it to its end and return the rows that it sent."""
-        with self.process.running() as deployment:
-            slot = WatchedSlot(deployment, self.order, self.level, self.partition, self._seen)
-            return _rows(slot.run(self._batches))
+        return _rows(self._slot(self.process).run(self._batches))
 
     def start(self, process: Process | None = None) -> Strand:
         """Begin it, in `process` if one is given; it then goes on step by step."""
-        where = process or self.process
-        with where.running() as deployment:
-            slot = WatchedSlot(deployment, self.order, self.level, self.partition, self._seen)
-        return Strand(where, slot, self._batches)
+        return Strand(self._slot(process or self.process), self._batches)
+
+    def _slot(self, process: Process) -> WatchedSlot:
+        return WatchedSlot(process, self.order, (self.level, self.partition), self._seen)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[wire.Row]:
@@ -190,7 +170,7 @@ def as_batches(found: Sequence[wire.Row]) -> Iterator[pa.RecordBatch]:
         yield wire.to_batch(found[start:])
 
 
-class _KilledError(runtime_task.ProcessGone):
+class _KilledError(ProcessGone):
     """Ends a strand that nobody will wake."""
 
 
@@ -200,10 +180,9 @@ class Strand:
     It runs in a thread of its own, and never while the one that told it to does: nothing is left to chance.
     """
 
-    def __init__(self, process: Process, slot: Slot, batches: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, slot: Slot, batches: Sequence[pa.RecordBatch]) -> None:
         self.sent: list[wire.Row] = []
         self.ended = False
-        self._process = process
         self._batches = batches
         self._error: BaseException | None = None
         self._killed = False
@@ -214,9 +193,8 @@ class Strand:
     def step(self) -> bool:
         """Go on to the next batch, to the end of the input, or to the end; tell whether there is more to come."""
         if not self.ended:
-            with self._process.running():
-                self._go.release()
-                self._stopped.acquire()
+            self._go.release()
+            self._stopped.acquire()
             if self._error is not None and not self._killed:
                 raise self._error
         return not self.ended

@@ -23,7 +23,7 @@ from statefx.protocol.ledger import Complete
 from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.protocol.records import Record
 from statefx.protocol.transaction import mermaid
-from statefx.runtime.slot import METRICS
+from statefx.runtime.member import METRICS
 from statefx.spark.session import RECOMMENDED
 from statefx.state.changelog import materialisation
 from statefx.state.contract.store import FILES_MAX

@@ -14,6 +14,7 @@ from statefx.protocol.barrier import Ack
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import BATCH_ROWS, outlet_of
 from statefx.runtime.slot import Slot
+from statefx.runtime.worker import Worker
 from statefx.testing import rows
 from statefx.testing.processes import as_batches
 from statefx.topology.graph import Edge, Grouping
@@ -146,7 +147,7 @@ def grown(chained: bool) -> Any:
 @pytest.mark.parametrize("chained", [False, True])
 def test_what_one_batch_of_input_grows_to_is_sent_on_in_its_midst(place: Path, chained: bool) -> None:
     journal: list[tuple[str, int]] = []
-    slot = Slot(deployment(place, grown(chained), journal=journal), FIRST, 0, 0)
+    slot = Slot(Worker(), deployment(place, grown(chained), journal=journal), FIRST, 0, 0)
     ticks = pa.record_batch([pa.array(range(100), pa.int64())], names=["c0"])
     sent: Iterator[pa.RecordBatch] = slot.run([ticks])
     first = next(sent)

@@ -15,9 +15,10 @@ from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.runtime.hooks import run_hooks
+from statefx.runtime.bolt_operator import BoltOperator
+from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot
-from statefx.runtime.task import TaskRun
+from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
 from statefx.testing import rows
 from statefx.testing.faults import Doubled, HooksFail, JobFails, Lost, Rerun
@@ -67,11 +68,12 @@ def test_b2_commit_and_rollback_are_executed_in_a_process_that_has_seen_nothing(
 ) -> None:
     journal: list[Any] = []
     made = deployment(place, witnessed(), journal=journal)
-    acks = [Ack.unpack(payload) for kind, _, payload in sent_by(Slot(made, FIRST, 0, 0), []) if kind == wire.ACK]
+    sent = sent_by(Slot(Worker(), made, FIRST, 0, 0), [])
+    acks = [Ack.unpack(payload) for kind, _, payload in sent if kind == wire.ACK]
     journal.clear()
     versions = {str(TaskId("witness", 0)): _version(acks[0])} if resolution is Resolution.COMMIT else {}
-    order = ResolutionOrder(resolution, Order(FIRST.attempt, 1, versions), (("witness", 0),))
-    report = run_hooks(made, order, ("witness", 0))
+    order = ResolutionOrder(resolution, Order(FIRST.attempt, 1, versions), (TaskId("witness", 0),))
+    report = resolve_task(Worker(), made, order, TaskId("witness", 0))
     assert report.error is None
     assert hooks(journal) == [
         "open",
@@ -87,9 +89,9 @@ def _version(ack: Ack) -> Version:
 
 def test_b2_prepare_before_the_state_is_refused(place: Path) -> None:
     made = deployment(place, witnessed(), journal=[])
-    run = TaskRun(made, FIRST, "witness", 0, "t" * 32, None, wire.Outbox(0, 0, (1,)))  # type: ignore[arg-type]
+    assert "witness" in made.plan.components
     with pytest.raises(AssertionError):
-        run.finish()
+        BoltOperator().finish()
     assert not (place / "state").exists()
 
 
@@ -118,7 +120,7 @@ def test_b3_hooks_come_before_what_they_are_named_for(place: Path) -> None:
 def test_b3_then_the_barrier_goes_on_then_the_ack(place: Path) -> None:
     made = deployment(place, word_count())
     [width] = {len(made.plan.levels[0])}
-    sent = sent_by(Slot(made, FIRST, 0, 0), _raw(["a b a b"]))
+    sent = sent_by(Slot(Worker(), made, FIRST, 0, 0), _raw(["a b a b"]))
     kinds = [kind for kind, _, _ in sent]
     assert kinds == sorted(kinds), "records, barriers, ack"
     assert kinds.count(wire.BARRIER) == width
@@ -199,7 +201,7 @@ def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_ta
     for barrier in barriers:
         address = wire.Address(1, 0, -1, made.plan.index["split"], barrier.task)
         outbox.send(address, wire.BARRIER, 0, barrier.pack())
-    [(kind, _, payload)] = sent_by(Slot(made, order, 1, 0), list(outbox.take()))
+    [(kind, _, payload)] = sent_by(Slot(Worker(), made, order, 1, 0), list(outbox.take()))
     ack = Ack.unpack(payload)
     assert kind == wire.ACK
     assert ack.failed is None

@@ -1,8 +1,8 @@
-"""The commit and the rollback of one task: preCommit -> commit, preRollback -> rollback."""
+"""The commit or the rollback of one task: preCommit -> commit, preRollback."""
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import AbstractContextManager
 
 from statefx.errors import BoltError, FailedException, FencedError, StatePhaseError
 from statefx.operators import Stateful
@@ -13,17 +13,18 @@ from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.protocol.order import ResolutionOrder
 from statefx.protocol.report import Report
-from statefx.runtime.task import close_bolt, fresh_bolt, hook, provider_of, view_of
+from statefx.runtime.bolts import close_bolt, hook, open_bolt, view_of
+from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateStore
 from statefx.state.view import lent
 
 HOOKS = {Resolution.COMMIT: "preCommit", Resolution.ROLLBACK: "preRollback"}
 
 
-def run_hooks(deployment: Deployment, order: ResolutionOrder, task: TaskId) -> Report:
+def resolve_task(worker: Worker, deployment: Deployment, order: ResolutionOrder, task: TaskId) -> Report:
     """Commit or roll back one task; whatever goes wrong is reported, never raised."""
     try:
-        _Phase(deployment, order, *task).run()
+        _TaskResolution(worker, deployment, order, task).run()
     except FencedError as error:
         return Report(*task, error.message, FailureKind.FENCED)
     except BoltError as error:
@@ -36,42 +37,41 @@ def run_hooks(deployment: Deployment, order: ResolutionOrder, task: TaskId) -> R
     return Report(*task)
 
 
-class _Phase:
-    def __init__(self, deployment: Deployment, order: ResolutionOrder, component: str, task: int) -> None:
+class _TaskResolution:
+    def __init__(self, worker: Worker, deployment: Deployment, order: ResolutionOrder, task: TaskId) -> None:
         self._deployment = deployment
         self._order = order
-        self._component = component
         self._task = task
-        self._provider = provider_of(deployment)
+        self._provider = worker.provider(deployment)
 
     def run(self) -> None:
-        """Call the hook on a fresh bolt, if it has one, then the store."""
-        bolt = self._deployment.plan.components[self._component].bolt
+        """Call the hook, if the bolt has one, then tell the store.
+
+        In this order: a store that is committed can't be told again what the hook may still refuse. Both may have been
+        done before, by this driver or another one, so both must be repeatable.
+        """
+        bolt = self._deployment.plan.components[self._task.component].bolt
         assert bolt is not None
         if overrides(type(bolt), HOOKS[self._order.resolution]):
-            self._hook()
+            self._call_hook()
         if self._order.resolution is Resolution.COMMIT and not self._provider.capabilities.lazy_commit:
-            store = self._open(self._previous())
+            store = self._open(self._order.previous.get(str(self._task), EMPTY))
             try:
-                token = self._order.order.version(self._component, self._task).token
-                store.commit(self._order.attempt.txid, token)
+                store.commit(self._order.attempt.txid, self._order.order.version(*self._task).token)
             finally:
                 store.close()
 
-    def _previous(self) -> Version:
-        return self._order.previous.get(str(TaskId(self._component, self._task)), EMPTY)
-
-    def _hook(self) -> None:
+    def _call_hook(self) -> None:
+        """Call the hook on an object of its own: the one that prepared may be in another process, or gone."""
         attempt = self._order.attempt
-        bolt = fresh_bolt(self._deployment, self._component, self._task, attempt)
+        bolt = open_bolt(self._deployment, self._task, attempt)
         assert isinstance(bolt, Stateful)
         state = None
         try:
-            opened = partial(self._open, None)
-            state = view_of(self._deployment, self._component, self._task, bolt, attempt.txid, opened, read_only=True)
-            with self._wrapped("initState"):
+            state = view_of(self._deployment, self._task, bolt, attempt.txid, self._open, read_only=True)
+            with self._hook("initState"):
                 bolt.initState(state)
-            with self._wrapped(HOOKS[self._order.resolution]):
+            with self._hook(HOOKS[self._order.resolution]):
                 if self._order.resolution is Resolution.COMMIT:
                     bolt.preCommit(attempt.txid)
                 else:
@@ -81,9 +81,9 @@ class _Phase:
                 lent.close(state)
             close_bolt(bolt)
 
-    def _open(self, version: Version | None) -> StateStore:
-        context = self._deployment.state_context(self._order.order, self._component, self._task, version=version)
-        return self._provider.newState(self._deployment.namespace(self._component, self._task), context)
+    def _open(self, version: Version | None = None) -> StateStore:
+        context = self._deployment.state_context(self._order.order, *self._task, version=version)
+        return self._provider.newState(self._deployment.namespace(*self._task), context)
 
-    def _wrapped(self, name: str):  # type: ignore[no-untyped-def]
-        return hook(self._component, self._task, name, self._order.attempt.txid)
+    def _hook(self, name: str) -> AbstractContextManager[None]:
+        return hook(self._task, name, self._order.attempt.txid)

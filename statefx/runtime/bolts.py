@@ -1,0 +1,132 @@
+"""Bolt objects: how one is made, opened and closed, and how what its hooks raise gets its name."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from statefx.errors import (
+    BoltError,
+    CodecError,
+    FailedException,
+    FencedError,
+    StateClosedError,
+    StateError,
+    StatePhaseError,
+)
+from statefx.operators import Bolt, Context, Stateful
+from statefx.plan.deployment import Deployment
+from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
+from statefx.runtime.bolt_errors import bolt_error
+from statefx.state.contract.store import StateStore
+from statefx.state.view.lent import LentState
+
+logger = logging.getLogger("statefx")
+
+_USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)
+"""Errors of state that the bolt's own code makes; the others are the store's."""
+
+_CONTEXT = "_statefx_context"
+
+
+class ProcessGone(BaseException):
+    """The worker process has died, as tests play it: nothing may take it for an error of the bolt's."""
+
+
+@contextmanager
+def hook(task: TaskId, name: str, txid: int) -> Iterator[None]:
+    """Turn what a bolt's hook raises into an error that names bolt, task, hook and transaction."""
+    try:
+        yield
+    except (FailedException, FencedError):
+        raise
+    except BoltError as error:
+        if "hook" in error.data:  # migrateState, called from within another
+            raise
+        raise bolt_error(error, *task, name, txid) from error
+    except StateError as error:
+        if not isinstance(error, _USER_STATE_ERRORS):
+            raise
+        raise bolt_error(error, *task, name, txid) from error
+    except ProcessGone:
+        raise
+    except BaseException as error:  # asyncio's CancelledError, KeyboardInterrupt: as bare they end more than the task
+        raise bolt_error(error, *task, name, txid) from error
+
+
+def open_bolt(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt:
+    """Return a bolt object of its own for a task, opened."""
+    part = deployment.plan.components[task.component]
+    assert part.bolt is not None
+    with hook(task, "open", attempt.txid):  # tried on the driver, but code of the user's may tell them apart
+        bolt = copy.deepcopy(part.bolt)
+    context = Context(
+        config=MappingProxyType(dict(deployment.config)),  # what one task writes, no other would see
+        component=task.component,
+        task=task.task,
+        parallelism=part.parallelism,
+        generation=deployment.generation,
+    )
+    context.enter(attempt)
+    with hook(task, "open", attempt.txid):
+        bolt.open(context)
+    bolt.__dict__[_CONTEXT] = context  # not an attribute of the class: users' classes own its names
+    return bolt
+
+
+def context_of(bolt: Bolt) -> Context:
+    """Return the context with which a bolt was opened."""
+    context: Context = bolt.__dict__[_CONTEXT]
+    return context
+
+
+def close_bolt(bolt: Bolt) -> None:
+    """Close a bolt that is given up."""
+    try:
+        bolt.close()
+    except ProcessGone:
+        raise
+    except BaseException:
+        logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
+
+
+def view_of(
+    deployment: Deployment,
+    task: TaskId,
+    bolt: Stateful,
+    txid: int,
+    opened: Callable[[], StateStore],
+    *,
+    version: Version = EMPTY,
+    read_only: bool = False,
+    state_class: type[LentState] = LentState,
+) -> LentState:
+    """Open a task's state as its bolt sees it: by the bolt's codec, and of the bolt's version.
+
+    Parameters
+    ----------
+    deployment, task, txid
+        Whose it is.
+    bolt : Stateful
+        Opened; its ``migrateState`` is called as values of older versions are read.
+    opened : callable
+        Opens the store.
+    version, read_only
+        As of `KeyValueState`.
+    state_class : type
+        What the bolt is given; the tester's also watches what the bolt does with values.
+    """
+
+    def migrate(version: int, key: Any, value: Any) -> Any:
+        with hook(task, "migrateState", txid):
+            return bolt.migrateState(version, key, value)
+
+    with hook(task, "open", txid):
+        codec = deployment.codec(task.component)
+    return state_class(
+        opened(), codec, version=version, read_only=read_only, state_version=bolt.stateVersion, migrate=migrate
+    )

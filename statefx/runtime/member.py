@@ -1,0 +1,165 @@
+"""One task of a slot: its operator, what surrounds it, and what becomes of what it raises."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StateError
+from statefx.protocol.alignment import Alignment, AlignmentResult
+from statefx.protocol.barrier import Ack
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.runtime.bolt_errors import place_of
+from statefx.runtime.bolts import hook
+from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.topology.graph import Edge
+
+METRICS = ("restore", "open", "execute", "finish")
+"""What an ack has the milliseconds of."""
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class Member:
+    """One task of the chain that a slot runs.
+
+    Parameters
+    ----------
+    task : TaskAttempt
+    operator : TaskOperator
+    alignment : Alignment
+        Of its input.
+    last_try : bool
+        As of `Slot`.
+
+    Attributes
+    ----------
+    inbox : deque of (Edge, pa.RecordBatch)
+        What came to it from before it in the chain.
+    waiting_bytes : int
+        In the inbox.
+    failure : Failure or None
+        Why it can't prepare. From then on it does nothing more, but its barriers and its ack still go out: they tell
+        the tasks behind it and the driver (rule 6.1), and the Spark task ends well, so that Spark does not repeat it.
+    """
+
+    def __init__(self, task: TaskAttempt, operator: TaskOperator, alignment: Alignment, *, last_try: bool) -> None:
+        self.task = task
+        self.component = task.id.component
+        self.alignment = alignment
+        self.inbox: deque[tuple[Edge, pa.RecordBatch]] = deque()
+        self.waiting_bytes = 0
+        self.failure: Failure | None = None
+        self._operator = operator
+        self._last_try = last_try
+        self._secs = dict.fromkeys(METRICS, 0.0)
+
+    def open(self) -> None:
+        """Open the operator."""
+        self._run("open", self._operator.open, self.task)
+
+    def begin(self) -> bool:
+        """Let it do what needs no input; True if it has paused."""
+        return bool(self._run("execute", self._operator.begin))
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        """Give it rows; True if it has paused among them."""
+        return bool(self._run("execute", self._operator.feed, edge, batch))
+
+    def resume(self) -> bool:
+        """Let it go on after a pause; True if it has paused again."""
+        return bool(self._run("execute", self._operator.resume))
+
+    def flush(self) -> None:
+        """Send on what it has emitted."""
+        self._run("execute", self._flush)
+
+    def _flush(self) -> None:
+        with hook(self.task.id, "emit", self.task.txid):
+            self.task.collector.flush()
+
+    def finish(self) -> tuple[AlignmentResult, PreparedTask]:
+        """Judge its input, and prepare if it is whole (rule 5.3)."""
+        aligned = self.alignment.finish()
+        if self.failure is None:
+            self.failure = aligned.failure
+        prepared = self._run("finish", self._prepare)
+        self.flush()
+        self.task.collector.close()
+        return aligned, PreparedTask() if prepared is None or self.failure is not None else prepared
+
+    def _prepare(self) -> PreparedTask:
+        prepared = self._operator.finish()
+        prepared.check_size(self.task.id)
+        return prepared
+
+    def close(self, *, keep: bool) -> None:
+        """Release everything."""
+        self.task.collector.close()
+        self._operator.close(keep=keep and self.failure is None)
+
+    def ack(self, aligned: AlignmentResult, prepared: PreparedTask) -> Ack:
+        """Return what the driver is told."""
+        task = self.task
+        return Ack(
+            task.order.attempt,
+            *task.id,
+            task.token,
+            seen=aligned.seen,
+            received=aligned.received,
+            emitted={outlet.edge.id: outlet.emitted for outlet in task.collector.outlets},
+            failed=self.failure,
+            prepared_bytes=prepared.size_bytes,
+            found_keys=prepared.found_keys,
+            snapshot=prepared.snapshot,
+            keys=prepared.keys,
+            metrics=self._metrics(),
+            committable=prepared.committable,
+            metadata=prepared.metadata,
+        )
+
+    def _run(
+        self,
+        metric: str,
+        step: Callable[_Arguments, _Result],
+        *arguments: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> _Result | None:
+        """Run one step of the operator; what only fails this transaction becomes its failure.
+
+        The clock is read around whole steps, of which a batch of rows has one or two, never for a tuple.
+        """
+        if self.failure is not None:
+            return None
+        began = time.perf_counter()
+        try:
+            return step(*arguments, **named)
+        except BoltError as error:
+            if not self._last_try:
+                raise  # Spark runs the task again, here or elsewhere: it may well succeed there
+            self._fail(FailureKind.BOLT, error.message, **error.data)
+        except FailedException as error:
+            self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
+        except FencedError as error:
+            self._fail(FailureKind.FENCED, error.message)
+        except StateCorruptedError as error:
+            self._fail(FailureKind.CORRUPTED, error.message)
+        except (StateError, OSError) as error:
+            self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
+        finally:
+            self._secs[metric] += time.perf_counter() - began
+        return None
+
+    def _fail(self, kind: FailureKind, reason: str, **facts: object) -> None:
+        self.failure = Failure(kind, *self.task.id, reason, facts)
+
+    def _metrics(self) -> dict[str, float]:
+        """Return the milliseconds of each kind of step; restoring state stands apart from the rest of opening."""
+        restoring = self.task.restore_secs
+        secs = {**self._secs, "restore": restoring, "open": self._secs["open"] - restoring}
+        return {name: round(secs[name] * 1000, 3) for name in METRICS}

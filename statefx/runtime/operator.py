@@ -1,0 +1,172 @@
+"""What a slot runs: the contract of an operator, what it is given, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statefx.errors import BoltError
+from statefx.plan.deployment import Deployment
+from statefx.plan.wire import Outbox
+from statefx.protocol.identity import SnapshotRef, TaskId
+from statefx.protocol.jsonform import Json
+from statefx.protocol.order import Order
+from statefx.runtime import restoring
+from statefx.runtime.collector import TaskCollector
+from statefx.runtime.worker import Worker
+from statefx.state.contract.store import StateStore
+from statefx.topology.graph import Edge
+
+ACKED_BYTES_MAX = 64 << 10
+"""Of a committable, and of metadata, as JSON: the driver holds those of all tasks at once, and writes them into one
+record of the log. At 1,000 tasks that are 64 MB, ten times what a record should have."""
+
+
+@dataclass(slots=True)
+class TaskAttempt:
+    """One run of one task in one attempt of a transaction: what its operator is given.
+
+    Attributes
+    ----------
+    worker : Worker
+        The process that it runs in.
+    deployment : Deployment
+    order : Order
+    id : TaskId
+        Which task it is.
+    token : str
+        Names this very run and what it prepares (rule 1.3): Spark may run a task twice, side by side.
+    collector : TaskCollector
+        Takes what the operator emits.
+    outbox : Outbox
+        When it is ``pressing``, an operator pauses between two rows.
+    restore_secs : float
+        How long its state took to be there, as last committed.
+    """
+
+    worker: Worker
+    deployment: Deployment
+    order: Order
+    id: TaskId
+    token: str
+    collector: TaskCollector
+    outbox: Outbox
+    restore_secs: float = 0.0
+
+    @property
+    def txid(self) -> int:
+        """The transaction."""
+        return self.order.attempt.txid
+
+    def open_store(self) -> StateStore:
+        """Open the task's state at the version that the order names; the driver is shown that it takes its time."""
+        context = self.deployment.state_context(self.order, *self.id)
+        namespace = self.deployment.namespace(*self.id)
+        began = time.perf_counter()
+        marker = f"{self.id.component}-{self.id.task}-{self.token}"
+        with restoring.restoring(self.deployment.storage, marker):
+            store = self.worker.provider(self.deployment).newState(namespace, context)
+        self.restore_secs = time.perf_counter() - began
+        return store
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTask:
+    """What a task has made ready for the commit; it stands under the task attempt's token, and nobody can see it yet.
+
+    Attributes
+    ----------
+    size_bytes, keys, found_keys, snapshot
+        Of state: as in `Ack`.
+    committable : JSON or None
+        What a sink's commit needs; it stands in the record of the decision. More than `ACKED_BYTES_MAX` is staged as a
+        file, and the committable names the file with its checksum.
+    metadata : JSON or None
+        What an emitter needs to emit the same rows again, or the rows that come after them.
+    """
+
+    size_bytes: int = 0
+    keys: int = 0
+    found_keys: int | None = None
+    snapshot: SnapshotRef | None = None
+    committable: Json = None
+    metadata: Json = None
+
+    def check_size(self, id: TaskId) -> None:
+        """Refuse what no ack may carry: BoltError."""
+        for name in ("committable", "metadata"):
+            value = getattr(self, name)
+            if value is not None and (size := len(json.dumps(value))) > ACKED_BYTES_MAX:
+                raise BoltError(
+                    f"{id.component!r}, task {id.task}: its {name} has {size} bytes, and an ack takes at most "
+                    f"{ACKED_BYTES_MAX}: write it to a file beside what is staged, and name it with its checksum",
+                    component=id.component,
+                    task=id.task,
+                    size_bytes=size,
+                )
+
+
+class TaskOperator(ABC):
+    """One task of one component, in one attempt of one transaction.
+
+    A slot makes one for each attempt and calls it from one thread::
+
+        open -> begin -> feed, for each batch -> finish -> close
+
+    `finish` comes only if a barrier has come from every task that the operator reads from (rule 5.3). `close` comes in
+    any case, also after `open` has raised. After anything has raised, nothing but `close` comes.
+
+    A bolt has inputs and outputs. A sink has no outputs: it stages in `feed`, prepares in `finish`, and takes away what
+    it has staged when it is closed without having prepared. An emitter has no inputs: it emits in `begin`.
+
+    Raises
+    ------
+    BoltError
+        From any method: code of the user's has raised. The transaction is rolled back and the query ends.
+    FailedException
+        This attempt fails, and is tried again.
+    FencedError
+        A newer driver has taken over.
+    StateError, OSError
+        Where the operator keeps things can't be reached, or is damaged.
+    """
+
+    @abstractmethod
+    def open(self, task: TaskAttempt) -> None:
+        """Make ready to run."""
+
+    def begin(self) -> bool:
+        """Do what needs no input, before there is any; True if it has paused, until `resume`."""
+        return False
+
+    @abstractmethod
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        """Take rows that have come along `edge`; True if it has paused among them, until `resume`.
+
+        It must pause, and soon, when the outbox is ``pressing``: what is emitted can't leave the process before.
+        """
+
+    def resume(self) -> bool:
+        """Go on after a pause; True if it has paused again."""
+        return False
+
+    @abstractmethod
+    def finish(self) -> PreparedTask:
+        """Prepare: the input has come whole. What is prepared is durable when this returns, and invisible.
+
+        It may never take the place of what another run of this task has prepared (rule 4.1).
+        """
+
+    @abstractmethod
+    def close(self, *, keep: bool) -> None:
+        """Release what it holds, and raise nothing.
+
+        Parameters
+        ----------
+        keep : bool
+            Whether it came through its attempt, and its slot too. Else nobody will ever name what it has staged.
+        """
