@@ -1,0 +1,340 @@
+"""What a slot runs need be no bolt: an emitter without inputs and a sink without outputs, through barriers and acks."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statefx import BasicBolt
+from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError
+from statefx.plan import wire
+from statefx.plan.deployment import Deployment
+from statefx.plan.levels import Plan
+from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.failure import FailureKind
+from statefx.protocol.identity import TaskId
+from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
+from statefx.runtime.bolt_operator import BoltOperator
+from statefx.runtime.bolts import hook
+from statefx.runtime.operator import ACKED_BYTES_MAX, PreparedTask, TaskAttempt, TaskOperator
+from statefx.runtime.slot import Slot
+from statefx.runtime.worker import Worker
+from statefx.storage import FolderStorage
+from statefx.topology.graph import Component, Edge, Grouping
+from tests.runtime.test_conformance import FIRST
+
+NUMBERS = pa.schema([("n", pa.int64()), ("text", pa.string())])
+EACH = 10
+"""Rows that each of two emitters emits, unless a test says otherwise."""
+
+
+class Emitter(TaskOperator):
+    """Partition i emits i, i + 2, i + 4, ..."""
+
+    def __init__(self, rows: int = EACH, text: str = "") -> None:
+        self.rows, self.text, self.emitted = rows, text, 0
+
+    def open(self, task: TaskAttempt) -> None:
+        self.task = task
+
+    def begin(self) -> bool:
+        return self.resume()
+
+    def resume(self) -> bool:
+        with hook(self.task.id, "emit", self.task.txid):
+            while self.emitted < self.rows:
+                self.task.collector.emit((self.task.id.task + 2 * self.emitted, self.text))
+                self.emitted += 1
+                if self.task.outbox.pressing:
+                    return True
+        return False
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        raise AssertionError("an emitter has no inputs")
+
+    def finish(self) -> PreparedTask:
+        return PreparedTask(metadata={"next": self.task.id.task + 2 * self.emitted})
+
+    def close(self, *, keep: bool) -> None:
+        pass
+
+
+class Sink(TaskOperator):
+    """Stages rows in a file of its token, which is there for the commit only if it has been prepared."""
+
+    def __init__(self, folder: Path, when: str = "", error: BaseException | None = None) -> None:
+        self.folder, self.when, self.error = folder, when, error
+        self.prepared = False
+
+    def open(self, task: TaskAttempt) -> None:
+        self.task = task
+        self.path = self.folder / f"{task.id.task}-{task.token}"
+        self.file = self.path.open("x")
+        self._fails("open")
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        with hook(self.task.id, "write", self.task.txid):
+            for row in batch.to_pylist():
+                self.file.write(json.dumps(row["n"]) + "\n")
+        self._fails("feed")
+        return False
+
+    def finish(self) -> PreparedTask:
+        self._fails("finish")
+        self.file.close()
+        data = self.path.read_bytes()
+        self.prepared = True
+        named = {"file": self.path.name, "sha256": hashlib.sha256(data).hexdigest(), "rows": data.count(b"\n")}
+        return PreparedTask(committable=named)
+
+    def close(self, *, keep: bool) -> None:
+        self.file.close()
+        if not (keep and self.prepared):
+            self.path.unlink(missing_ok=True)
+
+    def _fails(self, when: str) -> None:
+        if self.when == when and self.error is not None:
+            raise self.error
+
+
+class Doubled(BasicBolt):
+    def execute(self, tup, collector):
+        collector.emit((tup.n * 2, tup.text))
+
+
+def plan() -> Plan:
+    """Two emitters, each with a bolt behind it in the same Spark task, and two sinks."""
+    pairs = [(TaskId("numbers", i), TaskId("doubled", i)) for i in (0, 1)]
+    return Plan(
+        components={
+            "numbers": Component("numbers", 2, {"default": NUMBERS}, bolt=None),
+            "doubled": Component("doubled", 2, {"default": NUMBERS}, bolt=Doubled()),
+            "sink": Component("sink", 2, {}, bolt=None, committer=True),
+        },
+        edges=(
+            Edge(0, "numbers", "default", "doubled", Grouping("local")),
+            Edge(1, "doubled", "default", "sink", Grouping("fields", ("n",))),
+            Edge(2, "numbers", "default", "sink", Grouping("all")),
+        ),
+        levels=(tuple(pairs), ((TaskId("sink", 0),), (TaskId("sink", 1),))),
+        streams={},
+    )
+
+
+Operators = Callable[[Component], TaskOperator]
+
+
+class Run:
+    """Runs both levels, as Spark would."""
+
+    def __init__(self, place: Path, **operators: Callable[[], TaskOperator]) -> None:
+        self.staged = place / "staged"
+        self.staged.mkdir(exist_ok=True)
+        made = {"numbers": Emitter, "doubled": BoltOperator, "sink": lambda: Sink(self.staged)} | operators
+        self.operators: Operators = lambda component: made[component.id]()
+        self.worker = Worker()
+        self.deployment = Deployment(
+            name="numbers",
+            plan=plan(),
+            config={},
+            provider="statefx_memory:MemoryStateProvider",
+            options={},
+            lineage="l" * 32,
+            generation=1,
+            storage=FolderStorage(place),
+        )
+
+    def slot(self, level: int, partition: int, *, last_try: bool = False) -> Slot:
+        return Slot(self.worker, self.deployment, FIRST, level, partition, last_try=last_try, operators=self.operators)
+
+    def emit(self) -> list[wire.Row]:
+        """Run the first level; each Spark task has the one row of its partition of a range."""
+        one = [pa.record_batch([pa.array([0])], names=["id"])]
+        return [row for partition in (0, 1) for row in rows_of(self.slot(0, partition).run(one))]
+
+    def stage(self, partition: int, given: list[wire.Row], *, last_try: bool = False) -> list[wire.Row]:
+        """Run a task of the second level over what the first has sent."""
+        slot = self.slot(1, partition, last_try=last_try)
+        return list(rows_of(slot.run([wire.to_batch([row for row in given if row[0] == partition])])))
+
+    def acks(self, given: list[wire.Row], **options: Any) -> dict[TaskId, Ack]:
+        sent = [row for partition in (0, 1) for row in self.stage(partition, given, **options)]
+        sent += [row for row in given if row[0] == 2]
+        acks = [Ack.unpack(row[4]) for row in sent if row[1] == wire.ACK]
+        return {ack.id: ack for ack in acks}
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.staged.iterdir()}
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[wire.Row]:
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def judged(acks: dict[TaskId, Ack]) -> Complete | Incomplete:
+    found = plan()
+    edges = [LedgerEdge(e.id, e.source, e.target, found.multiplicity(e), local=found.fused(e)) for e in found.edges]
+    ledger = AckLedger(FIRST.attempt, found.tasks, edges)
+    for ack in acks.values():
+        ledger.add(ack)
+    return ledger.judge()
+
+
+def test_the_acks_of_emitters_and_sinks_are_judged_as_those_of_bolts(place: Path) -> None:
+    run = Run(place)
+    acks = run.acks(run.emit())
+    assert isinstance(judged(acks), Complete)
+    assert [acks[TaskId("numbers", i)].metadata for i in (0, 1)] == [{"next": 20}, {"next": 21}]
+    assert acks[TaskId("numbers", 0)].seen == {}
+    assert all(acks[TaskId("sink", i)].metadata is None for i in (0, 1))
+    committables = [acks[TaskId("sink", i)].committable for i in (0, 1)]
+    assert {named["file"] for named in committables} == run.names()
+    staged = []
+    for named in committables:
+        data = (run.staged / named["file"]).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == named["sha256"]
+        staged.append(sorted(map(int, data.split())))
+        assert len(staged[-1]) == named["rows"]
+    everything = list(range(2 * EACH))
+    assert sorted(staged[0] + staged[1]) == sorted(2 * everything + [2 * n for n in everything])
+    assert not set(everything) - set(staged[0])
+    assert not set(everything) - set(staged[1])
+
+
+def test_an_emitter_lets_go_of_what_it_has_emitted_before_it_goes_on(place: Path) -> None:
+    made: list[Emitter] = []
+
+    def emitter() -> Emitter:
+        made.append(Emitter(200, "x" * 500_000))
+        return made[-1]
+
+    sending = Run(place, numbers=emitter).slot(0, 0).run([])
+    first = next(sending)
+    assert first.nbytes < 2 * wire.BATCH_BYTES
+    assert 0 < made[0].emitted < 100, "it has paused"
+    rows = sum(row[2] for row in [*rows_of(iter([first])), *rows_of(sending)] if row[1] == wire.RECORDS)
+    assert made[0].emitted == 200
+    assert rows == 200 * 3, "of the bolt behind it, and a copy for each sink"
+
+
+def test_a_sink_prepares_only_when_all_barriers_have_come(place: Path) -> None:
+    run = Run(place)
+    given = run.emit()
+    lost = next(row for row in given if row[1] == wire.BARRIER and Barrier.unpack(row[4]).source == "numbers")
+    acks = run.acks([row for row in given if row is not lost])
+    failed = acks[TaskId("sink", lost[0])]
+    assert failed.failed is not None
+    assert failed.failed.kind is FailureKind.MISALIGNED
+    assert failed.committable is None
+    assert run.names() == {acks[TaskId("sink", 1 - lost[0])].committable["file"]}
+    assert isinstance(judged(acks), Incomplete)
+
+
+def test_an_emitter_that_fails_its_attempt_fails_it_at_the_sinks_too(place: Path) -> None:
+    class Stale(Emitter):
+        def begin(self) -> bool:
+            super().begin()
+            raise FailedException("the feed is stale")
+
+    run = Run(place, numbers=Stale)
+    acks = run.acks(run.emit())
+    kinds = {id.component: ack.failed.kind for id, ack in acks.items() if ack.failed is not None}
+    assert kinds == {
+        "numbers": FailureKind.FAILED,
+        "doubled": FailureKind.UPSTREAM,
+        "sink": FailureKind.UPSTREAM,
+    }
+    assert run.names() == set(), "nothing that was staged is left"
+    verdict = judged(acks)
+    assert isinstance(verdict, Incomplete)
+    assert verdict.failure.reason == "the feed is stale"
+
+
+@pytest.mark.parametrize("when", ["open", "feed", "finish"])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (FailedException("again, please"), FailureKind.FAILED),
+        (FencedError("a newer driver"), FailureKind.FENCED),
+        (StateCorruptedError("damaged"), FailureKind.CORRUPTED),
+        (OSError("no space left"), FailureKind.STORE),
+    ],
+)
+def test_what_fails_a_sinks_attempt_goes_to_the_driver_and_what_it_staged_is_gone(
+    place: Path, when: str, error: Exception, kind: FailureKind
+) -> None:
+    run = Run(place, sink=lambda: Sink(place / "staged", when, error))
+    acks = run.acks(run.emit())
+    for i in (0, 1):
+        ack = acks[TaskId("sink", i)]
+        assert ack.failed is not None
+        assert ack.failed.kind is kind
+        assert str(error) in ack.failed.reason
+        assert ack.committable is None
+    assert run.names() == set()
+
+
+@pytest.mark.parametrize("when", ["open", "feed", "finish"])
+def test_an_error_of_the_users_is_raised_until_the_last_try_which_tells_the_driver(place: Path, when: str) -> None:
+    error = BoltError("no such column", component="sink", task=0)
+    run = Run(place, sink=lambda: Sink(place / "staged", when, error))
+    given = run.emit()
+    with pytest.raises(BoltError, match="no such column"):
+        run.stage(0, given)
+    assert run.names() == set()
+    failure = run.acks(given, last_try=True)[TaskId("sink", 0)].failed
+    assert failure is not None
+    assert (failure.kind, failure.facts) == (FailureKind.BOLT, {"component": "sink", "task": 0})
+    assert run.names() == set()
+
+
+def test_a_task_that_is_cancelled_leaves_nothing_staged(place: Path) -> None:
+    run = Run(place)
+    given = run.emit()
+
+    def cancelled() -> Iterator[pa.RecordBatch]:
+        yield wire.to_batch([row for row in given if row[0] == 0])
+        assert len(run.names()) == 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run.slot(1, 0).run(cancelled()))
+    assert run.names() == set()
+
+
+def test_two_runs_of_a_sinks_task_stage_side_by_side(place: Path) -> None:
+    """Rule 4.1: of two runs of the task, the driver takes the one whose token is in the acks."""
+    run = Run(place)
+    given = run.emit()
+    first, second = run.acks(given), run.acks(given)
+    files = [acks[TaskId("sink", i)].committable["file"] for acks in (first, second) for i in (0, 1)]
+    assert len(set(files)) == 4
+    assert run.names() == set(files)
+    for acks in (first, second):
+        assert all(acks[TaskId("sink", i)].token in acks[TaskId("sink", i)].committable["file"] for i in (0, 1))
+
+
+@pytest.mark.parametrize("name", ["committable", "metadata"])
+def test_what_is_too_large_for_an_ack_is_refused(place: Path, name: str) -> None:
+    class Large(Sink):
+        size = ACKED_BYTES_MAX - 2  # and the quotes
+
+        def finish(self) -> PreparedTask:
+            return replace(super().finish(), **{name: "x" * self.size})
+
+    def large() -> Large:
+        return Large(place / "staged")
+
+    run = Run(place, sink=large)
+    given = run.emit()
+    assert isinstance(judged(run.acks(given)), Complete)
+    Large.size += 1
+    with pytest.raises(BoltError, match=f"'sink', task 0: its {name} has {ACKED_BYTES_MAX + 1} bytes") as caught:
+        run.stage(0, given)
+    assert caught.value.size_bytes == ACKED_BYTES_MAX + 1
