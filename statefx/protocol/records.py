@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from statefx.protocol.identity import FileRef, SnapshotRef
 from statefx.protocol.jsonform import Json
-from statefx.protocol.topology_identity import TopologyIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +108,11 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A driver has started here; `topology` is the identity of what it runs."""
+    """A driver has started here; `topology` is the identity of what it runs, as JSON."""
 
     generation: int
     location: str
-    topology: TopologyIdentity
+    topology: Mapping[str, Json]
     started_at: str
 
     kind: ClassVar[str] = "GENERATION"

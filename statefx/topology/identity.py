@@ -1,4 +1,4 @@
-"""Reads from a topology what must stay the same for it to go on with a checkpoint."""
+"""What must stay the same of a topology for it to go on with a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.operators import overrides
-from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.encoding.options import Encoding
-from statefx.topology.checks import PROMISING_NOTHING, key_types
-from statefx.topology.graph import KEYED, Component, Topology
+from statefx.topology.checks import keyed, routing
+from statefx.topology.graph import Component, Topology
 
 
 def identify(
     topology: Topology,
     provider: str,
+    source: str,
     encodings: Mapping[str, Encoding] | None = None,
     options: Mapping[str, Any] | None = MappingProxyType({}),
-) -> TopologyIdentity:
-    """Return the identity of a topology.
+) -> dict[str, Any]:
+    """Return what must stay the same for a topology to go on with a checkpoint.
 
     Parameters
     ----------
     topology : Topology
     provider : str
-        Reference of the state provider, ``module:Class``.
+        Reference of the state provider, ``module:Class``: two names of one are one.
+    source : str
+        ``stream`` or ``batch``.
     encodings : Mapping[str, Encoding], optional
         Of stateful components; those it has none for have the standard one.
     options : Mapping[str, Any] or None
-        What the provider's `public_options` says.
+        What the provider's `public_options` says; for `openState`, and may change.
 
     Raises
     ------
     ProviderError
-        JSON can't write the options.
+        JSON can't write them.
     """
     given = encodings or {}
     kept = None if options is None else dict(options)
@@ -45,52 +47,31 @@ def identify(
     except (TypeError, ValueError) as error:
         raise ProviderError(f"{provider}: public_options() must return what JSON can write: {error}") from None
     stateful = {
-        component.id: _stateful(topology, component, provider, kept, given.get(component.id, Encoding()))
-        for component in topology.components
-        if component.stateful
+        c.id: _of_component(topology, c, {"provider": provider, "options": kept}, given.get(c.id, Encoding()))
+        for c in topology.components
+        if c.stateful
     }
-    return TopologyIdentity(topology.name, "stream" if topology.streaming else "batch", stateful)
+    return {"name": topology.name, "source": source, "stateful": stateful}
 
 
-def _stateful(
-    topology: Topology, component: Component, provider: str, options: Mapping[str, Any] | None, encoding: Encoding
-) -> StatefulIdentity:
-    version = getattr(component.bolt, "stateVersion", 1)
-    return StatefulIdentity(
-        parallelism=component.parallelism,
-        provider=provider,
-        codec=encoding.name,
-        state_version=version,
-        routing=routing(topology, component.id),
-        key_fields=key_fields(topology, component.id),
-        upgrades=version > 1 and overrides(type(component.bolt), "migrateState"),
-        options=options,
-        encoding=encoding.own,
-    )
+def _of_component(
+    topology: Topology, component: Component, place: Mapping[str, Any], encoding: Encoding
+) -> dict[str, Any]:
+    """``options`` and ``encoding`` (for `openState`) and ``migrates`` tell of it, and may change; all else must stay.
 
-
-def routing(topology: Topology, id: str) -> tuple[tuple[str, ...], ...]:
-    """Return what decides which task of a bolt a row goes to: changing it moves keys away from their state.
-
-    Each once, sorted: a grouping's kind, and the types of its fields. Groupings that promise no task are one, of kind
-    ``shuffle``; ``all`` beside another moves nothing, because its rows go everywhere.
+    Fields that rows are grouped by may be renamed.
     """
-    found = set()
-    for edge in topology.inputs(id):
-        kind = "shuffle" if edge.grouping.kind in PROMISING_NOTHING else edge.grouping.kind
-        found.add((kind, *key_types(topology.schema(edge), edge.grouping.fields)))
-    if len(found) > 1:
-        found.discard(("all",))
-    return tuple(sorted(found))
-
-
-def key_fields(topology: Topology, id: str) -> tuple[KeyFields, ...]:
-    """Return by which fields rows come to a bolt, for each of its keyed inputs, sorted."""
-    found = [
-        KeyFields(
-            edge.source, edge.stream, edge.grouping.kind, edge.grouping.fields, tuple(topology.schema(edge).names)
-        )
-        for edge in topology.inputs(id)
-        if edge.grouping.kind in KEYED
-    ]
-    return tuple(sorted(found, key=lambda one: (one.source, one.stream, one.grouping, one.fields)))
+    version = getattr(component.bolt, "stateVersion", 1)
+    found = {
+        "parallelism": component.parallelism,
+        **place,
+        "codec": encoding.name,
+        "stateVersion": version,
+        "keys": routing(topology, component.id),
+        "fields": keyed(topology, component.id),
+    }
+    if encoding.own:
+        found["encoding"] = encoding.own
+    if version > 1:
+        found["migrates"] = overrides(type(component.bolt), "migrateState")
+    return found

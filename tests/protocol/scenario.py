@@ -48,7 +48,6 @@ from statefx.protocol.records import (
     RolledBack,
     StreamInput,
 )
-from statefx.protocol.topology_identity import NO_TOPOLOGY
 
 
 def run(script: str) -> str:
@@ -122,7 +121,7 @@ class Driver:
                     self.log = apply(self.log, self._record("COMMITTING", attempt_of(value)))
 
     def start(self) -> None:
-        self._write(Generation(self.log.generation + 1, "here", NO_TOPOLOGY, "now"))
+        self._write(Generation(self.log.generation + 1, "here", {}, "now"))
         found = [entry.transaction for entry in self.log.in_flight]
         self.pipeline, commands = Pipeline.found(self.shape, self.log.committed, found, self.log.attempts)
         self._carry_out(commands)

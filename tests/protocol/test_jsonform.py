@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -36,6 +36,19 @@ class Dog:
 
 
 @dataclass(frozen=True, slots=True)
+class Bird:
+    wings: int
+
+    kind: ClassVar[str] = "bird"
+    version: ClassVar[int] = 2
+
+
+class Row(NamedTuple):
+    place: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Everything:
     text: str
     flag: bool
@@ -48,6 +61,8 @@ class Everything:
     colour: Colour = Colour.RED
     names: frozenset[str] = frozenset()
     anything: Any = None
+    rows: tuple[Row, ...] = ()
+    texts: Mapping[str, str | None] = field(default_factory=dict)
 
 
 FULL = Everything(
@@ -62,6 +77,8 @@ FULL = Everything(
     Colour.RED,
     frozenset("ba"),
     {"a": [1, None]},
+    (Row(1, "one"), Row(2)),
+    {"a": "b", "c": None},
 )
 
 
@@ -82,12 +99,33 @@ def test_a_kind_stands_where_one_is_told_from_others():
     assert to_json(Everything("t", True, pet=Cat(9)))["pet"] == {"kind": "cat", "lives": 9}
 
 
+def test_the_form_of_a_kind_has_a_version_from_the_second_on():
+    assert to_json(Bird(2)) == {"kind": "bird", "version": 2, "wings": 2}
+    assert from_json(Bird | Cat, to_json(Bird(2))) == Bird(2)
+    for body in ({"kind": "bird", "wings": 2}, {"kind": "bird", "version": 3, "wings": 2}):
+        with pytest.raises(NewerError, match="of bird is not known"):
+            from_json(Bird | Cat, body)
+
+
+def test_a_named_tuple_is_a_list_and_what_is_left_out_at_its_end_has_its_default():
+    assert to_json(FULL)["rows"] == [[1, "one"], [2, ""]]
+    assert from_json(Everything, {"text": "t", "flag": True, "rows": [[7]]}).rows == (Row(7),)
+
+
+def test_what_is_read_shares_nothing_with_what_it_was_read_from():
+    body = {"text": "t", "flag": True, "texts": {"a": "b"}}
+    read = from_json(Everything, body)
+    body["texts"]["a"] = "c"
+    assert read.texts == {"a": "b"}
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         ({"text": "t", "flag": True, "later": 1}, "field 'later'"),
         ({"text": "t", "flag": True, "points": [{"x": 1, "z": 1}]}, "field 'z'"),
         ({"text": "t", "flag": True, "pet": {"kind": "bird"}}, "kind 'bird'"),
+        ({"text": "t", "flag": True, "rows": [[1, "one", 1.5]]}, "Row has 3 values"),
     ],
 )
 def test_what_is_not_known_was_written_by_a_newer_release(body, told):
@@ -112,6 +150,8 @@ def test_what_is_not_known_was_written_by_a_newer_release(body, told):
         {"text": "t", "flag": True, "pet": {"lives": 9}},
         {"text": "t", "flag": True, "pet": "cat"},
         {"text": "t", "flag": True, "colour": "blue"},
+        {"text": "t", "flag": True, "rows": [["1"]]},
+        {"text": "t", "flag": True, "texts": {"a": 1}},
     ],
     ids=str,
 )
