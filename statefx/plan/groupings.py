@@ -1,11 +1,18 @@
-"""Which tasks of a consumer get a row: one router per edge."""
+"""The groupings, each written once: how its rows find their tasks in Python, and how they do in Spark SQL.
+
+Rows of bolts are sent by a `Router`, batch by batch. Rows of a DataFrame are sent by Spark, before any Python has seen
+them; what Spark has to compute for it stands beside the Python in ``targets``, as calls of `RowExpressions`, which
+`statefx.spark` implements. Equal keys must meet in one task whichever way they come, so the two are tested against each
+other, and Spark's hash against the JVM's own (`statefx.plan.hashing`).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,33 +24,88 @@ from statefx.topology.graph import Edge
 Columns = Sequence[Sequence[Any]]
 """The values of a batch as Python has them, column by column."""
 
+Split = Iterator[tuple[int, pa.RecordBatch]]
+"""(target task, its rows)."""
+
+
+class RowExpressions(Protocol):
+    """What Spark SQL computes of one row of a DataFrame; what it returns can be added to a number.
+
+    ``share`` is never negative, as ``%`` is in Python and is not in Spark.
+    """
+
+    def number(self, value: int) -> Any:
+        """Return `value` itself."""
+
+    def share_of_key(self, fields: Sequence[str], ways: int, *salt: int) -> Any:
+        """Return the hash of some fields, and of `salt` behind them, modulo `ways`."""
+
+    def share_of_row(self, ways: int) -> Any:
+        """Return the hash of everything in the row that has one, modulo `ways`."""
+
+    def around(self, number: Any, ways: int) -> Any:
+        """Return `number` modulo `ways`."""
+
+    def either(self, which: Any, if_zero: Any, if_one: Any) -> Any:
+        """Return `if_zero` where `which` is 0, else `if_one`."""
+
+
+class Spread(Enum):
+    """How Spark may move a DataFrame's rows, where one edge alone takes them all."""
+
+    TO_TARGETS = "to the tasks that `targets` computes"
+    EVENLY = "round robin"
+    STAYING = "not at all, as far as there are enough partitions"
+
 
 class Router(ABC):
     """Chooses target tasks for the rows of one edge, in one attempt of one source task.
 
-    A router has no memory beyond the attempt.
+    A router has no memory beyond the attempt: the next one may run in a process that knows nothing of this one.
+
+    Parameters
+    ----------
+    edge : Edge
+    schema : pa.Schema
+        Of the edge's rows.
+    width : int
+        The consumer's parallelism.
+    task : int
+        The source's task.
 
     Attributes
     ----------
     shares : int
         How many targets share the rows of a batch.
+    spread : Spread
     """
 
     shares = 1
+    spread = Spread.TO_TARGETS
+
+    def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
+        self.shares = width
 
     @abstractmethod
-    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         """Yield (target task, its rows of `batch`), in their order; `columns` has its values, if they are at hand."""
 
+    @staticmethod
+    @abstractmethod
+    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
+        """Return the tasks to which Spark sends a row of a DataFrame: more than one where the row is copied."""
 
-class Rotating(Router):
-    """Shuffle, localOrShuffle, none: even shares, starting at another consumer for every source task."""
 
-    def __init__(self, width: int, task: int) -> None:
-        self.shares = width
+class Shuffle(Router):
+    """Even shares. Each source task starts at another consumer: else all would send one of them its larger shares."""
+
+    spread = Spread.EVENLY
+
+    def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
+        super().__init__(edge, schema, width, task)
         self._next = task % width
 
-    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         share, rest = divmod(batch.num_rows, self.shares)
         start = 0
         for i in range(self.shares):
@@ -53,61 +115,101 @@ class Rotating(Router):
                 self._next = (self._next + 1) % self.shares
             start += size
 
-
-class Staying(Router):
-    """A fused edge: rows stay in the Spark task that made them."""
-
-    def __init__(self, task: int) -> None:
-        self._task = task
-
-    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
-        yield self._task, batch
+    @staticmethod
+    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
+        # By content: a stage that runs again must send each row where the first run sent it (rule 5.4).
+        return [row.share_of_row(width)]
 
 
-class Everyone(Router):
-    """All: every task gets every row."""
+class Local(Shuffle):
+    """As shuffle, and where the sender's own process has a task of the consumer, the edge is fused."""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
-
-    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
-        for target in range(self._width):
-            yield target, batch
+    spread = Spread.STAYING
 
 
-class Keyed(Router):
-    """Fields and partialKey: the target follows from the row's key.
+class Fields(Router):
+    """The target follows from the hash of the key."""
 
-    Parameters
-    ----------
-    choose : callable
-        Takes the values of a batch; returns the target of every row.
-    choose_all : callable
-        Takes a batch whose values are not at hand; likewise.
-    width : int
-    """
+    def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
+        super().__init__(edge, schema, width, task)
+        self._fields = edge.grouping.fields
+        self._places = [schema.get_field_index(name) for name in self._fields]
+        self._tasks_of = task_chooser(pa.schema([schema.field(place) for place in self._places]), width)
 
-    def __init__(
-        self, choose: Callable[[Columns], list[int]], choose_all: Callable[[pa.RecordBatch], list[int]], width: int
-    ) -> None:
-        self.shares = width
-        self._choose = choose
-        self._choose_all = choose_all
-
-    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield each target's rows, in their order."""
+    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         if self.shares == 1:
             yield 0, batch
             return
-        chosen = self._choose_all(batch) if columns is None else self._choose(columns)
-        yield from _shared_out(batch, chosen)
+        yield from _shared_out(batch, self._of_batch(batch) if columns is None else self._of_values(columns))
+
+    def _of_values(self, columns: Columns) -> list[int]:
+        return self._tasks_of([columns[place] for place in self._places])
+
+    def _of_batch(self, batch: pa.RecordBatch) -> list[int]:
+        return [found % self.shares for found in batch_hashes(batch, self._fields)]
+
+    @staticmethod
+    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
+        return [row.share_of_key(fields, width)]
+
+
+class PartialKey(Fields):
+    """Two hashes of the key name two tasks; of these the one to which this task has sent fewer rows."""
+
+    def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
+        super().__init__(edge, schema, width, task)
+        self._choose = partial_key_chooser(schema, edge.grouping.fields, width)
+
+    def _of_values(self, columns: Columns) -> list[int]:
+        return list(map(self._choose, zip(*columns, strict=True)))
+
+    def _of_batch(self, batch: pa.RecordBatch) -> list[int]:
+        return self._of_values([column.to_pylist() for column in batch.columns])
+
+    @staticmethod
+    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
+        one = row.share_of_key(fields, width)
+        if width == 1:
+            return [one]
+        other = row.around(one + 1 + row.share_of_key(fields, width - 1, 1), width)
+        # The hash of the whole row stands in for the load: Spark SQL can't count what it has sent.
+        return [row.either(row.share_of_row(2), one, other)]
+
+
+class All(Router):
+    """Every task gets every row."""
+
+    def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
+        self._width = width  # each batch goes whole, so `shares` stays 1
+
+    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
+        for target in range(self._width):
+            yield target, batch
+
+    @staticmethod
+    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
+        return [row.number(task) for task in range(width)]
+
+
+class Global(Router):
+    """Task 0 gets all rows."""
+
+    def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
+        pass
+
+    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
+        yield 0, batch
+
+    @staticmethod
+    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
+        return [row.number(0)]
 
 
 class Direct(Router):
-    """Direct: the emitter names the task."""
+    """The emitter names the task."""
 
-    def __init__(self, edge: Edge, width: int) -> None:
-        self.shares = width
+    def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
+        super().__init__(edge, schema, width, task)
         self._edge = edge
         self._chosen: list[int] = []
 
@@ -123,7 +225,7 @@ class Direct(Router):
             )
         self._chosen.append(task)
 
-    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         """Yield the rows of each task that was named; BoltError for a batch that was emitted whole."""
         if not self._chosen:
             raise self._unnamed()
@@ -139,8 +241,39 @@ class Direct(Router):
             stream=edge.stream,
         )
 
+    @staticmethod
+    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
+        raise NotImplementedError("a DataFrame names no tasks: the builder refuses it")
 
-def _shared_out(batch: pa.RecordBatch, chosen: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+
+class Fused(Router):
+    """No grouping: the rows of a fused edge stay in the Spark task that made them."""
+
+    def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
+        self._task = task
+
+    def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
+        yield self._task, batch
+
+    @staticmethod
+    def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
+        raise NotImplementedError("a DataFrame is in no Spark task of ours")
+
+
+ROUTERS: Mapping[str, type[Router]] = {
+    "shuffle": Shuffle,
+    "fields": Fields,
+    "global": Global,
+    "all": All,
+    "none": Local,
+    "local": Local,
+    "direct": Direct,
+    "partialKey": PartialKey,
+}
+"""Kind of a grouping -> who sends its rows."""
+
+
+def _shared_out(batch: pa.RecordBatch, chosen: Sequence[int]) -> Split:
     """Yield each target's rows, in their order."""
     targets = pa.Array.from_buffers(pa.int32(), len(chosen), [None, pa.py_buffer(array("i", chosen))])
     grouped = batch.take(pc.array_sort_indices(targets))  # a stable sort: rows of one target keep their order
@@ -149,31 +282,3 @@ def _shared_out(batch: pa.RecordBatch, chosen: Sequence[int]) -> Iterator[tuple[
     for target, rows in sorted(zip(*(rows_of.field(i).to_pylist() for i in (0, 1)), strict=True)):
         yield target, grouped.slice(start, rows)
         start += rows
-
-
-def router(edge: Edge, schema: pa.Schema, width: int, task: int) -> Router:
-    """Build the router of `edge` for source task `task`; `width` is the consumer's parallelism."""
-    kind = edge.grouping.kind
-    if kind in ("shuffle", "local", "none"):
-        return Rotating(width, task)
-    if kind == "global":
-        return Staying(0)
-    if kind == "all":
-        return Everyone(width)
-    if kind == "direct":
-        return Direct(edge, width)
-    fields = edge.grouping.fields
-    places = [schema.get_field_index(name) for name in fields]
-    if kind == "partialKey":
-        choose = partial_key_chooser(schema, fields, width)
-        return Keyed(
-            lambda columns: list(map(choose, zip(*columns, strict=True))),
-            lambda batch: list(map(choose, zip(*(column.to_pylist() for column in batch.columns), strict=True))),
-            width,
-        )
-    tasks_of = task_chooser(pa.schema([schema.field(place) for place in places]), width)
-    return Keyed(
-        lambda columns: tasks_of([columns[place] for place in places]),
-        lambda batch: [found % width for found in batch_hashes(batch, fields)],
-        width,
-    )

@@ -144,10 +144,7 @@ def partial_key_chooser(schema: pa.Schema, fields: Sequence[str], parallelism: i
     Two hashes name two different tasks; the row goes to the one that this sender has sent fewer rows so far, the first
     if they are even. So the rows of one key are in at most two tasks, and one heavy key is halved ("the power of both
     choices", Nasir et al., ICDE 2015). Loads are counted per chooser: make a new one for every attempt, and the same
-    rows in the same order take the same ways.
-
-    In Spark SQL, with n tasks, the two are ``pmod(xxhash64(fields...), n)`` and, from there, as many further as
-    ``1 + pmod(xxhash64(fields..., 1), n - 1)``, round the circle.
+    rows in the same order take the same ways. What Spark SQL does in its place is `PartialKey.targets`.
     """
     if parallelism == 1:
         return lambda row: 0

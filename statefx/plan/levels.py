@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from statefx.operators import BasicBolt
 from statefx.protocol.identity import TaskId
-from statefx.topology.graph import Component, Edge, Grouping, Topology
+from statefx.topology.graph import Component, Edge, Topology
+from statefx.topology.groupings import Grouping, Promise
 
-_FUSABLE = {"shuffle", "local", "none"}
+EDGE_COLUMN = "__edge"
+"""Names the edge of a raw row, where more than one edge leaves the raw DataFrames."""
 
 INGEST = "__ingest-"
 """Begins the name of the bolt that takes a raw DataFrame's rows to a later level."""
@@ -146,7 +148,7 @@ class Plan:
 
     def multiplicity(self, edge: Edge) -> int:
         """Rows received for each row emitted on `edge`."""
-        return self.components[edge.target].parallelism if edge.grouping.kind == "all" else 1
+        return self.components[edge.target].parallelism if edge.grouping.promise is Promise.EVERY else 1
 
 
 def compile_plan(topology: Topology, segments: int = 1) -> Plan:
@@ -209,7 +211,7 @@ def _chains(bolts: Mapping[str, Component], edges: list[Edge], ordered: frozense
             len(sources) == 1
             and source in bolts
             and bolts[source].parallelism == bolt.parallelism
-            and all(e.grouping.kind in _FUSABLE for e in inputs)
+            and all(e.grouping.promise is Promise.ANY for e in inputs)
             and (source in ordered) == (name in ordered)  # the two run in different jobs
         )
         head_of[name] = head_of[source] if fusable else name

@@ -22,6 +22,7 @@ from statefx.state.contract.store import StateStore
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
 from statefx.topology.graph import Edge
+from statefx.topology.groupings import Promise
 
 
 class BoltOperator(TaskOperator):
@@ -76,7 +77,7 @@ class BoltOperator(TaskOperator):
             return False
         with self._hook("execute"):
             columns = [_values(batch, position, source, edge) for position in range(batch.num_columns)]
-        if self._state is not None and edge.grouping.kind == "fields":
+        if self._state is not None and edge.grouping.promise is Promise.KEY:
             keys = [columns[batch.schema.get_field_index(name)] for name in edge.grouping.fields]
             with suppress(CodecError):  # a key that state can't hold matters only if the bolt uses it
                 self._state.prefetch(keys[0] if len(keys) == 1 else list(zip(*keys, strict=True)))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from statefx.errors import SchemaError
 from statefx.operators import DEFAULT_STREAM
 from statefx.operators.schema import to_ddl
-from statefx.plan.groupings import Direct, Router, Staying, router
+from statefx.plan.groupings import ROUTERS, Direct, Fused, Router
 from statefx.plan.wire import BATCH_BYTES, cut
 from statefx.runtime.fitting import FIXED_BYTES, MISFITS, Fit, Weigh, fitter, fixed, is_text, shown, to_array, weigher
 from statefx.topology.graph import Edge
@@ -282,4 +282,5 @@ class Gathering:
 
 def outlet_of(edge: Edge, schema: pa.Schema, width: int, task: int, fused: bool, deliver: Deliver) -> Outlet:
     """Build the way out of `task` along one edge; a fused edge stays with the task's own number."""
-    return Outlet(edge, Staying(task) if fused else router(edge, schema, width, task), width, deliver)
+    sender = Fused if fused else ROUTERS[edge.grouping.kind]
+    return Outlet(edge, sender(edge, schema, width, task), width, deliver)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
+from statefx.plan.levels import EDGE_COLUMN
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Barrier
 from statefx.protocol.identity import TaskId
@@ -30,9 +31,6 @@ from statefx.runtime.worker import Worker
 from statefx.topology.graph import Component, Edge
 
 logger = logging.getLogger("statefx")
-
-EDGE_COLUMN = "__edge"
-"""Names the edge of a raw row, where more than one edge leaves the raw DataFrames."""
 
 
 def operator_of(component: Component) -> TaskOperator:

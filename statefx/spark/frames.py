@@ -15,9 +15,9 @@ from pyspark.util import PythonEvalType
 
 from statefx.errors import TopologyError
 from statefx.plan import wire
-from statefx.plan.levels import Plan
+from statefx.plan.groupings import ROUTERS, RowExpressions, Spread
+from statefx.plan.levels import EDGE_COLUMN, Plan
 from statefx.protocol.identity import TaskId
-from statefx.runtime.slot import EDGE_COLUMN
 from statefx.spark.session import worker_program
 from statefx.spark.worker import Parcel, Stage
 from statefx.topology.graph import Edge
@@ -32,7 +32,6 @@ _WIRE = (
     .add("head", BinaryType())
     .add("payload", BinaryType())
 )
-_STAYING = ("local", "none")
 
 
 def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -58,7 +57,7 @@ def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
     return reduce(DataFrame.union, padded)
 
 
-class Router:
+class Intake:
     """Sends the rows of the united frame to the partitions of the first level.
 
     Columns are built once, not for each transaction: every expression costs a call into the JVM.
@@ -68,26 +67,31 @@ class Router:
     plan : Plan
     frame : DataFrame
         The united frame, for its schema.
+
+    Attributes
+    ----------
+    route : callable
+        Gives a frame one partition for each task of the first level.
     """
 
     def __init__(self, plan: Plan, frame: DataFrame) -> None:
         self._plan = plan
-        self._width = len(plan.levels[0])
         self._hashable = [f.name for f in frame.schema.fields if "map<" not in f.dataType.simpleString()]
         self._columns = [f.name for f in frame.schema.fields if f.name != _STREAM]
         self.route = self._router()
 
     def _router(self) -> Callable[[DataFrame], DataFrame]:
-        """Return a function that gives a frame one partition for each task of the first level."""
-        width = self._width
+        width = self._plan.widths[0]
         only = self._plan.raw[0] if len(self._plan.raw) == 1 else None
-        if only is not None and only.grouping.kind in _STAYING:
-            return lambda frame: _narrowed(frame, width)
-        if only is not None and only.grouping.kind == "shuffle":
-            return lambda frame: frame.repartition(width)
-        if only is not None and only.grouping.kind != "all":
-            target = self._targets(only)[0]
-            return lambda frame: frame.repartitionById(width, target)
+        if only is not None:
+            spread = ROUTERS[only.grouping.kind].spread
+            if spread is Spread.STAYING:
+                return lambda frame: _narrowed(frame, width)
+            if spread is Spread.EVENLY:
+                return lambda frame: frame.repartition(width)
+            targets = self._targets(only)
+            if len(targets) == 1:  # nothing is copied
+                return lambda frame: frame.repartitionById(width, targets[0])
         copied: list[Any] = [*self._columns, F.explode(self._copies()).alias("__to")]
         routed: list[Any] = [*self._columns, F.col("__to.edge").alias(EDGE_COLUMN), F.col("__to.target").alias(_TARGET)]
         target = F.col(_TARGET)
@@ -114,39 +118,49 @@ class Router:
 
     def _targets(self, edge: Edge) -> list[Column]:
         """Partitions of the first level that a row of `edge` goes to."""
-        kind = edge.grouping.kind
+        start, schema = self._plan.layout[edge.source]
+        fields = [self._columns[start + schema.get_field_index(name)] for name in edge.grouping.fields]
         tasks = self._plan.components[edge.target].parallelism
         first = self._plan.place[TaskId(edge.target, 0)][1]
-        if kind == "all":
-            return [F.lit(first + task) for task in range(tasks)]
-        if kind == "global":
-            return [F.lit(first)]
-        if kind == "fields":
-            share = self._share(self._keys(edge), tasks)
-        elif kind == "partialKey":  # two candidates by the key, and the rest of the row decides which
-            share = self._one_of_two(self._keys(edge), tasks)
-        else:
-            share = self._share(self._hashable, tasks)
-        return [(share + first).cast("int")]
+        chosen = ROUTERS[edge.grouping.kind].targets(ColumnExpressions(self._hashable), fields, tasks)
+        return [(task + first).cast("int") for task in chosen]
 
-    def _share(self, columns: Sequence[str], ways: int) -> Column:
-        if not columns:
+
+class ColumnExpressions(RowExpressions):
+    """What a grouping asks of a row, as columns of Spark's.
+
+    Parameters
+    ----------
+    hashable : sequence of str
+        The frame's columns that have a hash.
+    """
+
+    def __init__(self, hashable: Sequence[str]) -> None:
+        self._hashable = hashable
+
+    def number(self, value: int) -> Column:
+        """Return a literal."""
+        return F.lit(value)
+
+    def share_of_key(self, fields: Sequence[str], ways: int, *salt: int) -> Column:
+        """Return `statefx.plan.hashing`'s hash of columns modulo `ways`."""
+        return self.around(F.xxhash64(*[F.col(name) for name in fields], *map(F.lit, salt)), ways)
+
+    def share_of_row(self, ways: int) -> Column:
+        """Return the hash of all columns that have one modulo `ways`; TopologyError if none has."""
+        if not self._hashable:
             raise TopologyError(
                 "a stream of map columns only can't be distributed: Spark hashes no maps; add a column to it"
             )
-        return F.pmod(F.xxhash64(*[F.col(c) for c in columns]), F.lit(ways))
+        return self.share_of_key(self._hashable, ways)
 
-    def _one_of_two(self, keys: Sequence[str], tasks: int) -> Column:
-        """The tasks of `partial_key_chooser`; a hash of the whole row stands in for the load: Spark can't count."""
-        one = self._share(keys, tasks)
-        if tasks == 1:
-            return one
-        further = F.pmod(F.xxhash64(*[F.col(c) for c in keys], F.lit(1)), F.lit(tasks - 1)) + 1
-        return F.when(self._share(self._hashable, 2) == 0, one).otherwise(F.pmod(one + further, F.lit(tasks)))
+    def around(self, number: Any, ways: int) -> Column:
+        """Return `number` modulo `ways`, never negative."""
+        return F.pmod(number, F.lit(ways))
 
-    def _keys(self, edge: Edge) -> Sequence[str]:
-        start, schema = self._plan.layout[edge.source]
-        return [self._columns[start + schema.get_field_index(name)] for name in edge.grouping.fields]
+    def either(self, which: Any, if_zero: Any, if_one: Any) -> Column:
+        """Return one of two columns."""
+        return F.when(which == 0, if_zero).otherwise(if_one)
 
 
 class Chain:
@@ -165,10 +179,10 @@ class Chain:
     """
 
     def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame, number: int = 0) -> None:
-        self._router = Router(plan, frame)
-        self._widths = [len(level) for level in plan.levels]
+        self._intake = Intake(plan, frame)
+        self._widths = plan.widths
         self._target = F.col("target")
-        routed = self._router.route(frame).columns
+        routed = self._intake.route(frame).columns
         self._stages = [
             mapping(Stage(parcel, level), wire.SCHEMA.names if level else routed, number)
             for level in range(len(plan.levels))
@@ -176,7 +190,7 @@ class Chain:
 
     def over(self, frame: DataFrame) -> DataFrame:
         """Return the frame whose rows are the acks of one attempt over `frame`."""
-        rows = self._router.route(frame)
+        rows = self._intake.route(frame)
         for level, stage in enumerate(self._stages):
             if level:
                 rows = rows.repartitionById(self._widths[level], self._target)

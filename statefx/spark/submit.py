@@ -28,7 +28,7 @@ from statefx.spark import offsets, part
 from statefx.spark.bar import Bar, bar
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
-from statefx.spark.frames import Router, unite
+from statefx.spark.frames import Intake, unite
 from statefx.spark.pickling import dumps
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
 from statefx.spark.query import Feed, Query
@@ -133,7 +133,7 @@ class _Run:
         if streaming:
             check_stream(self.frame)
             check_apart(self.frame, folders.location)
-        Router(self._plan, self.frame)  # what Spark can't route is refused before the checkpoint is touched
+        Intake(self._plan, self.frame)  # what Spark can't route is refused before the checkpoint is touched
 
     def take(self, adopt: str | None) -> TransactionLog:
         """Check that the checkpoint fits, and only then take a generation on it."""

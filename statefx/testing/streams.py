@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from statefx.errors import ConfigError
 from statefx.operators import DEFAULT_STREAM
-from statefx.plan.groupings import router
-from statefx.plan.levels import Plan
+from statefx.plan.groupings import ROUTERS
+from statefx.plan.levels import EDGE_COLUMN, Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.records import StreamInput
 from statefx.runtime.fitting import MISFITS, fitter, to_array
-from statefx.runtime.slot import EDGE_COLUMN
 from statefx.topology.graph import Edge, Topology
 
 Row = Sequence[Any]
@@ -95,7 +94,7 @@ def scatter(plan: Plan, work: Work) -> list[list[pa.RecordBatch]]:
     inputs: list[list[pa.RecordBatch]] = [[] for _ in plan.levels[0]]
     for edge in plan.raw:
         batch = _batch(edge.source, plan.streams[edge.source], work.get(edge.source, ()))
-        route = router(edge, batch.schema, plan.components[edge.target].parallelism, 0)
+        route = ROUTERS[edge.grouping.kind](edge, batch.schema, plan.components[edge.target].parallelism, 0)
         for task, part in route.split(batch):
             _, partition = plan.place[TaskId(edge.target, task)]
             inputs[partition] += _cut(_united(plan, edge, part))

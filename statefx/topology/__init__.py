@@ -1,7 +1,8 @@
 """Topologies: built and checked on the driver, then frozen."""
 
 from statefx.topology.builder import BoltDeclarer, TopologyBuilder
-from statefx.topology.graph import Component, Edge, Grouping, Topology
+from statefx.topology.graph import Component, Edge, Topology
+from statefx.topology.groupings import Grouping
 
 __all__ = [
     "BoltDeclarer",

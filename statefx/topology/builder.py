@@ -8,7 +8,8 @@ from typing import Any
 from statefx.errors import TopologyError
 from statefx.operators import DEFAULT_STREAM, Bolt, Committer, Stateful
 from statefx.topology import checks
-from statefx.topology.graph import Component, Edge, Grouping, Topology
+from statefx.topology.graph import Component, Edge, Topology
+from statefx.topology.groupings import Grouping
 from statefx.topology.order import topological
 
 

@@ -16,7 +16,8 @@ from statefx.operators.schema import to_ddl_type
 from statefx.state.encoding import options as encodings
 from statefx.state.encoding.options import Encoding
 from statefx.state.view.versions import VERSION_MAX
-from statefx.topology.graph import KEYED, Component, Edge, Topology
+from statefx.topology.graph import Component, Edge, Topology
+from statefx.topology.groupings import Promise
 
 if TYPE_CHECKING:
     from statefx.config import Config
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 ID_LENGTH_MAX = 128
 PARALLELISM_MAX = 100_000
-PROMISING_NOTHING = ("shuffle", "local", "none")
 
 
 def check_name(name: Any) -> None:
@@ -164,7 +164,7 @@ def check_inputs(id: str, components: Mapping[str, Component], wires: Sequence[W
                 source=source.id,
                 stream=wire.stream,
             )
-        if source.is_stream and wire.grouping.kind == "direct":
+        if source.is_stream and wire.grouping.promise is Promise.NAMED:
             raise TopologyError(
                 f"bolt {id!r} reads {source.id!r} by directGrouping, but a DataFrame names no tasks; use another "
                 f"grouping, or a bolt between them that emits with task=",
@@ -198,7 +198,7 @@ def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
             )
     first: dict[str, Edge] = {}
     for edge in edges:
-        if edge.grouping.kind in KEYED:
+        if edge.grouping.by_key:
             _check_same_types(components, first.setdefault(edge.target, edge), edge)
 
 
@@ -225,7 +225,7 @@ def doubts(topology: Topology) -> list[str]:
     found = []
     for component in topology.components:
         tasks, inputs = component.parallelism, topology.inputs(component.id)
-        if tasks > 1 and all(edge.grouping.kind == "global" for edge in inputs):
+        if tasks > 1 and all(edge.grouping.promise is Promise.FIRST for edge in inputs):
             found.append(
                 f"bolt {component.id!r} has {tasks} tasks, but all of its input comes by global grouping, to task 0: "
                 "the others get no row. Use parallelism=1"
@@ -236,7 +236,7 @@ def doubts(topology: Topology) -> list[str]:
                 f"{edge.grouping} grouping: rows of one key go to any task, and each task has a part of the state. Use "
                 "fieldsGrouping, or parallelism=1, if state is kept by key"
                 for edge in inputs
-                if edge.grouping.kind in PROMISING_NOTHING
+                if edge.grouping.promise is Promise.ANY
             ]
     return found
 
@@ -281,7 +281,7 @@ def routing(topology: Topology, id: str) -> list[list[str]]:
     components = {component.id: component for component in topology.components}
     ways = set()
     for edge in topology.inputs(id):
-        kind = "shuffle" if edge.grouping.kind in PROMISING_NOTHING else edge.grouping.kind
+        kind = "shuffle" if edge.grouping.promise is Promise.ANY else edge.grouping.kind
         ways.add((kind, *_key_types(components, edge)))
     if len(ways) > 1:
         ways.discard(("all",))
@@ -297,7 +297,7 @@ def keyed(topology: Topology, id: str) -> list[list[Any]]:
     return sorted(
         [edge.source, edge.stream, edge.grouping.kind, [*edge.grouping.fields], outputs[edge.source][edge.stream].names]
         for edge in topology.inputs(id)
-        if edge.grouping.kind in KEYED
+        if edge.grouping.by_key
     )
 
 

@@ -10,38 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from statefx.errors import TopologyError
 from statefx.operators import Bolt, Stateful
+from statefx.topology.groupings import Grouping
 from statefx.topology.pictures import describe, mermaid
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-GROUPINGS = ("shuffle", "fields", "global", "all", "none", "local", "direct", "partialKey")
-KEYED = ("fields", "partialKey")
-
-
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """Which task of the consumer a row goes to.
-
-    Attributes
-    ----------
-    kind : str
-        ``shuffle`` any, evenly; ``fields`` by the hash of `fields`; ``global`` task 0; ``all`` every task; ``none``
-        any, as is cheapest; ``local`` the sender's own process if it can be; ``direct`` the one that the sender names;
-        ``partialKey`` one of two by the hashes of `fields`, the one less loaded.
-    fields : tuple of str
-        For ``fields`` and ``partialKey``.
-    """
-
-    kind: str
-    fields: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.kind not in GROUPINGS:
-            raise ValueError(f"no grouping {self.kind!r}; there are {', '.join(GROUPINGS)}")
-
-    def __str__(self) -> str:
-        return f"{self.kind}({', '.join(self.fields)})" if self.fields else self.kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.order import Order
 from statefx.runtime.slot import Slot
+from statefx.runtime.worker import Worker
+from statefx.storage import FolderStorage
 from statefx.testing import rows
 from statefx.testing.streams import scatter
 from statefx.topology.graph import Edge
@@ -169,8 +171,9 @@ def test_acks_reach_the_driver_at_the_end_of_their_job_and_no_task_behind_it(top
 
 def run(plan: Plan, place: Path) -> tuple[dict[Segment, list[Ack]], dict[Segment, Complete | Incomplete]]:
     """Run a transaction job by job; return the acks of each job, and how the ledger judges when it has ended."""
+    worker = Worker()
     deployment = Deployment(
-        "any", plan, {}, "statefx_memory:MemoryStateProvider", {}, "l" * 32, 1, str(place), str(place)
+        "any", plan, {}, "statefx_memory:MemoryStateProvider", {}, "l" * 32, 1, FolderStorage(place), str(place)
     )
     inputs: list[list[pa.RecordBatch]] = [*scatter(plan, dict.fromkeys(plan.streams, ROWS))]
     acks: dict[Segment, list[Ack]] = {}
@@ -180,7 +183,7 @@ def run(plan: Plan, place: Path) -> tuple[dict[Segment, list[Ack]], dict[Segment
         for level in segment.levels:
             arrived = {}
             for partition in range(plan.widths[level]):
-                slot = Slot(deployment, Order(ATTEMPT, 1), level, partition, last_try=True)
+                slot = Slot(worker, deployment, Order(ATTEMPT, 1), level, partition, last_try=True)
                 for row in rows_from(slot.run(inputs[partition])):
                     arrived.setdefault(row[0], []).append(row)
             width = (*plan.widths, 0)[level + 1]
@@ -189,6 +192,7 @@ def run(plan: Plan, place: Path) -> tuple[dict[Segment, list[Ack]], dict[Segment
         acks[name] = [Ack.unpack(row[4]) for row in arrived.pop(driver, [])]
         assert all(row[1] != wire.ACK for rows in arrived.values() for row in rows)
         verdicts[name] = judge(plan, segment, [ack for found in acks.values() for ack in found])
+    worker.close()
     return acks, verdicts
 
 
