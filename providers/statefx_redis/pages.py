@@ -14,6 +14,11 @@ PAGE_BYTES = 1 << 20
 """Values of a page, about: one that is longer is the last of its page."""
 
 
+def lexical(start: bytes | None, stop: bytes | None) -> tuple[bytes, bytes]:
+    """Return start <= key < stop as Redis writes it; None is unbounded."""
+    return b"-" if start is None else b"[" + start, b"+" if stop is None else b"(" + stop
+
+
 class Pages:
     """What is left of a range.
 
@@ -32,8 +37,7 @@ class Pages:
 
     def __init__(self, start: bytes | None, stop: bytes | None, reverse: bool) -> None:
         self.more = True
-        self._least = b"-" if start is None else b"[" + start
-        self._most = b"+" if stop is None else b"(" + stop
+        self._least, self._most = lexical(start, stop)
         self._reverse = reverse
         self._keys = FIRST_KEYS
 

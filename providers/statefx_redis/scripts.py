@@ -120,6 +120,15 @@ return found
 """As `LOOK`; token, least, most, keys at most, bytes about, '1' for the last ones first -> as `LOOK`, with keys, and
 values of the first of them."""
 
+COUNT = f"""{_META}{_LOOK}
+local wrong = foreign({{'hash', 'hash', 'zset', 'hash', 'hash'}})
+if wrong then return wrong end
+local found = look(ARGV[1])
+if found[1] ~= 'DAMAGED' then found[6] = redis.call('ZLEXCOUNT', KEYS[3], ARGV[2], ARGV[3]) end
+return found
+"""
+"""As `LOOK`; token, least, most -> as `LOOK`, with how many keys there are between."""
+
 PREPARE = f"""{_META}
 local wrong = foreign({{'hash', 'hash', 'hash'}})
 if wrong then return wrong end

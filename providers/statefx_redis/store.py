@@ -24,7 +24,7 @@ from statefx.state.contract.store import Namespace, Prepared, StateContext, Stat
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
-from statefx_redis.pages import Pages
+from statefx_redis.pages import Pages, lexical
 from statefx_redis.prepared import Entry, GoneError, PreparedChanges, batches
 from statefx_redis.server import Server, UnreachableError
 from statefx_redis.stored import Stored, corrupted, mismatch, parse
@@ -130,11 +130,15 @@ class RedisStateStore(StateStore):
             decided = self._decided(before)
             raise damaged(self._names.prepared(decided.token), f"parts of transaction {decided.txid} are gone")
 
-    def count(self) -> int:
-        """Return how many entries there are; only where a commit is not done yet they are read for it."""
+    def count(self, space: bytes) -> int:
+        """Return how many keys begin with the byte `space`; where a commit is not done yet, by reading them."""
         self._check_open("count")
-        stored = self._look()
-        return stored.count if self._overlay_for(stored) is None else sum(1 for _ in self._scan(None, None, False))
+        end = None if space == b"\xff" else bytes([space[0] + 1])
+        names, token = self._names.all(self._version.token), self._version.token
+        answer = self._server.eval(scripts.COUNT, names, token, *lexical(space, end))
+        if self._overlay_for(self._parse(answer)) is None:
+            return int(answer[5])
+        return sum(1 for _ in self._scan(space, end, False))
 
     def _committed(
         self, rows: list[tuple[bytes, bytes]], pages: Pages, version: Version

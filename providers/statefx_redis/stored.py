@@ -31,8 +31,6 @@ class Stored:
         How the token that was asked for is registered, if it is prepared.
     complete : bool
         All of its chunks are there.
-    count : int
-        How many entries there are, those of a commit that is under way as far as it is.
     """
 
     generation: int
@@ -40,7 +38,6 @@ class Stored:
     committing: Version | None
     entry: Entry | None
     complete: bool
-    count: int
 
     def same(self, other: Stored) -> bool:
         """Tell whether nothing began or ended between the two, so that what was read between them is of one version."""
@@ -78,7 +75,6 @@ def parse(answer: Sequence[Any], namespace: Namespace, names: Names) -> Stored:
         committing=None if next_token is None else Version(int(next_txid), text(next_token)),
         entry=found_entry,
         complete=found_entry is not None and chunks == found_entry.chunks + 1,
-        count=fields,
     )
 
 

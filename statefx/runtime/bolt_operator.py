@@ -18,6 +18,7 @@ from statefx.protocol.identity import SnapshotRef
 from statefx.runtime.bolt_errors import bolt_error
 from statefx.runtime.bolts import close_bolt, hook, view_of
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import StateStore
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
@@ -117,7 +118,8 @@ class BoltOperator(TaskOperator):
             lent.prepare(state, self._task.txid, self._task.token)
         except CodecError as error:
             raise bolt_error(error, *self._task.id, "prepareCommit", self._task.txid) from error
-        return PreparedTask(state.prepared_bytes, state.prepared_keys, self._store.count(), self._snapshot())
+        found = self._store.count(Space.USER.value)
+        return PreparedTask(state.prepared_bytes, state.prepared_keys, found, self._snapshot())
 
     def _snapshot(self) -> SnapshotRef | None:
         """Write a full image of the version that the state was opened at, if the driver wants one (rule 4.4)."""

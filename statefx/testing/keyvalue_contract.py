@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from statefx.errors import StateClosedError, StatePhaseError
+from statefx.state.contract.spaces import Space
+from statefx.state.contract.store import EMPTY, Version
+from statefx.state.encoding.keys import encode_key
 from statefx.state.view.keyvalue import KeyValueState
 from statefx.testing.durability_contract import DurabilityContract
 from statefx.testing.site import Site
@@ -27,6 +30,46 @@ class KeyValueContract(DurabilityContract):
         assert state.get("none", 7) is None
         assert "none" in state
         assert state.delete("absent") is None
+
+    def test_spaces_in_one_store_never_see_one_another(self, site: Site) -> None:
+        keys = ["", "a", "\x7f", 0, -1, 1.5, None, True, b"", b"\xff", (), ("a", 1), ("a", 1, "\U0010ffff")]
+        version = EMPTY
+        for txid, space in enumerate(Space, 1):  # each puts the same keys, with a value of its own
+            state = site.state(version, space=space)
+            assert not state
+            state.putAll(dict.fromkeys(keys, space.name))
+            version = Version(txid, state.prepareCommit(txid))
+            state.commit(txid)
+            state.close()
+        store = site.open(version)
+        assert [store.count(space.value) for space in Space] in ([len(keys)] * 4, [None] * 4)
+        for space in Space:
+            state = site.state(version, space=space)
+            state.put("z", "pending")  # what is not committed yet lies over the same range
+            in_order = sorted([*keys, "z"], key=encode_key)
+            expected = [(key, "pending" if key == "z" else space.name) for key in in_order]
+            assert list(state.items()) == expected
+            assert list(state.items(reverse=True)) == expected[::-1]
+            assert list(state.items(None, "a")) == expected[: in_order.index("a")]
+            assert list(state.items("a", None)) == expected[in_order.index("a") :]
+            assert state.getAll(["a", "y"]) == {"a": space.name}
+            assert state.get("\x7f") == space.name
+            if store.count(space.value) is not None:
+                assert len(state) == len(expected)
+            state.close()
+
+    def test_a_range_that_is_deleted_ends_with_its_space(self, site: Site) -> None:
+        version = site.commit(
+            EMPTY, {b"s8a": b"\x01", b"t8a": b"\x01", b"u8a": b"\x01", b"u8b": b"\x01", b"w8a": b"\x01"}
+        )
+        state = site.state(version)
+        assert state.deleteRange(None, None) == 2
+        txid = version.txid + 1
+        token = state.prepareCommit(txid)
+        state.commit(txid)
+        assert not state
+        state.close()
+        assert list(dict(site.open(Version(txid, token)).scan(None, None))) == [b"s8a", b"t8a", b"w8a"]
 
     def test_the_script_of_prepares_commits_and_rollbacks(self, site: Site) -> None:
         state = site.state()

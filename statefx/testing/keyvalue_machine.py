@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from statefx.errors import StatePhaseError
+from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import EMPTY, StateProvider, Version
 from statefx.state.encoding.keys import encode_key
 from statefx.state.view.keyvalue import KeyValueState
@@ -33,6 +34,9 @@ RANGES = st.one_of(
     st.just((None, None)), st.tuples(st.none() | KEYS, st.none() | KEYS).map(_in_order), st.tuples(KEYS, KEYS)
 )
 """Mostly those that hold something."""
+
+NEIGHBOURS = dict.fromkeys((b"s8a", b"t8a", b"t\xff", b"t\xff\xff", b"v", b"v\x00", b"w8a"), b"\x01")
+"""Entries of other spaces, beside the keys of the bolt on both sides; no rule may ever show, count or change them."""
 
 Changes = dict[bytes, tuple[Any, Any] | None]
 """By a key's bytes: (key, value), which tell 1, 1.0 and True apart; None: deleted."""
@@ -57,13 +61,13 @@ class _KeyValueMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="statefx-machine-"))
         self.site = Site(self.factory(), self.root)
         self.site.start(1)
-        self.version = EMPTY
+        self.version = self.site.commit(EMPTY, NEIGHBOURS)
         self.committed: Changes = {}
         self.prepared: Changes | None = None
         self.pending: Changes = {}
         self.scans: list[tuple[Iterator[tuple[Any, Any]], list[tuple[Any, Any]]]] = []
-        self.state: KeyValueState[Any, Any] = self.site.state()
-        self.counts = self.site.open().count() is not None
+        self.state: KeyValueState[Any, Any] = self.site.state(self.version)
+        self.counts = self.site.open(self.version).count(Space.USER.value) is not None
 
     def _shown(self, start: Any = None, stop: Any = None, reverse: bool = False) -> list[tuple[Any, Any]]:
         low, high = (None if bound is None else encode_key(bound) for bound in (start, stop))
@@ -181,6 +185,9 @@ class _KeyValueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Delete what the run left."""
         _same(self.state.items(), self._shown())
+        if self.prepared is None:
+            rows = dict(self.site.open(self.state.version).scan(None, None))
+            assert {key: value for key, value in rows.items() if key[:1] != Space.USER.value} == NEIGHBOURS
         self.state.close()
         self.site.close()
         shutil.rmtree(self.root, ignore_errors=True)

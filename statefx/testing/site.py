@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import (
     EMPTY,
     FILES_MAX,
@@ -104,9 +106,11 @@ class Site:
         self._opened.append(store)
         return store
 
-    def state(self, version: Version = EMPTY, *, generation: int = 1) -> KeyValueState[Any, Any]:
-        """Open what a bolt sees."""
-        return KeyValueState(self.open(version, generation=generation), version=version)
+    def state(
+        self, version: Version = EMPTY, *, generation: int = 1, space: Space = Space.USER
+    ) -> KeyValueState[Any, Any]:
+        """Open what a bolt sees; or what statefx keeps for the bolt in another space."""
+        return KeyValueState(self.open(version, generation=generation), version=version, space=space)
 
     def commit(
         self,
@@ -179,7 +183,8 @@ def image(store: StateStore, start: bytes | None = None, stop: bytes | None = No
     assert list(store.scan(start, stop, reverse=True)) == rows[::-1], "a reverse scan must yield the same, last first"
     assert store.get(keys) == [value for _, value in rows], "get and scan must agree"
     if start is None and stop is None:
-        assert store.count() in (None, len(rows)), "count and scan must agree"
+        for space, count in {b"s": 0, **Counter(key[:1] for key in keys if key)}.items():
+            assert store.count(space) in (None, count), "count and scan must agree"
     return dict(rows)
 
 

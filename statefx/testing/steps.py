@@ -145,8 +145,8 @@ class _SteppedStore(StateStore):
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         return self._inner.scan(start, stop, reverse)
 
-    def count(self) -> int | None:
-        return self._inner.count()
+    def count(self, space: bytes) -> int | None:
+        return self._inner.count(space)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         with self._steps.around(f"prepare {self._name} for {txid}"):

@@ -302,7 +302,7 @@ def test_a_codec_derived_from_the_standard_one_is_not_bypassed(checkpoint_at, tm
     state = checkpoint.open(codec=Extended())
     state.put("a", 1)
     version = committed(state)
-    assert checkpoint.store(version).get([StandardCodec().encode_key("a")]) == [b"+\x01"]
+    assert checkpoint.store(version).get([b"u" + StandardCodec().encode_key("a")]) == [b"+\x01"]
 
 
 def test_the_standard_codec_pays_nothing(checkpoint_at, tmp_path):

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from statefx.errors import CodecError, StateClosedError, StateCorruptedError, StatePhaseError
 from statefx.state import KeyValueState, StateStore
-from statefx.state.encoding.keys import encode_key
+from statefx.state.contract.spaces import Space
+from statefx.state.encoding.keys import key_encoder
 from statefx.state.view.overlay import ENTRY_BYTES, MAX_KINDS
 from statefx.testing.site import prepare
+
+encode_key = key_encoder(Space.USER.value)  # as keys lie in a store
 
 
 class Observed(StateStore):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import cast
 
+from statefx.state.changelog.artefacts import Chunk
 from statefx.state.changelog.chain import Changelog, Route
 from statefx.state.changelog.store import Image
 from statefx.state.contract.ranges import OrderedEntries
@@ -38,6 +41,8 @@ class Materialisation:
         How many open stores read it.
     size_bytes : int
         At most this much; of a complete one 0, until somebody has to know.
+    counts : Counter
+        Of a complete one, how many keys begin with each byte: of each space (`statefx.state.contract.spaces`).
     used : float
         When it was last leased or given back.
     since : int
@@ -51,6 +56,7 @@ class Materialisation:
     leases: int = 0
     size_bytes: int = 0
     since: int = 0
+    counts: Counter[bytes] = field(default_factory=Counter)
     used: float = 0.0
 
     @property
@@ -62,6 +68,17 @@ class Materialisation:
         """Add entries of this version."""
         self.ordered.apply(list(found), found.values())
         self.size_bytes += _size(found)
+
+    def catch_up(self, route: Route) -> None:
+        """Bring a complete one from the route's start to its end; what is left after an error is of no version."""
+        ordered, counts = self.ordered, self.counts
+        for chunk in route.chunks():
+            for keys, values in _by_first_byte(*chunk):
+                before = len(ordered)
+                ordered.apply(keys, values)
+                if None in values:
+                    ordered.drop([key for key, value in zip(keys, values, strict=True) if value is None])
+                counts[keys[0][:1]] += len(ordered) - before
 
     def shrink(self, limit_bytes: int) -> None:
         """Forget the oldest of a partial one's entries if there are more than `limit_bytes`."""
@@ -157,20 +174,27 @@ class MaterialisationCache:
             found = Materialisation(changelog.namespace, context.version, context.generation)
             found.since = context.version.txid
             if self.limit_bytes is None:
-                _apply(route, found.ordered)
+                found.catch_up(route)
             return found
         if not route.steps:
             return cached
+        ordered, counts = cached.ordered, cached.counts
         if cached.leases or context.read_only:
-            size_bytes, ordered = cached.size_bytes, cached.ordered.copy()
+            ordered, counts = ordered.copy(), counts.copy()
         else:
-            size_bytes, ordered = cached.size_bytes, cached.ordered
             cached.version = _SPOILED
-        generation = max(context.generation, cached.generation)
-        found = Materialisation(changelog.namespace, context.version, generation, ordered, 0, size_bytes, cached.since)
+        found = Materialisation(
+            changelog.namespace,
+            context.version,
+            max(context.generation, cached.generation),
+            ordered,
+            size_bytes=cached.size_bytes,
+            since=cached.since,
+            counts=counts,
+        )
         if self.limit_bytes is None:
             found.size_bytes = 0
-            _apply(route, ordered)
+            found.catch_up(route)
             return found
         for keys, values in route.chunks():
             ordered.apply(keys, values)
@@ -183,12 +207,16 @@ _SPOILED = Version(-1, "")
 """The version of a materialisation whose entries were given to its successor."""
 
 
-def _apply(route: Route, entries: OrderedEntries[bytes | None]) -> None:
-    """Bring `entries` from the route's start to its end; what is left after an error is of no version."""
-    for keys, values in route.chunks():
-        entries.apply(keys, values)
-        if None in values:
-            entries.drop([key for key, value in zip(keys, values, strict=True) if value is None])
+def _by_first_byte(keys: list[bytes], values: list[bytes | None]) -> Iterator[Chunk]:
+    """Yield a chunk in parts whose keys begin with one byte; almost always it is one part as it is."""
+    at = 0
+    while at < len(keys):
+        first = keys[at][:1]
+        end = len(keys)
+        if keys[-1][:1] != first:  # sorted, so the part ends before the first key that begins with a later byte
+            end = bisect_right(keys, first, at, key=lambda key: key[:1])
+        yield (keys, values) if end - at == len(keys) else (keys[at:end], values[at:end])
+        at = end
 
 
 def _replaces(changelog: Changelog, context: StateContext, cached: Materialisation | None) -> bool:
@@ -214,9 +242,9 @@ class DictImage(Image):
         rows = self._leased.ordered.between(start, stop, reverse)
         return cast("Iterator[tuple[bytes, bytes]]", rows)  # a complete one has no None
 
-    def count(self) -> int:
-        """Return how many entries there are."""
-        return len(self._leased.entries)
+    def count(self, space: bytes) -> int:
+        """Return how many keys begin with the byte `space`."""
+        return self._leased.counts[space]
 
     def close(self) -> None:
         """End the lease."""

@@ -34,8 +34,8 @@ class Image(ABC):
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
 
-    def count(self) -> int | None:
-        """Return how many entries there are; None if only reading them all could tell."""
+    def count(self, space: bytes) -> int | None:
+        """Return how many keys begin with the byte `space`; None if only reading them could tell."""
         return None
 
     @abstractmethod
@@ -100,14 +100,14 @@ class ChangelogStore(StateStore):
                 self._check_open("scan")
             yield row
 
-    def count(self) -> int | None:
-        """Return how many committed entries there are, if the image knows how many it has."""
+    def count(self, space: bytes) -> int | None:
+        """Return how many committed keys begin with the byte `space`, if the image knows how many it has."""
         self._check_open("count")
-        count = self._image.count()
+        count = self._image.count(space)
         if count is not None and self._committed:
-            below = self._image.get(list(self._committed.by_key))
-            count += sum(data is not None for data in self._committed.by_key.values())
-            count -= sum(data is not None for data in below)
+            above = {key: data for key, data in self._committed.by_key.items() if key[:1] == space}
+            count += sum(data is not None for data in above.values())
+            count -= sum(data is not None for data in self._image.get(list(above)))
         return count
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:

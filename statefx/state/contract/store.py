@@ -127,8 +127,11 @@ class StateStore(ABC):
         entry only. `reverse`: the same entries, the last one first.
         """
 
-    def count(self) -> int | None:
-        """Return how many committed entries there are; None if only reading them all could tell."""
+    def count(self, space: bytes) -> int | None:
+        """Return how many committed entries have keys that begin with the byte `space`.
+
+        None if only reading them could tell: this is asked for at every transaction.
+        """
         return None
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from statefx.state.encoding.keys import decode_key, encode_key
+from statefx.state.encoding.keys import key_decoder, key_encoder
 from statefx.state.encoding.values import decode_value, make_encoder
 
 MARK = b"\xc1"
@@ -56,6 +56,11 @@ class Codec(ABC):
 class StandardCodec(Codec):
     """Order-preserving keys (`statefx.state.encoding.keys`) and msgpack values (`statefx.state.encoding.values`).
 
+    Parameters
+    ----------
+    head : bytes
+        What the bytes of every key begin with: the byte of a space (`statefx.state.contract.spaces`), or nothing.
+
     Examples
     --------
     >>> codec = StandardCodec()
@@ -65,23 +70,24 @@ class StandardCodec(Codec):
 
     name = "statefx-1"
 
-    def __init__(self) -> None:
+    def __init__(self, head: bytes = b"") -> None:
         self._encode_value = make_encoder()
+        self._encode_key, self._decode_key = key_encoder(head), key_decoder(head)
         if type(self) is not StandardCodec:
             return  # they would hide the methods of a class derived from this one
         # instance attributes, so that a call goes straight to the function
-        self.encode_key = encode_key  # type: ignore[method-assign]
-        self.decode_key = decode_key  # type: ignore[method-assign]
+        self.encode_key = self._encode_key  # type: ignore[method-assign]
+        self.decode_key = self._decode_key  # type: ignore[method-assign]
         self.encode_value = self._encode_value  # type: ignore[method-assign]
         self.decode_value = decode_value  # type: ignore[method-assign]
 
     def encode_key(self, key: Any, /) -> bytes:
-        """Return the bytes of `key`; see `statefx.state.encoding.keys.encode_key`."""
-        return encode_key(key)
+        """Return the bytes of `key`; see `statefx.state.encoding.keys.key_encoder`."""
+        return self._encode_key(key)
 
     def decode_key(self, data: bytes, /) -> Any:
-        """Return the key whose bytes are `data`; see `statefx.state.encoding.keys.decode_key`."""
-        return decode_key(data)
+        """Return the key whose bytes are `data`; see `statefx.state.encoding.keys.key_decoder`."""
+        return self._decode_key(data)
 
     def encode_value(self, value: Any, /) -> bytes:
         """Return the bytes of `value`; see `statefx.state.encoding.values.make_encoder`."""

@@ -20,6 +20,8 @@ class GuardedCodec(Codec):
     ----------
     inner : Codec
         Does the work.
+    head : bytes
+        What the bytes of every key begin with; `inner` knows nothing of it.
 
     Contract
     --------
@@ -31,14 +33,15 @@ class GuardedCodec(Codec):
       FailedException and a MemoryError stay what they are.
     """
 
-    def __init__(self, inner: Codec) -> None:
+    def __init__(self, inner: Codec, head: bytes = b"") -> None:
         self._inner = inner
+        self._head = head
         self._name = getattr(inner, "name", type(inner).__name__)
 
     def encode_key(self, key: Any, /) -> bytes:
         """Return the bytes of `key`."""
         try:
-            return self._encoded(self._inner.encode_key, key, "key")
+            return self._head + self._encoded(self._inner.encode_key, key, "key")
         except CodecError as error:
             if "key" in error.data:
                 raise
@@ -51,7 +54,7 @@ class GuardedCodec(Codec):
 
     def decode_key(self, data: bytes, /) -> Any:
         """Return the key whose bytes are `data`."""
-        return self._decoded(self._inner.decode_key, data, "key")
+        return self._decoded(self._inner.decode_key, data[len(self._head) :], "key")
 
     def decode_value(self, data: bytes, /) -> Any:
         """Return the value whose bytes are `data`."""

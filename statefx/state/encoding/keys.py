@@ -27,6 +27,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
@@ -59,73 +60,92 @@ _INVERTED = bytes(255 - byte for byte in range(256))
 _NEGATIVE_INFINITY, _NEGATIVE, _ZERO, _POSITIVE, _POSITIVE_INFINITY = range(1, 6)
 
 
-def encode_key(key: Any) -> bytes:
-    """Return the bytes of `key`, which order as the keys do.
+@cache
+def key_encoder(head: bytes = b"") -> Callable[[Any], bytes]:
+    """Return the function that makes a key's bytes, which begin with `head` and order as the keys do.
+
+    It takes None, bool, int, float, Decimal, str, bytes, date, datetime or a tuple of them, of exactly these types:
+    subclasses are refused, because they would come back as another type. It raises CodecError, which carries ``path``,
+    for other types, a NaN, a naive datetime and a lone surrogate.
 
     Parameters
     ----------
-    key : None, bool, int, float, Decimal, str, bytes, date, datetime or a tuple of them
-        Of exactly these types; subclasses are refused, because they would come back as another type.
-
-    Raises
-    ------
-    CodecError
-        The type can't be a key; or a NaN, a naive datetime, a lone surrogate. Carries ``path``.
+    head : bytes
+        One byte below 0x80, or none.
 
     Examples
     --------
+    >>> key_encoder(b"u")("one")
+    b'u8one'
     >>> encode_key(1) < encode_key(1.0) < encode_key("1") < encode_key((1,))
     True
     """
-    kind = type(key)
-    try:
-        if kind is str:
-            return (_STR_TAG + key).encode()  # type: ignore[no-any-return]
-        if kind is int:
-            return _pack_tagged(_INT, key + _BIAS)
-        if kind is bytes:
-            return _BYTES_TAG + key  # type: ignore[no-any-return]
-        if kind is tuple:
-            parts = [_TUPLE_TAG]
-            _append_elements(parts, key, 1)
-            return b"".join(parts)
-        encode = _FIXED.get(kind)
-        if encode is None:
-            raise _Refused(key)
-        return encode(key)
-    except struct.error:  # an int of more than 64 bits
-        return _encode_big(key)
-    except UnicodeEncodeError:
-        refused = _Refused(key, _SURROGATE)
-    except _Refused as error:
-        refused = error
-    raise refused.at("key")
+    # The head joins the tag, which each type writes anyway, so that a key behind a head costs what a bare one costs.
+    # Put before finished bytes, as `head + data`, it cost 30 ns of the 85 to 110 that a key takes.
+    str_head, bytes_head, tuple_head = (head + bytes([tag]) for tag in (_STR, _BYTES, _TUPLE))
+    str_prefix, int_head = str_head.decode(), int.from_bytes(head + bytes([_INT]), "big")
+    pack_int = struct.Struct(">HQ" if head else ">BQ").pack
+
+    def encode_key(key: Any) -> bytes:
+        kind = type(key)
+        try:
+            if kind is str:
+                return (str_prefix + key).encode()  # type: ignore[no-any-return]
+            if kind is int:
+                return pack_int(int_head, key + _BIAS)
+            if kind is bytes:
+                return bytes_head + key  # type: ignore[no-any-return]
+            if kind is tuple:
+                parts = [tuple_head]
+                _append_elements(parts, key, 1)
+                return b"".join(parts)
+            encode = _FIXED.get(kind)
+            if encode is None:
+                raise _Refused(key)
+            return head + encode(key)
+        except struct.error:  # an int of more than 64 bits
+            return head + _encode_big(key)
+        except UnicodeEncodeError:
+            refused = _Refused(key, _SURROGATE)
+        except _Refused as error:
+            refused = error
+        raise refused.at("key")
+
+    return encode_key
 
 
-def decode_key(data: bytes) -> Any:
-    """Return the key that `encode_key` made `data` from: equal to it and of the same type.
+@cache
+def key_decoder(head: bytes = b"") -> Callable[[bytes], Any]:
+    """Return the function that makes of bytes from `key_encoder` an equal key of the same type.
 
-    Raises
-    ------
-    StateCorruptedError
-        The bytes are no key; what holds them is damaged or was written by another codec.
+    It raises StateCorruptedError for bytes that are no key's: what holds them is damaged or was written by another
+    codec. It skips the head and does not look at it, for who scans a space gets no key of another one.
     """
-    try:
-        tag = data[0]
-        if tag == _STR:
-            return data[1:].decode()
-        if tag == _INT and len(data) == 9:
-            return int.from_bytes(data[1:], "big") - _BIAS
-        if tag == _BYTES:
-            return data[1:]
-        if tag == _TUPLE:
-            return _read_elements(data, 1, len(data))[0]
-        key, position = _read(data, 0)
-    except (IndexError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
-        raise _damaged(data) from error
-    if position != len(data):
-        raise _damaged(data)
-    return key
+    at, body = len(head), len(head) + 1
+    int_size = body + 8
+
+    def decode_key(data: bytes) -> Any:
+        try:
+            tag = data[at]
+            if tag == _STR:
+                return data[body:].decode()
+            if tag == _INT and len(data) == int_size:
+                return int.from_bytes(data[body:], "big") - _BIAS
+            if tag == _BYTES:
+                return data[body:]
+            if tag == _TUPLE:
+                return _read_elements(data, body, len(data))[0]
+            key, end = _read(data, at)
+        except (IndexError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
+            raise _damaged(data) from error
+        if end != len(data):
+            raise _damaged(data)
+        return key
+
+    return decode_key
+
+
+encode_key, decode_key = key_encoder(), key_decoder()
 
 
 def _damaged(data: bytes) -> StateCorruptedError:

@@ -41,10 +41,10 @@ class Answers:
             self.note(error)
             raise
 
-    def count(self) -> int | None:
-        """Count the entries (see `StateStore.count`)."""
+    def count(self, space: bytes) -> int | None:
+        """Count the entries of a space (see `StateStore.count`)."""
         try:
-            return self._store.count()
+            return self._store.count(space)
         except Exception as error:
             self.note(error)
             raise

@@ -41,6 +41,9 @@ class KeyValueState(StateTransaction, Generic[K, V]):
     migrate : callable (version, key, value) -> value, optional
         Brings what an older version wrote into the current form, whenever it is read; without it, it is shown as it
         was written.
+    space : Space
+        Of the keys in `store`, whose these are; those of other spaces are neither seen nor changed. Default: the
+        bolt's own.
 
     Contract
     --------

@@ -7,6 +7,7 @@ from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
 from statefx.state.contract.ranges import OrderedEntries, merge
+from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import Write
 from statefx.state.encoding.codec import MARK, Codec
 from statefx.state.encoding.values import SCALARS, is_immutable
@@ -33,9 +34,11 @@ class Overlay:
     store : Answers
         What answers when memory can't.
     codec : Codec
-        Encodes keys and values.
+        Encodes keys, behind the byte of `space`, and values.
     cache_bytes : int
         Bound on `seen` and `seen_held`.
+    space : Space
+        Whose keys these are; of the store nothing else is read.
     """
 
     __slots__ = (
@@ -43,6 +46,8 @@ class Overlay:
         "_decode",
         "_encode",
         "_encode_key",
+        "_end",
+        "_first",
         "_seen_bytes",
         "_store",
         "codec",
@@ -55,8 +60,9 @@ class Overlay:
         "seen_held",
     )
 
-    def __init__(self, store: Answers, codec: Codec, cache_bytes: int) -> None:
+    def __init__(self, store: Answers, codec: Codec, cache_bytes: int, space: Space) -> None:
         self._store = store
+        self._first, self._end = space.value, space.end
         self.codec = codec
         self._encode_key: Callable[[Any], bytes] = codec.encode_key
         self._encode: Callable[[Any], bytes] = codec.encode_value
@@ -209,8 +215,11 @@ class Overlay:
     ) -> Iterator[tuple[bytes, bytes | tuple[Any, Any]]]:
         """Yield (key bytes, value's bytes or (key, value)) of a range as it is now, whatever is changed meanwhile.
 
+        None stands for the space's own first and last key.
+
         As long as somebody holds what is returned, `opened` is to be changed by `put` and `delete` alone.
         """
+        start, stop = start or self._first, stop or self._end
         rows: Iterator[tuple[bytes, Any]] = self._store.scan(start, stop, reverse)
         if self.prepared:
             rows = merge(self.prepared.between(start, stop, reverse), rows, reverse)
@@ -225,7 +234,7 @@ class Overlay:
 
     def count(self) -> int | None:
         """Return how many entries there are, if the store knows how many it has."""
-        count = self._store.count()
+        count = self._store.count(self._first)
         if count is None:
             return None
         if self.prepared:

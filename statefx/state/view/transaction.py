@@ -8,8 +8,9 @@ from typing import Any
 
 from statefx.errors import CommitFailedError, StateClosedError, StatePhaseError
 from statefx.state.contract.ranges import OrderedEntries
+from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import EMPTY, StateStore, Version, Write, prepare_as
-from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.encoding.codec import Codec
 from statefx.state.view.answers import Answers
 from statefx.state.view.phase import Phase
 from statefx.state.view.places import Kind
@@ -52,11 +53,12 @@ class StateTransaction:
         cache_bytes: int = CACHE_BYTES,
         state_version: int = 1,
         migrate: Migrate | None = None,
+        space: Space = Space.USER,
     ) -> None:
         self._store = store
         self._version = version
         self._answers = Answers(store)
-        self._overlay = overlay_for(self._answers, codec or StandardCodec(), cache_bytes, state_version, migrate)
+        self._overlay = overlay_for(self._answers, codec, cache_bytes, space, state_version, migrate)
         self._codec = self._overlay.codec
         # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
         self._open: dict[Kind, dict[Any, Any]] = self._overlay.opened

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
+from statefx.state.contract.spaces import Space
 from statefx.state.encoding.codec import MARK, Codec, StandardCodec
 from statefx.state.encoding.guard import GuardedCodec
 from statefx.state.view.answers import Answers
@@ -25,14 +26,19 @@ Migrate = Callable[[int, Any, Any], Any]
 
 
 def overlay_for(
-    store: Answers, codec: Codec, cache_bytes: int, state_version: int = 1, migrate: Migrate | None = None
+    store: Answers,
+    codec: Codec | None,
+    cache_bytes: int,
+    space: Space,
+    state_version: int = 1,
+    migrate: Migrate | None = None,
 ) -> Overlay:
     """Return what keeps the changes of one task's state: the plainest overlay that does it."""
-    own = type(codec) is not StandardCodec
+    own = codec is not None and type(codec) is not StandardCodec
+    spaced = GuardedCodec(codec, space.value) if codec is not None and own else StandardCodec(space.value)
     if not own and state_version == 1:
-        return Overlay(store, codec, cache_bytes)
-    guarded = GuardedCodec(codec) if own else codec
-    return SealedOverlay(store, guarded, cache_bytes, state_version, migrate, strict=own)
+        return Overlay(store, spaced, cache_bytes, space)
+    return SealedOverlay(store, spaced, cache_bytes, space, state_version, migrate, strict=own)
 
 
 def seal(version: int, data: bytes) -> bytes:
@@ -81,7 +87,7 @@ class SealedOverlay(Overlay):
 
     Parameters
     ----------
-    store, codec, cache_bytes
+    store, codec, cache_bytes, space
         As of `Overlay`.
     version : int
         The bolt's ``stateVersion``.
@@ -99,12 +105,13 @@ class SealedOverlay(Overlay):
         store: Answers,
         codec: Codec,
         cache_bytes: int,
+        space: Space,
         version: int,
         migrate: Migrate | None = None,
         *,
         strict: bool = False,
     ) -> None:
-        super().__init__(store, codec, cache_bytes)
+        super().__init__(store, codec, cache_bytes, space)
         self._version = version
         self._head = envelope(version)
         self._migrate = migrate
