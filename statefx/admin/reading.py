@@ -29,7 +29,7 @@ from statefx.state import Codec, KeyValueState, load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, StateStore, Version
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
-from statefx.state.view.versions import Migrate
+from statefx.state.view.upgrading import Upgrade
 
 _TRIES = 10
 _ABSENT = object()
@@ -42,7 +42,7 @@ def openState(
     config: Mapping[str, Any] | None = None,
     *,
     codec: Codec | None = None,
-    migrate: Migrate | None = None,
+    migrate: Upgrade | None = None,
 ) -> StateView:
     """Open the committed state of one bolt for reading; also while the topology runs.
 
@@ -110,7 +110,7 @@ class _Asked:
     task: int | None
     config: Mapping[str, Any] | None
     codec: Codec | None
-    migrate: Migrate | None
+    migrate: Upgrade | None
 
     def open(self, known: _Opened | None = None) -> _Opened | None:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
@@ -132,7 +132,7 @@ class _Asked:
         options = given or kept_options(found, f"the state of {self.component!r}", _WITH_CONFIG)
         provider = load_provider(str(found["provider"]), options)
         codec = _codec(self.component, found, self.codec)
-        form: dict[str, Any] = {"state_version": found["stateVersion"], "migrate": self.migrate}
+        form: dict[str, Any] = {"state_version": found["stateVersion"], "upgrade": self.migrate}
         opened: dict[int, KeyValueState[Any, Any]] = {}
         try:
             for n in _tasks(found["parallelism"], self.component, self.task):

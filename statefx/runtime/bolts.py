@@ -121,12 +121,12 @@ def view_of(
         What the bolt is given; the tester's also watches what the bolt does with values.
     """
 
-    def migrate(version: int, key: Any, value: Any) -> Any:
+    def upgrade(version: int, key: Any, value: Any) -> Any:
         with hook(task, "migrateState", txid):
             return bolt.migrateState(version, key, value)
 
     with hook(task, "open", txid):
         codec = deployment.codec(task.component)
     return state_class(
-        opened(), codec, version=version, read_only=read_only, state_version=bolt.stateVersion, migrate=migrate
+        opened(), codec, version=version, read_only=read_only, state_version=bolt.stateVersion, upgrade=upgrade
     )

@@ -13,7 +13,7 @@ from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.schema import to_ddl
 from statefx.runtime.fitting import shown
 from statefx.runtime.outlets import Gathering, Outlet
-from statefx.state.encoding.remedy import Elsewhere
+from statefx.state.view.lent import WrongName
 
 _PLAIN = (tuple, list)
 
@@ -208,4 +208,4 @@ class TaskCollector(Collector):
 
 
 for _name in ("collect", "send", "append", "add", "output", "push", "forward", "write", "emit_batch"):
-    setattr(TaskCollector, _name, Elsewhere("a collector", _name, "rows are emitted with emit(...), or emitBatch(...)"))
+    setattr(TaskCollector, _name, WrongName("a collector", _name, "rows are emitted with emit(...), or emitBatch(...)"))

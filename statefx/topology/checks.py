@@ -14,8 +14,8 @@ from statefx.errors import ConfigError, TopologyError
 from statefx.operators import DEFAULT_STREAM, Bolt, Stateful, overrides, parse_schema, parse_streams
 from statefx.operators.schema import to_ddl_type
 from statefx.state.encoding import options as encodings
+from statefx.state.encoding.envelope import VERSION_MAX
 from statefx.state.encoding.options import Encoding
-from statefx.state.view.versions import VERSION_MAX
 from statefx.topology.graph import Component, Edge, Topology
 from statefx.topology.groupings import Promise
 

@@ -97,7 +97,7 @@ def test_put_writes_directly_again_when_no_scan_goes_on(state):
     assert list(scan) == [("a", 1)]
     del scan
     state.put("b", 3)
-    assert state._writable is state._overlay.opened
+    assert state._writable is state._overlay.changed
     assert list(state.items()) == [("a", 2), ("b", 3)]
 
 

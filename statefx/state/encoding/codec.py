@@ -8,9 +8,6 @@ from typing import Any, ClassVar
 from statefx.state.encoding.keys import key_decoder, key_encoder
 from statefx.state.encoding.values import decode_value, make_encoder
 
-MARK = b"\xc1"
-"""The one byte that msgpack never uses: it begins the envelope of a value that tells its version."""
-
 
 class Codec(ABC):
     """Turns the keys and values of one task's state into bytes and back.

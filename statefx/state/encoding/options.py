@@ -10,7 +10,7 @@ from statefx.config import ENCODING
 from statefx.errors import ConfigError
 from statefx.state.encoding.adapters import SerializerCodec, TypedCodec
 from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.encoding.references import codec_class, made, nearest, serializer_class, value_class
+from statefx.state.encoding.references import codec_class, construct, nearest, serializer_class, value_class
 
 SETTING = "topology.state.provider.config"
 COMPONENTS = "components"
@@ -87,7 +87,7 @@ class Encoding:
         """
         codec: Codec
         if "codec" in self.classes:
-            codec = made(codec_class(self.classes["codec"]))
+            codec = construct(codec_class(self.classes["codec"]))
         elif self.own:
             key, value = (self._serializer(option) for option in SERIALIZERS)
             codec = SerializerCodec(key, value, self.name)
@@ -97,7 +97,7 @@ class Encoding:
         return codec if kinds == [None, None] else TypedCodec(codec, *kinds)
 
     def _serializer(self, option: str) -> Any:
-        return made(serializer_class(self.classes[option])) if option in self.classes else None
+        return construct(serializer_class(self.classes[option])) if option in self.classes else None
 
 
 def parse(options: Mapping[str, Any], components: Mapping[str, bool]) -> dict[str, Encoding]:

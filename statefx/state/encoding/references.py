@@ -123,7 +123,7 @@ def _constructible(found: type, reference: str) -> type:
     return found
 
 
-def made(found: type) -> Any:
+def construct(found: type) -> Any:
     """Return an object of a class; ConfigError if its constructor raises."""
     try:
         return found()

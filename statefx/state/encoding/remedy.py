@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any
 
 from statefx.errors import CodecError
 
@@ -45,24 +45,3 @@ def _remedy(value: Any, as_key: bool) -> str:
         if isinstance(value, plain):
             return f"only exact types come back as they went in: store {plain.__name__}(...) of it"
     return f"what can be: {KEY_TYPES if as_key else VALUE_TYPES}"
-
-
-class Elsewhere:
-    """A name that a class has not, but its users look for, with what to write in its place.
-
-    An attribute of the class for each such name, and no ``__getattr__``: with that one Python looks up every attribute
-    of the class the long way, and `KeyValueState.put` takes a third longer.
-
-    Parameters
-    ----------
-    holder : str
-        What has it not, such as ``a KeyValueState``.
-    name, remedy : str
-    """
-
-    def __init__(self, holder: str, name: str, remedy: str) -> None:
-        self._text, self._name = f"{holder} has no {name!r}: {remedy}", name
-
-    def __get__(self, holder: object, kind: type | None = None) -> NoReturn:
-        """Raise AttributeError, as for any name that is not there."""
-        raise AttributeError(self._text, name=self._name, obj=holder)

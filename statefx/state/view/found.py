@@ -13,7 +13,7 @@ _short = reprlib.Repr()
 _short.maxdict = 3
 
 
-class Found(Mapping[K, V_co]):
+class FoundEntries(Mapping[K, V_co]):
     """The entries that `KeyValueState.getAll` found; a mapping whose keys are told apart as state does."""
 
     __slots__ = ("_encode_key", "_entries")
@@ -35,4 +35,4 @@ class Found(Mapping[K, V_co]):
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"Found({_short.repr(dict(self._entries.values()))})"
+        return f"FoundEntries({_short.repr(dict(self._entries.values()))})"

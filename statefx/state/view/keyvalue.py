@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from statefx.errors import StatePhaseError
 from statefx.state.encoding.values import SCALARS
-from statefx.state.view.found import Found
+from statefx.state.view.found import FoundEntries
 from statefx.state.view.phase import Phase
 from statefx.state.view.places import ABSENT, UNKNOWN, Kind, Packed
 from statefx.state.view.transaction import CACHE_BYTES, StateTransaction
@@ -38,7 +38,7 @@ class KeyValueState(StateTransaction, Generic[K, V]):
         Bound on what is remembered of entries that were read. This transaction's changes are not bounded.
     state_version : int
         The bolt's ``stateVersion``: of what is written, and what is read in this form.
-    migrate : callable (version, key, value) -> value, optional
+    upgrade : callable (version, key, value) -> value, optional
         Brings what an older version wrote into the current form, whenever it is read; without it, it is shown as it
         was written.
     space : Space
@@ -87,10 +87,10 @@ class KeyValueState(StateTransaction, Generic[K, V]):
         if kind is tuple:
             kind = tuple(map(type, key))
         try:
-            value = self._open[kind].get(key, UNKNOWN)
+            value = self._changed[kind].get(key, UNKNOWN)
             if value is not UNKNOWN:
                 return value
-            value = self._seen[kind].get(key, UNKNOWN)
+            value = self._known[kind].get(key, UNKNOWN)
             if value is not UNKNOWN:
                 return default if value is ABSENT else value
         except (KeyError, TypeError):  # closed, a key of another kind, or one that can't be hashed
@@ -135,7 +135,7 @@ class KeyValueState(StateTransaction, Generic[K, V]):
             )
         return count
 
-    def getAll(self, keys: Iterable[K]) -> Found[K, V]:
+    def getAll(self, keys: Iterable[K]) -> FoundEntries[K, V]:
         """Return the entries of those `keys` that are there, with at most one read of the store."""
         self._require_open()
         if isinstance(keys, str | bytes):
@@ -146,7 +146,7 @@ class KeyValueState(StateTransaction, Generic[K, V]):
             if value is not ABSENT:
                 key = self._codec.decode_key(key_bytes) if kind is Packed else name
                 found[key_bytes] = key, value
-        return Found(self._codec.encode_key, found)
+        return FoundEntries(self._codec.encode_key, found)
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Read what is not known of `keys` with one read of the store, so that `get` need not ask it.
@@ -176,7 +176,7 @@ class KeyValueState(StateTransaction, Generic[K, V]):
         if low is not None and high is not None and low >= high:
             return self._items(iter(()), self._epoch)
         rows = self._overlay.scan(low, high, reverse)
-        if self._overlay.watched():
+        if self._overlay.has_scans():
             self._writable = {}  # put comes by the overlay, which tells the scan what it is about to change
         return self._items(rows, self._epoch)
 
@@ -217,15 +217,15 @@ class KeyValueState(StateTransaction, Generic[K, V]):
                 kind = tuple(map(type, key))  # type: ignore[call-overload]  # tuples are iterable, whatever K is
             try:
                 entries = self._writable[kind]
-                if key in entries or key in self._seen[kind]:
+                if key in entries or key in self._known[kind]:
                     entries[key] = value
                     return
             except (KeyError, TypeError):  # as in get, or read-only
                 pass
         self._require_writable("put")
         self._overlay.put(key, value)
-        if not self._writable and not self._overlay.watched():
-            self._writable = self._overlay.opened
+        if not self._writable and not self._overlay.has_scans():
+            self._writable = self._overlay.changed
 
     __setitem__ = put
 
@@ -266,4 +266,4 @@ class KeyValueState(StateTransaction, Generic[K, V]):
         return self._overlay.delete_range(low, high)
 
 
-__all__ = ["CACHE_BYTES", "Found", "KeyValueState", "Phase"]
+__all__ = ["CACHE_BYTES", "FoundEntries", "KeyValueState", "Phase"]

@@ -9,11 +9,12 @@ from statefx.errors import CodecError, StateCorruptedError
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import Write
-from statefx.state.encoding.codec import MARK, Codec
+from statefx.state.encoding.codec import Codec
+from statefx.state.encoding.envelope import MARK
 from statefx.state.encoding.values import SCALARS, is_immutable
-from statefx.state.view.answers import Answers
 from statefx.state.view.pending import PendingKeys
 from statefx.state.view.places import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, Packed, Place
+from statefx.state.view.reads import StoreReads
 
 ENTRY_BYTES = 200
 """What Python needs to remember one entry, beside its bytes."""
@@ -22,21 +23,32 @@ ENTRY_BYTES = 200
 class Overlay:
     """Changes of this transaction over what is prepared over what is committed.
 
-    Four maps of maps, kind -> name -> entry, of the same kinds, cleared and never replaced. `opened` and `held` are
-    changes, of any size; `seen` and `seen_held` are what is known below them and may be forgotten at any time.
-    `opened` and `seen` hold immutable values as they are (`seen` also `ABSENT`); `held` and `seen_held` hold the bytes
-    of mutable ones (`held` also None: deleted). A key in `held` is neither in `opened` nor in `seen`: who finds it in
-    one of these need not look further. `plain` are the types of keys that are looked up as they are. `pending` has the
-    changes in order, from the first scan that finds some until they are settled or discarded.
+    Four maps, kind -> name -> entry, of the same kinds; they are cleared and never replaced, for `KeyValueState` holds
+    them too:
+
+    ============  =========================================  =====================================================
+    map           what this transaction has put              what is known of what lies below; may be forgotten
+    ============  =========================================  =====================================================
+    immutable     ``changed``                                ``known``, which also has `ABSENT`
+    mutable       ``changed_bytes``; None stands for a       ``known_bytes``
+                  deletion
+    ============  =========================================  =====================================================
+
+    Immutable values are kept as they are and encoded when the transaction is prepared: a counter that is put a thousand
+    times is encoded once. Mutable ones are encoded at once, so that changing a list after `put` changes no state. A key
+    in `changed_bytes` is neither in `changed` nor in `known`: who finds a key in one of these need not look further.
+
+    `plain` are the types of keys that are looked up as they are. `pending` has the changes in order, from the first
+    scan that finds some until they are settled or discarded.
 
     Parameters
     ----------
-    store : Answers
+    store : StoreReads
         What answers when memory can't.
     codec : Codec
         Encodes keys, behind the byte of `space`, and values.
     cache_bytes : int
-        Bound on `seen` and `seen_held`.
+        Bound on `known` and `known_bytes`.
     space : Space
         Whose keys these are; of the store nothing else is read.
     """
@@ -48,19 +60,19 @@ class Overlay:
         "_encode_key",
         "_end",
         "_first",
-        "_seen_bytes",
+        "_remembered_bytes",
         "_store",
+        "changed",
+        "changed_bytes",
         "codec",
-        "held",
-        "opened",
+        "known",
+        "known_bytes",
         "pending",
         "plain",
         "prepared",
-        "seen",
-        "seen_held",
     )
 
-    def __init__(self, store: Answers, codec: Codec, cache_bytes: int, space: Space) -> None:
+    def __init__(self, store: StoreReads, codec: Codec, cache_bytes: int, space: Space) -> None:
         self._store = store
         self._first, self._end = space.value, space.end
         self.codec = codec
@@ -68,19 +80,19 @@ class Overlay:
         self._encode: Callable[[Any], bytes] = codec.encode_value
         self._decode: Callable[[bytes], Any] = codec.decode_value
         self._cache_bytes = cache_bytes
-        self._seen_bytes = 0
-        self.opened: dict[Kind, dict[Any, Any]] = {}
+        self._remembered_bytes = 0
+        self.changed: dict[Kind, dict[Any, Any]] = {}
         self.plain = PLAIN
-        self.held: dict[Kind, dict[Any, bytes | None]] = {}
-        self.seen: dict[Kind, dict[Any, Any]] = {}
-        self.seen_held: dict[Kind, dict[Any, bytes]] = {}
+        self.changed_bytes: dict[Kind, dict[Any, bytes | None]] = {}
+        self.known: dict[Kind, dict[Any, Any]] = {}
+        self.known_bytes: dict[Kind, dict[Any, bytes]] = {}
         self.prepared: OrderedEntries[bytes | None] = OrderedEntries()
         self.pending: PendingKeys | None = None
         for kind in (*PLAIN, Packed):
             self._admit(kind)
 
     def _admit(self, kind: Kind) -> None:
-        self.opened[kind], self.held[kind], self.seen[kind], self.seen_held[kind] = {}, {}, {}, {}
+        self.changed[kind], self.changed_bytes[kind], self.known[kind], self.known_bytes[kind] = {}, {}, {}, {}
 
     # ---- reading
 
@@ -97,9 +109,9 @@ class Overlay:
         kind: Kind = type(key)
         if kind is tuple:
             kind = tuple(map(type, key))
-            if kind not in self.opened and PLAIN.issuperset(kind) and len(self.opened) < MAX_KINDS:
+            if kind not in self.changed and PLAIN.issuperset(kind) and len(self.changed) < MAX_KINDS:
                 self._admit(kind)
-        return kind if kind in self.opened else Packed
+        return kind if kind in self.changed else Packed
 
     def find(self, place: Place) -> Any:
         """Return the value, or `ABSENT`; asks the store if need be."""
@@ -117,15 +129,15 @@ class Overlay:
     def recall(self, place: Place) -> Any:
         """Return the value, `ABSENT` or `UNKNOWN`, from memory alone."""
         kind, name, key_bytes = place
-        value = self.opened[kind].get(name, UNKNOWN)
+        value = self.changed[kind].get(name, UNKNOWN)
         if value is not UNKNOWN:
             return value
-        data = self.held[kind].get(name, UNKNOWN)
+        data = self.changed_bytes[kind].get(name, UNKNOWN)
         if data is UNKNOWN:
-            value = self.seen[kind].get(name, UNKNOWN)
+            value = self.known[kind].get(name, UNKNOWN)
             if value is not UNKNOWN:
                 return value
-            data = self.seen_held[kind].get(name, UNKNOWN)
+            data = self.known_bytes[kind].get(name, UNKNOWN)
         if data is UNKNOWN:
             return UNKNOWN
         return ABSENT if data is None else self.decoded(key_bytes, data)
@@ -147,31 +159,36 @@ class Overlay:
             wanted += missing if kind is Packed else map(self._encode_key, missing)
         found = self._read(wanted)
         size = _total_bytes(wanted, found)
-        if self._seen_bytes + size > self._cache_bytes:
+        if self._remembered_bytes + size > self._cache_bytes:
             self.forget()
             if size > self._cache_bytes:  # remember the first of them: get reads the others again
                 del found[len(found) * self._cache_bytes // size :]
-        self._seen_bytes += min(size, self._cache_bytes)
+        self._remembered_bytes += min(size, self._cache_bytes)
         entries = zip(wanted, found, strict=False)
         for kind, missing in unknown.items():
             self._learn(kind, zip(missing, entries, strict=False))
 
     def _unknown(self, kind: Kind, names: set[Any]) -> list[Any]:
-        opened, held, seen, seen_held = self.opened[kind], self.held[kind], self.seen[kind], self.seen_held[kind]
-        return [name for name in names if not (name in seen or name in opened or name in seen_held or name in held)]
+        known, changed = self.known[kind], self.changed[kind]
+        known_bytes, changed_bytes = self.known_bytes[kind], self.changed_bytes[kind]
+        return [
+            name
+            for name in names
+            if not (name in known or name in changed or name in known_bytes or name in changed_bytes)
+        ]
 
     def _learn(self, kind: Kind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
-        seen, seen_held = self.seen[kind], self.seen_held[kind]
+        known, known_bytes = self.known[kind], self.known_bytes[kind]
         scalars, decode = SCALARS, self.decoded
         for name, (key_bytes, data) in entries:
             if data is None:
-                seen[name] = ABSENT
+                known[name] = ABSENT
                 continue
             value = decode(key_bytes, data)
             if type(value) in scalars or is_immutable(value):
-                seen[name] = value
+                known[name] = value
             else:
-                seen_held[name] = data
+                known_bytes[name] = data
 
     def _read(self, keys: list[bytes]) -> list[bytes | None]:
         """Return what is prepared for each of `keys`, else what is committed."""
@@ -186,14 +203,14 @@ class Overlay:
         kind, name, key_bytes = place
         value = ABSENT if data is None else self.decoded(key_bytes, data)
         size = _total_bytes([key_bytes], [data])
-        if self._seen_bytes + size > self._cache_bytes:
+        if self._remembered_bytes + size > self._cache_bytes:
             self.forget()
         if size <= self._cache_bytes:
-            self._seen_bytes += size
+            self._remembered_bytes += size
             if data is None or is_immutable(value):
-                self.seen[kind][name] = value
+                self.known[kind][name] = value
             else:
-                self.seen_held[kind][name] = data
+                self.known_bytes[kind][name] = data
         return value
 
     def decoded(self, key_bytes: bytes, data: bytes) -> Any:
@@ -204,10 +221,10 @@ class Overlay:
             key = repr(self.codec.decode_key(key_bytes))
             hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK else ""
             named = StateCorruptedError(f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key})
-            self._store.note(named)
+            self._store.failed(named)
             raise named from error
         except Exception as error:
-            self._store.note(error)
+            self._store.failed(error)
             raise
 
     def scan(
@@ -217,7 +234,7 @@ class Overlay:
 
         None stands for the space's own first and last key.
 
-        As long as somebody holds what is returned, `opened` is to be changed by `put` and `delete` alone.
+        As long as somebody holds what is returned, `changed` is to be changed by `put` and `delete` alone.
         """
         start, stop = start or self._first, stop or self._end
         rows: Iterator[tuple[bytes, Any]] = self._store.scan(start, stop, reverse)
@@ -228,8 +245,8 @@ class Overlay:
 
     def _in_order(self) -> PendingKeys | None:
         """Return the changes in order; None if there are none."""
-        if self.pending is None and (any(self.opened.values()) or any(self.held.values())):
-            self.pending = PendingKeys(self.opened, self.held, self._encode_key, self.codec.decode_key)
+        if self.pending is None and (any(self.changed.values()) or any(self.changed_bytes.values())):
+            self.pending = PendingKeys(self.changed, self.changed_bytes, self._encode_key, self.codec.decode_key)
         return self.pending
 
     def count(self) -> int | None:
@@ -244,16 +261,16 @@ class Overlay:
         pending = self._in_order()
         return count if pending is None else count + pending.balance(self._read)
 
-    def watched(self) -> bool:
+    def has_scans(self) -> bool:
         """Say whether a scan goes on that has to be told of changes."""
-        return self.pending is not None and self.pending.watched()
+        return self.pending is not None and self.pending.has_scans()
 
     def forget(self) -> None:
         """Drop what was read; it is read again when asked for."""
-        for kind in self.opened:
-            self.seen[kind].clear()
-            self.seen_held[kind].clear()
-        self._seen_bytes = 0
+        for kind in self.changed:
+            self.known[kind].clear()
+            self.known_bytes[kind].clear()
+        self._remembered_bytes = 0
 
     # ---- changes
 
@@ -262,49 +279,50 @@ class Overlay:
         place = self.place(key)
         if is_immutable(value):
             if self.pending is not None:
-                self.pending.opening(place)
+                self.pending.before_value(place)
             kind, name, _ = place
-            self.opened[kind][name] = value
-            self.held[kind].pop(name, None)
+            self.changed[kind][name] = value
+            self.changed_bytes[kind].pop(name, None)
             return
         try:
             data = self._encode(value)
         except CodecError as error:
             raise of_key(error, key) from None
-        self._hold(place, data)
+        self._set_bytes(place, data)
 
     def delete(self, place: Place) -> None:
         """Remove the entry at `place`."""
-        self._hold(place, None)
+        self._set_bytes(place, None)
 
     def delete_range(self, start: bytes | None, stop: bytes | None) -> int:
         """Remove the entries of a range; return how many there were."""
         keys = [row[0] for row in self.scan(start, stop)]
         for key in keys:
-            self._hold(self.place(self.codec.decode_key(key)), None)
+            self._set_bytes(self.place(self.codec.decode_key(key)), None)
         return len(keys)
 
-    def _hold(self, place: Place, data: bytes | None) -> None:
+    def _set_bytes(self, place: Place, data: bytes | None) -> None:
         if self.pending is not None:
-            self.pending.holding(place, data)
+            self.pending.before_bytes(place, data)
         kind, name, _ = place
-        self.opened[kind].pop(name, None)
-        self.seen[kind].pop(name, None)
-        self.held[kind][name] = data
+        self.changed[kind].pop(name, None)
+        self.known[kind].pop(name, None)
+        self.changed_bytes[kind][name] = data
 
     def changes(self) -> list[Write]:
         """Return what was changed since it was last settled, in no order."""
         encode, encode_key = self._encode, self._encode_key
         writes: list[Write] = []
-        for kind, entries in self.opened.items():
+        for kind, entries in self.changed.items():
             names = entries if kind is Packed else map(encode_key, entries)
             try:
                 writes += zip(names, map(encode, entries.values()), strict=True)
             except CodecError:
                 self._refuse(kind, entries)
                 raise
-        for kind, held in self.held.items():
-            writes += zip(held if kind is Packed else map(encode_key, held), held.values(), strict=True)
+        for kind, changed_bytes in self.changed_bytes.items():
+            names = changed_bytes if kind is Packed else map(encode_key, changed_bytes)
+            writes += zip(names, changed_bytes.values(), strict=True)
         return writes
 
     def _refuse(self, kind: Kind, entries: dict[Any, Any]) -> None:
@@ -318,20 +336,20 @@ class Overlay:
     def settle(self, writes: list[Write]) -> None:
         """Take `writes`, all changes there are, as prepared: they are read below the changes that follow."""
         self.prepared = OrderedEntries(dict(writes))
-        self._seen_bytes += _total_bytes(self.prepared.by_key, self.prepared.by_key.values())
-        if self._seen_bytes > self._cache_bytes:
+        self._remembered_bytes += _total_bytes(self.prepared.by_key, self.prepared.by_key.values())
+        if self._remembered_bytes > self._cache_bytes:
             self.forget()
         else:
-            for kind, entries in self.opened.items():
-                seen, seen_held = self.seen[kind], self.seen_held[kind]
-                seen.update(entries)
-                for name, data in self.held[kind].items():
+            for kind, entries in self.changed.items():
+                known, known_bytes = self.known[kind], self.known_bytes[kind]
+                known.update(entries)
+                for name, data in self.changed_bytes[kind].items():
                     if data is None:
-                        seen[name] = ABSENT
+                        known[name] = ABSENT
                     else:
-                        seen_held[name] = data
-                for name in seen_held.keys() & seen.keys():  # held bytes of what has become immutable or absent
-                    del seen_held[name]
+                        known_bytes[name] = data
+                for name in known_bytes.keys() & known.keys():  # bytes of what has become immutable or absent
+                    del known_bytes[name]
         self.discard()
 
     def discard(self) -> None:
@@ -339,9 +357,9 @@ class Overlay:
         if self.pending is not None:
             self.pending.end()
             self.pending = None
-        for kind in self.opened:
-            self.opened[kind].clear()
-            self.held[kind].clear()
+        for kind in self.changed:
+            self.changed[kind].clear()
+            self.changed_bytes[kind].clear()
 
     def unsettle(self) -> None:
         """Drop what is prepared."""

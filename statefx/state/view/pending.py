@@ -25,46 +25,46 @@ class PendingKeys:
 
     Parameters
     ----------
-    opened, held : mappings kind -> name -> entry
-        The overlay's own. An entry of `opened` may be added at any time; whatever takes one away, or changes `held`,
-        tells it here first.
+    changed, changed_bytes : mappings kind -> name -> entry
+        The overlay's own. An entry of `changed` may be added at any time; whoever takes one away, or changes
+        `changed_bytes`, calls `before_value` or `before_bytes` first.
     encode_key, decode_key : callable
         The codec's.
     """
 
     __slots__ = (
         "_asked",
+        "_changed",
+        "_changed_bytes",
         "_counted",
         "_decode_key",
+        "_deletions",
         "_encode_key",
-        "_gone",
-        "_held",
         "_hidden",
-        "_opened",
         "_places",
         "_scans",
     )
 
     def __init__(
         self,
-        opened: Mapping[Kind, dict[Any, Any]],
-        held: Mapping[Kind, dict[Any, bytes | None]],
+        changed: Mapping[Kind, dict[Any, Any]],
+        changed_bytes: Mapping[Kind, dict[Any, bytes | None]],
         encode_key: Callable[[Any], bytes],
         decode_key: Callable[[bytes], Any],
     ) -> None:
-        self._opened = opened
-        self._held = held
+        self._changed = changed
+        self._changed_bytes = changed_bytes
         self._encode_key = encode_key
         self._decode_key = decode_key
         self._places: OrderedEntries[tuple[Kind, Any]] = OrderedEntries()
-        self._counted: dict[Kind, int] = {}  # of each dict of `opened`, how many of its first keys have their place
+        self._counted: dict[Kind, int] = {}  # of each dict of `changed`, how many of its first keys have their place
         self._scans: list[weakref.ref[PendingScan]] = []
-        self._gone = 0  # of all changes, how many are deletions
+        self._deletions = 0  # of all changes, how many are deletions
         self._hidden = 0  # of the first `_asked` places, how many have an entry below
         self._asked = 0
-        for kind, entries in held.items():
+        for kind, entries in changed_bytes.items():
             self._place(kind, entries)
-            self._gone += sum(data is None for data in entries.values())
+            self._deletions += sum(data is None for data in entries.values())
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> PendingScan:
         """Return what is changed in a range now, whatever is changed while it is read."""
@@ -73,7 +73,7 @@ class PendingKeys:
         self._scans.append(weakref.ref(scan))
         return scan
 
-    def watched(self) -> bool:
+    def has_scans(self) -> bool:
         """Say whether a scan goes on, which has to be told of every change before it is made."""
         if self._scans:
             self._scans = [ref for ref in self._scans if ref() is not None]
@@ -88,13 +88,13 @@ class PendingKeys:
                 data is not None for data in below(list(islice(reversed(keys), len(keys) - self._asked)))
             )
             self._asked = len(keys)
-        return len(keys) - self._gone - self._hidden
+        return len(keys) - self._deletions - self._hidden
 
-    def opening(self, place: Place) -> None:
-        """Take note that the entry at `place` is about to become one of `opened`."""
+    def before_value(self, place: Place) -> None:
+        """Take note that the entry at `place` is about to become one of `changed`."""
         kind, name, key = place
-        if self._held[kind].get(name, UNKNOWN) is None:
-            self._gone -= 1
+        if self._changed_bytes[kind].get(name, UNKNOWN) is None:
+            self._deletions -= 1
         if self._scans:
             before = self.change(kind, name)
             for ref in self._scans:
@@ -102,13 +102,13 @@ class PendingKeys:
                 if scan is not None:
                     scan.keep(key, before)
 
-    def holding(self, place: Place, data: bytes | None) -> None:
-        """Take note that the entry at `place` is about to become one of `held`."""
-        self.opening(place)
-        self._gone += data is None
+    def before_bytes(self, place: Place, data: bytes | None) -> None:
+        """Take note that the entry at `place` is about to become one of `changed_bytes`."""
+        self.before_value(place)
+        self._deletions += data is None
         self._catch_up()  # else a key that has no place yet would be taken for one that has, when it is taken away
         kind, name, key = place
-        if name in self._opened[kind]:
+        if name in self._changed[kind]:
             self._counted[kind] -= 1
         self._places.apply((key,), ((kind, name),))
 
@@ -121,9 +121,9 @@ class PendingKeys:
 
     def change(self, kind: Kind, name: Any) -> Change | Any:
         """Return the change under a name, or UNKNOWN."""
-        value = self._opened[kind].get(name, UNKNOWN)
+        value = self._changed[kind].get(name, UNKNOWN)
         if value is UNKNOWN:
-            return self._held[kind].get(name, UNKNOWN)
+            return self._changed_bytes[kind].get(name, UNKNOWN)
         return (self._decode_key(name) if kind is Packed else name), value
 
     def places(
@@ -133,7 +133,7 @@ class PendingKeys:
         return list(islice(self._places.between(start, stop, reverse), most))
 
     def _catch_up(self) -> None:
-        for kind, entries in self._opened.items():
+        for kind, entries in self._changed.items():
             counted = self._counted.get(kind, 0)
             if len(entries) != counted:
                 self._place(kind, islice(reversed(entries), len(entries) - counted))

@@ -7,15 +7,15 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 
-class Answer(Enum):
+class Missing(Enum):
     """What memory says of a key whose value it does not have."""
 
     ABSENT = "known not to be there"
     UNKNOWN = "only the store can tell"
 
 
-ABSENT: Final[Literal[Answer.ABSENT]] = Answer.ABSENT
-UNKNOWN: Final[Literal[Answer.UNKNOWN]] = Answer.UNKNOWN
+ABSENT: Final[Literal[Missing.ABSENT]] = Missing.ABSENT
+UNKNOWN: Final[Literal[Missing.UNKNOWN]] = Missing.UNKNOWN
 
 
 class Packed:

@@ -11,10 +11,10 @@ from statefx.state.contract.ranges import OrderedEntries
 from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import EMPTY, StateStore, Version, Write, prepare_as
 from statefx.state.encoding.codec import Codec
-from statefx.state.view.answers import Answers
 from statefx.state.view.phase import Phase
 from statefx.state.view.places import Kind
-from statefx.state.view.versions import Migrate, overlay_for
+from statefx.state.view.reads import StoreReads
+from statefx.state.view.upgrading import Upgrade, overlay_for
 
 CACHE_BYTES = 64 << 20
 """Default bound on what is remembered of entries that were read."""
@@ -27,16 +27,16 @@ class StateTransaction:
 
     _ended = "the state is closed"
     __slots__ = (
-        "_answers",
+        "_changed",
         "_codec",
         "_doubtful",
         "_epoch",
-        "_open",
+        "_known",
         "_overlay",
         "_phase",
         "_prepared_bytes",
         "_preparing",
-        "_seen",
+        "_reads",
         "_store",
         "_unsettled",
         "_version",
@@ -52,18 +52,18 @@ class StateTransaction:
         read_only: bool = False,
         cache_bytes: int = CACHE_BYTES,
         state_version: int = 1,
-        migrate: Migrate | None = None,
+        upgrade: Upgrade | None = None,
         space: Space = Space.USER,
     ) -> None:
         self._store = store
         self._version = version
-        self._answers = Answers(store)
-        self._overlay = overlay_for(self._answers, codec, cache_bytes, space, state_version, migrate)
+        self._reads = StoreReads(store)
+        self._overlay = overlay_for(self._reads, codec, cache_bytes, space, state_version, upgrade)
         self._codec = self._overlay.codec
         # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
-        self._open: dict[Kind, dict[Any, Any]] = self._overlay.opened
-        self._seen: dict[Kind, dict[Any, Any]] = self._overlay.seen
-        self._writable: dict[Kind, dict[Any, Any]] = {} if read_only else self._overlay.opened
+        self._changed: dict[Kind, dict[Any, Any]] = self._overlay.changed
+        self._known: dict[Kind, dict[Any, Any]] = self._overlay.known
+        self._writable: dict[Kind, dict[Any, Any]] = {} if read_only else self._overlay.changed
         self._phase = Phase.READ_ONLY if read_only else Phase.OPEN
         self._preparing = EMPTY
         self._prepared_bytes = 0
@@ -124,22 +124,22 @@ class StateTransaction:
             raise self._misplaced(f"prepareCommit({txid}) while {self._preparing.txid} is prepared", txid)
         if txid <= self._version.txid:
             raise self._misplaced(f"prepareCommit({txid}) when {self._version.txid} is committed", txid)
-        if self._answers.failure is not None:
-            raise self._answers.failure
+        if self._reads.failure is not None:
+            raise self._reads.failure
         writes = self._overlay.changes()
         writes.sort(key=itemgetter(0))
         prepared = prepare_as(self._store, txid, token or uuid.uuid4().hex, writes)
         self._preparing, self._prepared_bytes = Version(txid, prepared.token), prepared.size_bytes
         self._phase = Phase.PREPARED
         self._unsettled = writes
-        self._open, self._seen, self._writable = {}, {}, {}  # whoever goes on comes by _require_open first
+        self._changed, self._known, self._writable = {}, {}, {}  # whoever goes on comes by _require_open first
         return self._preparing.token
 
     def _settle(self, writes: list[Write]) -> None:
         """Do what a state that is used on after prepareCommit needs; most are closed instead."""
         self._unsettled = None
         self._overlay.settle(writes)
-        self._open, self._seen, self._writable = self._overlay.opened, self._overlay.seen, self._overlay.opened
+        self._changed, self._known, self._writable = self._overlay.changed, self._overlay.known, self._overlay.changed
 
     def commit(self, txid: int) -> None:
         """Make what was prepared for `txid` the committed version; again is a no-op.
@@ -185,7 +185,7 @@ class StateTransaction:
             self._overlay.unsettle()
             self._phase = Phase.OPEN
         self._overlay.discard()
-        self._answers.failure = None
+        self._reads.failure = None
         self._epoch += 1
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class StateTransaction:
         self._phase = Phase.CLOSED
         self._epoch += 1
         self._unsettled = None
-        self._open, self._seen, self._writable = {}, {}, {}
+        self._changed, self._known, self._writable = {}, {}, {}
         self._overlay.discard()
         self._overlay.unsettle()
         self._store.close()

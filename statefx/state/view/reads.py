@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statefx.state.contract.store import StateStore
 
 
-class Answers:
+class StoreReads:
     """The reads of one store.
 
     A bolt may take an error of `get` for a key that is not there (``except Exception: count = 0``), and what it puts
@@ -30,7 +30,7 @@ class Answers:
         try:
             return self._store.get(keys)
         except Exception as error:
-            self.note(error)
+            self.failed(error)
             raise
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
@@ -38,7 +38,7 @@ class Answers:
         try:
             yield from self._store.scan(start, stop, reverse)
         except Exception as error:
-            self.note(error)
+            self.failed(error)
             raise
 
     def count(self, space: bytes) -> int | None:
@@ -46,9 +46,9 @@ class Answers:
         try:
             return self._store.count(space)
         except Exception as error:
-            self.note(error)
+            self.failed(error)
             raise
 
-    def note(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Take note that what was read could not be told; a value that can't be decoded is as unknown as any."""
         self.failure = self.failure or error

@@ -1,0 +1,57 @@
+"""The envelope of a value, which tells the version of the bolt that wrote it.
+
+A value of version 1 lies as its codec wrote it. One of a later version, and one whose own bytes begin with the mark,
+has an envelope: the mark, the version as a varint (7 bits a byte, low ones first), the codec's bytes. The standard
+codec's bytes never begin with the mark, so bolts of version 1 pay nothing.
+"""
+
+from __future__ import annotations
+
+from statefx.errors import StateCorruptedError
+
+MARK = b"\xc1"
+"""The one byte that msgpack never uses."""
+
+VERSION_MAX = 2**31 - 1
+_VARINT_BYTES_MAX = 5
+
+
+def wrap(version: int, data: bytes) -> bytes:
+    r"""Return the bytes that are stored for a value of a version.
+
+    >>> wrap(1, b"plain"), wrap(300, b"x")
+    (b'plain', b'\xc1\xac\x02x')
+    """
+    if version == 1 and data[:1] != MARK:
+        return data
+    return envelope(version) + data
+
+
+def envelope(version: int) -> bytes:
+    """Return what stands before the bytes of a value of `version`."""
+    head = bytearray(MARK)
+    while version > 0x7F:
+        head.append(version & 0x7F | 0x80)
+        version >>= 7
+    head.append(version)
+    return bytes(head)
+
+
+def unwrap(data: bytes) -> tuple[int, bytes]:
+    """Return version and codec's bytes of what is stored.
+
+    Raises
+    ------
+    StateCorruptedError
+        The envelope is damaged.
+    """
+    if data[:1] != MARK:
+        return 1, data
+    version = 0
+    for at, byte in enumerate(data[1 : 1 + _VARINT_BYTES_MAX]):
+        version |= (byte & 0x7F) << (7 * at)
+        if byte < 0x80:
+            if 1 <= version <= VERSION_MAX:
+                return version, data[at + 2 :]
+            break
+    raise StateCorruptedError(f"{data[:80]!r} does not tell its version", data=data[:80])
