@@ -4,7 +4,11 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
+import pytest
 
 ROOT = Path(__file__).parent.parent
 MODULE_LINES = 400
@@ -38,6 +42,17 @@ def test_a_function_with_its_docstring_is_at_most_70_lines() -> None:
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [str(path.relative_to(ROOT)) for path in _modules() if path.stem.strip("_") in EMPTY_NAMES] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also not for types alone: who reads one of them has to read all."""
+    graph = grimp.build_graph("statefx")
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 100
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 def test_statefx_testing_is_imported_without_the_test_libraries() -> None:

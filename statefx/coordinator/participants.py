@@ -54,7 +54,7 @@ def participants_of(plan: Plan, *, lazy_commit: bool) -> Participants:
     )
 
     def having(hook: str) -> frozenset[TaskId]:
-        return frozenset(task for task in stateful if overrides(type(plan.components[task.component].bolt), hook))
+        return frozenset(task for task in stateful if overrides(type(plan.components[task.component].operator), hook))
 
     return Participants(
         tasks=plan.tasks,

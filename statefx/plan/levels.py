@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from statefx.operators import BasicBolt
 from statefx.protocol.identity import TaskId
-from statefx.topology.graph import Component, Edge, Topology
+from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import Grouping, Promise
 
 EDGE_COLUMN = "__edge"
@@ -164,7 +164,7 @@ def compile_plan(topology: Topology, segments: int = 1) -> Plan:
         1: one job runs all of it. 2: it is cut before its committers (see `statefx.plan.segments`). What is behind the
         cut has levels behind all others, and no Spark task has members on both sides.
     """
-    bolts = {c.id: c for c in topology.components if c.bolt is not None}
+    bolts = {c.id: c for c in topology.components if not c.is_stream}
     edges = list(topology.edges)
     ordered = ordered_components(bolts, edges) if segments > 1 else frozenset()
     depth = _depths(bolts, edges, _chains(bolts, edges, ordered), ordered)
@@ -175,7 +175,7 @@ def compile_plan(topology: Topology, segments: int = 1) -> Plan:
     for head, members in chains.items():
         for task in range(bolts[head].parallelism):
             levels[depth[head]].append(tuple(TaskId(name, task) for name in members))
-    streams = {c.id: c.outputs["default"] for c in topology.components if c.bolt is None}
+    streams = {c.id: c.outputs["default"] for c in topology.components if c.is_stream}
     cut = min((depth[name] for name in ordered), default=len(levels)) if segments > 1 else 0
     return Plan(bolts, tuple(edges), tuple(tuple(level) for level in levels), streams, cut)
 
@@ -200,13 +200,17 @@ def ordered_components(bolts: Mapping[str, Component], edges: Iterable[Edge]) ->
 
 
 def _chains(bolts: Mapping[str, Component], edges: list[Edge], ordered: frozenset[str]) -> dict[str, list[str]]:
-    """Group bolts that share their Spark tasks; keyed by the first of each group."""
+    """Group bolts that share their Spark tasks; keyed by the first of each group.
+
+    What comes from outside a Spark task is for the head of its chain. So a bolt behind the head reads from one source,
+    which is in the chain.
+    """
     chains: dict[str, list[str]] = {}
     head_of: dict[str, str] = {}
     for name, bolt in bolts.items():
         inputs = [e for e in edges if e.target == name]
         sources = {e.source for e in inputs}
-        source = next(iter(sources))
+        source = next(iter(sources), "")  # a component without inputs begins a chain
         fusable = (
             len(sources) == 1
             and source in bolts
@@ -241,17 +245,21 @@ def _depths(
 def _ingest_late_streams(
     topology: Topology, bolts: Mapping[str, Component], edges: list[Edge], depth: Mapping[str, int]
 ) -> tuple[dict[str, Component], list[Edge]]:
-    """Put an ingesting bolt between a raw DataFrame and its consumers beyond the first level."""
-    grown: dict[str, Component] = {}
+    """Put an ingesting bolt between a raw DataFrame and its consumers beyond the first level.
+
+    Spark could send the rows to a later level itself, by a union with the rows of the level before: but then every
+    stage would have to carry the DataFrames' columns beside the wire's five.
+    """
+    ingesting: dict[str, Component] = {}
     rewired: dict[int, Edge] = {}
     added: list[Edge] = []
     for stream in topology.components:
-        late = [e for e in edges if e.source == stream.id and stream.bolt is None and depth[e.target] > 0]
+        late = [e for e in edges if stream.is_stream and e.source == stream.id and depth[e.target] > 0]
         if not late:
             continue
         name = INGEST + stream.id
         width = max(bolts[e.target].parallelism for e in late)
-        grown[name] = Component(id=name, parallelism=width, outputs=stream.outputs, bolt=Ingest())
+        ingesting[name] = Component(name, ComponentKind.BOLT, width, stream.outputs, Ingest())
         added.append(Edge(len(edges) + len(added), stream.id, "default", name, Grouping("shuffle")))
         rewired |= {e.id: replace(e, source=name) for e in late}
-    return grown | dict(bolts), [rewired.get(e.id, e) for e in edges] + added
+    return ingesting | dict(bolts), [rewired.get(e.id, e) for e in edges] + added

@@ -61,9 +61,9 @@ def hook(task: TaskId, name: str, txid: int) -> Iterator[None]:
 def open_bolt(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt:
     """Return a bolt object of its own for a task, opened."""
     part = deployment.plan.components[task.component]
-    assert part.bolt is not None
+    assert part.operator is not None
     with hook(task, "open", attempt.txid):  # tried on the driver, but code of the user's may tell them apart
-        bolt = copy.deepcopy(part.bolt)
+        bolt = copy.deepcopy(part.operator)
     context = Context(
         config=MappingProxyType(dict(deployment.config)),  # what one task writes, no other would see
         component=task.component,

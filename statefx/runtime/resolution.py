@@ -50,7 +50,7 @@ class _TaskResolution:
         In this order: a store that is committed can't be told again what the hook may still refuse. Both may have been
         done before, by this driver or another one, so both must be repeatable.
         """
-        bolt = self._deployment.plan.components[self._task.component].bolt
+        bolt = self._deployment.plan.components[self._task.component].operator
         assert bolt is not None
         if overrides(type(bolt), HOOKS[self._order.resolution]):
             self._call_hook()

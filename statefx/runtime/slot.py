@@ -28,14 +28,14 @@ from statefx.runtime.member import Member
 from statefx.runtime.operator import TaskAttempt, TaskOperator
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.worker import Worker
-from statefx.topology.graph import Component, Edge
+from statefx.topology.graph import Component, ComponentKind, Edge
 
 logger = logging.getLogger("statefx")
 
 
 def operator_of(component: Component) -> TaskOperator:
     """Return a new operator for one attempt of a task of `component`."""
-    assert component.bolt is not None
+    assert component.kind is ComponentKind.BOLT
     return BoltOperator()
 
 

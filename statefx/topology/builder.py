@@ -8,18 +8,9 @@ from typing import Any
 from statefx.errors import TopologyError
 from statefx.operators import DEFAULT_STREAM, Bolt, Committer, Stateful
 from statefx.topology import checks
-from statefx.topology.graph import Component, Edge, Topology
-from statefx.topology.groupings import Grouping
-from statefx.topology.order import topological
-
-
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """A grouping as it was declared, before anything is known of its source."""
-
-    source: str
-    stream: str
-    grouping: Grouping
+from statefx.topology.graph import Component, ComponentKind, Edge, Topology
+from statefx.topology.groupings import DeclaredInput, Grouping
+from statefx.topology.sorting import topological
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +22,7 @@ class BoltDeclarer:
     """
 
     id: str
-    wires: list[Wire] = field(default_factory=list)
+    inputs: list[DeclaredInput] = field(default_factory=list)
 
     def shuffleGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Spread rows evenly over the tasks."""
@@ -72,7 +63,7 @@ class BoltDeclarer:
                     f"bolt {self.id!r}: the {what} of its {grouping.kind} grouping is an id, not {value!r}",
                     component=self.id,
                 )
-        self.wires.append(Wire(source, stream, grouping))
+        self.inputs.append(DeclaredInput(source, stream, grouping))
         return self
 
     def _keys(self, name: str, source: str, fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -130,7 +121,7 @@ class TopologyBuilder:
         """
         checks.check_id(id, self._components)
         schema = checks.stream_schema(id, dataframe)
-        self._components[id] = Component(id, 0, {DEFAULT_STREAM: schema}, None, dataframe)
+        self._components[id] = Component(id, ComponentKind.STREAM, 0, {DEFAULT_STREAM: schema}, dataframe=dataframe)
 
     def setBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt; declare its inputs on what is returned.
@@ -165,13 +156,13 @@ class TopologyBuilder:
         """
         components = self._components
         checks.check_streams(self.name, list(components.values()))
-        wires = {id: declarer.wires for id, declarer in self._declarers.items()}
-        for id, given in wires.items():
+        inputs = {id: declarer.inputs for id, declarer in self._declarers.items()}
+        for id, given in inputs.items():
             checks.check_inputs(id, components, given)
-        ordered = topological(list(components), {id: [wire.source for wire in given] for id, given in wires.items()})
-        declared = [(id, wire) for id in ordered for wire in wires.get(id, ())]
+        ordered = topological(list(components), {id: [one.source for one in given] for id, given in inputs.items()})
+        declared = [(id, one) for id in ordered for one in inputs.get(id, ())]
         edges = tuple(
-            Edge(number, wire.source, wire.stream, id, wire.grouping) for number, (id, wire) in enumerate(declared)
+            Edge(number, one.source, one.stream, id, one.grouping) for number, (id, one) in enumerate(declared)
         )
         checks.check_edges(components, edges)
         return Topology(self.name, tuple(components[id] for id in ordered), edges)
@@ -179,6 +170,8 @@ class TopologyBuilder:
     def _set(self, id: str, bolt: Bolt, parallelism: int, committer: bool) -> BoltDeclarer:
         checks.check_id(id, self._components)
         checks.check_bolt(id, bolt, parallelism)
-        self._components[id] = Component(id, parallelism, checks.bolt_streams(id, bolt), bolt, None, committer)
+        self._components[id] = Component(
+            id, ComponentKind.BOLT, parallelism, checks.bolt_streams(id, bolt), bolt, committer=committer
+        )
         self._declarers[id] = BoltDeclarer(id)
         return self._declarers[id]

@@ -17,11 +17,10 @@ from statefx.state.encoding import options as encodings
 from statefx.state.encoding.envelope import VERSION_MAX
 from statefx.state.encoding.options import Encoding
 from statefx.topology.graph import Component, Edge, Topology
-from statefx.topology.groupings import Promise
+from statefx.topology.groupings import DeclaredInput, Promise
 
 if TYPE_CHECKING:
     from statefx.config import Config
-    from statefx.topology.builder import Wire
 
 ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 ID_LENGTH_MAX = 128
@@ -140,50 +139,51 @@ def check_streams(name: str, components: Sequence[Component]) -> None:
             )
 
 
-def check_inputs(id: str, components: Mapping[str, Component], wires: Sequence[Wire]) -> None:
+def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[DeclaredInput]) -> None:
     """Refuse a bolt without inputs, and inputs from what isn't there."""
-    if not wires:
+    if not inputs:
         raise TopologyError(
             f"bolt {id!r} has no input; chain a grouping to its setBolt, such as .shuffleGrouping(...)", component=id
         )
-    _check_twice(id, wires)
-    for wire in wires:
-        if wire.source not in components:
+    _check_twice(id, inputs)
+    for given in inputs:
+        if given.source not in components:
             raise TopologyError(
-                f"bolt {id!r} reads {wire.source!r}, which is not in the topology; {_nearest(wire.source, components)}",
+                f"bolt {id!r} reads {given.source!r}, which is not in the topology; "
+                f"{_nearest(given.source, components)}",
                 component=id,
-                source=wire.source,
+                source=given.source,
             )
-        source = components[wire.source]
-        if wire.stream not in source.outputs:
+        source = components[given.source]
+        if given.stream not in source.outputs:
             there = f"its streams are {', '.join(source.outputs)}" if source.outputs else "it emits nothing"
             raise TopologyError(
-                f"bolt {id!r} reads stream {wire.stream!r} of {source.id!r}, which does not declare it ({there}). "
-                f"{_remedy(source, wire.stream)}",
+                f"bolt {id!r} reads stream {given.stream!r} of {source.id!r}, which does not declare it ({there}). "
+                f"{_remedy(source, given.stream)}",
                 component=id,
                 source=source.id,
-                stream=wire.stream,
+                stream=given.stream,
             )
-        if source.is_stream and wire.grouping.promise is Promise.NAMED:
+        if source.is_stream and given.grouping.promise is Promise.NAMED:
             raise TopologyError(
                 f"bolt {id!r} reads {source.id!r} by directGrouping, but a DataFrame names no tasks; use another "
                 f"grouping, or a bolt between them that emits with task=",
                 component=id,
                 source=source.id,
             )
-        _check_fields(id, wire, source.outputs[wire.stream])
+        _check_fields(id, given, source.outputs[given.stream])
 
 
-def _check_twice(id: str, wires: Sequence[Wire]) -> None:
+def _check_twice(id: str, inputs: Sequence[DeclaredInput]) -> None:
     """Refuse an input that is declared twice: every row would come twice, and every count be doubled."""
-    for wire, count in Counter(wires).items():
+    for given, count in Counter(inputs).items():
         if count > 1:
             raise TopologyError(
-                f"bolt {id!r} reads stream {wire.stream!r} of {wire.source!r} by {wire.grouping} grouping {count} "
+                f"bolt {id!r} reads stream {given.stream!r} of {given.source!r} by {given.grouping} grouping {count} "
                 f"times: every row would come {count} times. Declare it once.",
                 component=id,
-                source=wire.source,
-                stream=wire.stream,
+                source=given.source,
+                stream=given.stream,
             )
 
 
@@ -241,22 +241,22 @@ def doubts(topology: Topology) -> list[str]:
     return found
 
 
-def _check_fields(id: str, wire: Wire, schema: pa.Schema) -> None:
-    for name in wire.grouping.fields:
+def _check_fields(id: str, given: DeclaredInput, schema: pa.Schema) -> None:
+    for name in given.grouping.fields:
         if name not in schema.names:
             raise TopologyError(
-                f"bolt {id!r} groups {wire.source!r} by {name!r}, a field that it doesn't have; its fields are "
+                f"bolt {id!r} groups {given.source!r} by {name!r}, a field that it doesn't have; its fields are "
                 f"{', '.join(schema.names)}",
                 component=id,
-                source=wire.source,
+                source=given.source,
                 field=name,
             )
         if _holds_map(schema.field(name).type):
             raise TopologyError(
-                f"bolt {id!r} groups {wire.source!r} by {name!r}, which holds a map; a map has no hash. Group by a "
+                f"bolt {id!r} groups {given.source!r} by {name!r}, which holds a map; a map has no hash. Group by a "
                 f"value taken out of it.",
                 component=id,
-                source=wire.source,
+                source=given.source,
                 field=name,
             )
 
@@ -333,8 +333,8 @@ def _remedy(source: Component, stream: str) -> str:
     if source.is_stream:
         return f"A DataFrame has the stream {DEFAULT_STREAM!r} only."
     if not source.outputs and stream == DEFAULT_STREAM:
-        return f'Declare what {type(source.bolt).__name__} emits: outputFields = "word string, count long".'
-    return f"Add it to outputFields of {type(source.bolt).__name__}: {{{stream!r}: ...}}."
+        return f'Declare what {type(source.operator).__name__} emits: outputFields = "word string, count long".'
+    return f"Add it to outputFields of {type(source.operator).__name__}: {{{stream!r}: ...}}."
 
 
 def _kind(thing: Any) -> str:

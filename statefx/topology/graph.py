@@ -1,17 +1,17 @@
-"""A topology as frozen data: components, and the edges between them."""
+"""A topology as frozen data: components, the edges between them, and how people are shown it."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import TopologyError
-from statefx.operators import Bolt, Stateful
+from statefx.operators import DEFAULT_STREAM, Bolt, Stateful, to_ddl
 from statefx.topology.groupings import Grouping
-from statefx.topology.pictures import describe, mermaid
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,42 +31,55 @@ class Edge:
     grouping: Grouping
 
 
+class ComponentKind(StrEnum):
+    """What a component is.
+
+    A kind has a method of the builder, its own checks, a shape in pictures, and, unless Spark runs it, a `TaskOperator`
+    (`statefx.runtime.slot.operator_of`).
+    """
+
+    STREAM = "stream"
+    BOLT = "bolt"
+
+
 @dataclass(frozen=True, eq=False)
 class Component:
-    """A node of the topology: a bolt, or a raw DataFrame.
+    """A node of the topology.
 
     Attributes
     ----------
     id : str
         Its name in the topology, and of its folder in the checkpoint.
+    kind : ComponentKind
     parallelism : int
-        The number of its tasks; 0 for a DataFrame.
+        The number of its tasks; 0 for a stream, whose rows Spark makes.
     outputs : Mapping[str, pyarrow.Schema]
         The schema of each stream it emits.
-    bolt : Bolt or None
-        None for a DataFrame.
+    operator : Bolt or None
+        What the user has given; its tasks have copies. None for a stream.
     dataframe : Any
-        The DataFrame, or None.
+        A stream's DataFrame, else None.
     committer : bool
         Its effects are ordered by txid; every stateful bolt is one.
     """
 
     id: str
+    kind: ComponentKind
     parallelism: int
     outputs: Mapping[str, pa.Schema]
-    bolt: Bolt | None
+    operator: Bolt | None = None
     dataframe: Any = None
     committer: bool = False
 
     @property
     def stateful(self) -> bool:
-        """Whether the bolt keeps state."""
-        return isinstance(self.bolt, Stateful)
+        """Whether it keeps state."""
+        return isinstance(self.operator, Stateful)
 
     @property
     def is_stream(self) -> bool:
         """Whether it is a raw DataFrame."""
-        return self.bolt is None
+        return self.kind is ComponentKind.STREAM
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,9 +135,43 @@ class Topology:
         return self.component(edge.source).outputs[edge.stream]
 
     def describe(self) -> str:
-        """Return a text that shows components, inputs and output schemas."""
-        return describe(self)
+        """Return a text that shows components, parallelism, inputs with their groupings, and output schemas."""
+        lines = [f"topology {self.name}"]
+        for component in self.components:
+            lines.append(f"  {component.id}: {_text(component)}")
+            lines.extend(f"    <- {_source(edge)} by {edge.grouping}" for edge in self.inputs(component.id))
+            lines.extend(f"    -> {stream}: {to_ddl(schema)}" for stream, schema in component.outputs.items())
+            if not component.outputs:
+                lines.append("    -> emits nothing")
+        return "\n".join(lines) + "\n"
 
     def mermaid(self) -> str:
-        """Return a Mermaid flowchart of the topology."""
-        return mermaid(self)
+        """Return a Mermaid flowchart: rounded DataFrames, plain bolts, cylinders for bolts that keep state."""
+        lines = ["flowchart LR"]
+        nodes = {component.id: f"c{number}" for number, component in enumerate(self.components)}
+        lines.extend(f"    {nodes[component.id]}{_shape(component)}" for component in self.components)
+        for edge in self.edges:
+            stream = "" if edge.stream == DEFAULT_STREAM else f"{edge.stream}: "
+            label = f"{stream}{edge.grouping}".replace('"', "#quot;")
+            lines.append(f'    {nodes[edge.source]} -->|"{label}"| {nodes[edge.target]}')
+        return "\n".join(lines) + "\n"
+
+
+def _text(component: Component) -> str:
+    if component.is_stream:
+        return "streaming DataFrame" if component.dataframe.isStreaming else "batch DataFrame"
+    kind = ", stateful" if component.stateful else ", committer" if component.committer else ""
+    return f"{type(component.operator).__name__} x {component.parallelism}{kind}"
+
+
+def _source(edge: Edge) -> str:
+    return edge.source if edge.stream == DEFAULT_STREAM else f"{edge.source}.{edge.stream}"
+
+
+def _shape(component: Component) -> str:
+    if component.is_stream:
+        return f'(["{component.id}"])'
+    text = f"{component.id} x {component.parallelism}"
+    if component.stateful:
+        return f'[("{text}")]'
+    return f'[["{text}"]]' if component.committer else f'["{text}"]'

@@ -64,3 +64,12 @@ class Grouping:
     def by_key(self) -> bool:
         """Whether the values of fields decide."""
         return self.promise in (Promise.KEY, Promise.KEY_OF_TWO)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredInput:
+    """An input of a component as it was declared, before anything is known of its source."""
+
+    source: str
+    stream: str
+    grouping: Grouping

@@ -61,7 +61,7 @@ def _of_component(
 
     Fields that rows are grouped by may be renamed.
     """
-    version = getattr(component.bolt, "stateVersion", 1)
+    version = getattr(component.operator, "stateVersion", 1)
     found = {
         "parallelism": component.parallelism,
         **place,
@@ -73,5 +73,5 @@ def _of_component(
     if encoding.own:
         found["encoding"] = encoding.own
     if version > 1:
-        found["migrates"] = overrides(type(component.bolt), "migrateState")
+        found["migrates"] = overrides(type(component.operator), "migrateState")
     return found

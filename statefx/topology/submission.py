@@ -34,8 +34,8 @@ def checked(topology: Any, config: Any, taker: str) -> Config:
         Names the thing and the remedy.
     """
     if not isinstance(topology, Topology):
-        made = "the builder" if isinstance(topology, TopologyBuilder) else f"an object of {type(topology).__name__}"
-        raise TopologyError(f"{taker} needs a Topology, got {made}: pass builder.createTopology()")
+        given = "the builder" if isinstance(topology, TopologyBuilder) else f"an object of {type(topology).__name__}"
+        raise TopologyError(f"{taker} needs a Topology, got {given}: pass builder.createTopology()")
     settings = Config.parse(config, topology.name)
     check_config(topology, settings)
     for doubt in doubts(topology):
@@ -86,21 +86,21 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
         Names the setting.
     """
     for component in topology.components:
-        if component.bolt is None:
+        if component.operator is None:
             continue
         try:
-            dumps(component.bolt)
+            dumps(component.operator)
         except Exception as error:
             raise TopologyError(
-                f"bolt {component.id!r} can't be sent to the executors{_attribute(component.bolt, dumps)} "
-                f"({_told(error)}): {_remedy(error)}",
+                f"bolt {component.id!r} can't be sent to the executors{_attribute(component.operator, dumps)} "
+                f"({_short(error)}): {_remedy(error)}",
                 component=component.id,
             ) from error
         try:
-            copy.deepcopy(component.bolt)
+            copy.deepcopy(component.operator)
         except Exception as error:
             raise TopologyError(
-                f"bolt {component.id!r} can't be copied ({_told(error)}), and each task has its own copy: make what "
+                f"bolt {component.id!r} can't be copied ({_short(error)}), and each task has its own copy: make what "
                 "can't be copied in open(), not in __init__",
                 component=component.id,
             ) from error
@@ -109,7 +109,7 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
             dumps(value)
         except Exception as error:
             raise ConfigError(
-                f"setting {key!r} can't be sent to the executors ({_told(error)}): give plain data, which pickle can "
+                f"setting {key!r} can't be sent to the executors ({_short(error)}): give plain data, which pickle can "
                 "take",
                 key=key,
             ) from error
@@ -134,6 +134,6 @@ def _attribute(bolt: Any, dumps: Callable[[Any], bytes]) -> str:
     return ""
 
 
-def _told(error: Exception) -> str:
+def _short(error: Exception) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}"

@@ -26,7 +26,8 @@ from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
 from statefx.testing import rows
 from statefx.testing.streams import scatter
-from statefx.topology.graph import Edge
+from statefx.topology.graph import Component, ComponentKind, Edge
+from statefx.topology.groupings import Grouping
 
 ROWS = [(f"key-{n % 3}", n) for n in range(4)]
 ATTEMPT = TransactionAttempt(1, 0)
@@ -258,6 +259,16 @@ def test_a_part_of_p_that_ran_again_is_refused_with_o(counted: Plan, tmp_path: P
     tokens = {ack.task: ack.token for ack in second[Segment.PROCESSING] if ack.component == "second"}
     expected = {f"saw token {tokens[task]} of second[{task}]" for task in tokens}
     assert {failure.reason.split(",")[0] for failure in verdict.failures} == expected
+
+
+def test_a_component_without_inputs_stands_at_the_first_level() -> None:
+    """As one that makes its input itself does."""
+    source = Component("source", ComponentKind.BOLT, 3, {"default": pa.schema([("n", pa.int64())])}, Pass())
+    keep = Component("keep", ComponentKind.BOLT, 3, {}, Keep(), committer=True)
+    edge = Edge(0, "source", "default", "keep", Grouping("shuffle"))
+    plan = compile_plan(Topology("made", (source, keep), (edge,)), segments=2)
+    assert [{task.component for chain in level for task in chain} for level in plan.levels] == [{"source"}, {"keep"}]
+    assert plan.channels("source", 0) == frozenset()
 
 
 def test_where_nothing_is_ordered_the_first_job_runs_all_of_it(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from statefx.runtime.operator import ACKED_BYTES_MAX, PreparedTask, TaskAttempt,
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
-from statefx.topology.graph import Component, Edge, Grouping
+from statefx.topology.graph import Component, ComponentKind, Edge, Grouping
 from tests.runtime.test_conformance import FIRST
 
 NUMBERS = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -112,9 +112,9 @@ def plan() -> Plan:
     pairs = [(TaskId("numbers", i), TaskId("doubled", i)) for i in (0, 1)]
     return Plan(
         components={
-            "numbers": Component("numbers", 2, {"default": NUMBERS}, bolt=None),
-            "doubled": Component("doubled", 2, {"default": NUMBERS}, bolt=Doubled()),
-            "sink": Component("sink", 2, {}, bolt=None, committer=True),
+            "numbers": Component("numbers", ComponentKind.BOLT, 2, {"default": NUMBERS}),
+            "doubled": Component("doubled", ComponentKind.BOLT, 2, {"default": NUMBERS}, Doubled()),
+            "sink": Component("sink", ComponentKind.BOLT, 2, {}, committer=True),
         },
         edges=(
             Edge(0, "numbers", "default", "doubled", Grouping("local")),

@@ -66,10 +66,10 @@ def test_a_word_count(builder):
         Edge(1, "split", "default", "count", Grouping("fields", ("word",))),
     )
     lines, splits, counts = topology.components
-    assert (lines.parallelism, lines.is_stream, lines.stateful, lines.bolt) == (0, True, False, None)
+    assert (lines.parallelism, lines.is_stream, lines.stateful, lines.operator) == (0, True, False, None)
     assert lines.outputs == {"default": parse_schema("value string")}
     assert (splits.parallelism, splits.is_stream, splits.stateful, splits.committer) == (2, False, False, False)
-    assert (counts.bolt, counts.stateful, counts.committer) == (count, True, True)
+    assert (counts.operator, counts.stateful, counts.committer) == (count, True, True)
     assert topology.inputs("split") == topology.outputs("lines") == topology.edges[:1]
     assert topology.inputs("lines") == topology.outputs("count") == ()
     assert topology.schema(topology.edges[1]) == parse_schema("word string, size int")
