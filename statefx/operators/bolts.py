@@ -134,7 +134,7 @@ class Stateful(ABC):
             been skipped. `value` is a fresh object, which may be changed and returned.
         Not guaranteed
             That it is called once for a value, in an order, or at all: reading stores nothing, so what the bolt never
-            puts anew stays as it is. Keep it as long as such values may exist. It must depend on its arguments alone,
+            puts again stays as it is. Keep it as long as such values may exist. It must depend on its arguments alone,
             and must not use the state.
         Raising
             Fails the attempt, as in ``execute``; BoltError names this hook.

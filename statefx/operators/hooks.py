@@ -127,13 +127,13 @@ def _check_foreign(cls: type, name: str) -> None:
     hook = FOREIGN.get(name.replace("_", "").lower())
     if hook is None or any(name in _names_in(code) for code in _codes(cls)):
         return
-    told = hook
+    advice = hook
     if hook in HOOKS:
         owner = f" of {OWNERS[hook]}" if hook in OWNERS else ""
-        told = f"the hook is {hook}{owner}. Rename {name} to {hook}"
+        advice = f"the hook is {hook}{owner}. Rename {name} to {hook}"
     raise TypeError(
-        f"{cls.__name__}.{name} would never be called: {told}; if it is a helper of your own, call it from a hook, or "
-        "give it a name that is not mistaken for one."
+        f"{cls.__name__}.{name} would never be called: {advice}; if it is a helper of your own, call it from a hook, "
+        "or give it a name that is not mistaken for one."
     )
 
 

@@ -26,7 +26,10 @@ from xxhash import xxh64_intdigest as digest
 from statefx.errors import SchemaError
 
 SEED = 42
+"""Spark SQL's own: ``xxhash64`` takes no other."""
+
 LONG_DECIMAL_DIGITS = 18
+"""Up to so many digits Spark keeps a decimal as a long, and hashes that."""
 
 Row = Sequence[Any]
 RowHasher = Callable[[Row], int]
@@ -41,7 +44,7 @@ _ONE = _INT(1)
 _FLOAT_ZERO, _FLOAT_MINUS_ZERO = _FLOAT(0.0), _FLOAT(-0.0)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - timestamp_ntz has no zone
-_EXACT = Context(prec=100)
+_EXACT = Context(prec=100)  # the user's own context might round the 38 digits that a decimal may have
 _MISFITS = (struct.error, TypeError, ValueError, AttributeError, ArithmeticError, LookupError)
 
 
@@ -161,6 +164,11 @@ def partial_key_chooser(schema: pa.Schema, fields: Sequence[str], parallelism: i
         return task
 
     return choose
+
+
+# The three quick ways below are for keys of one string, of one long, and of any flat types. A value that such a way
+# can't encode (a numpy number, a str in an int field) goes the careful way, by Arrow. Whether it is one is not asked
+# before: every other value would pay for the question.
 
 
 def _one_string(place: int, careful: RowHasher) -> RowHasher:

@@ -17,6 +17,10 @@ import pyarrow as pa
 
 RECORDS, BARRIER, ACK = 0, 1, 2
 
+# The same five columns between all levels of all topologies. A schema of its own for each edge was the other way: Spark
+# would plan and compile each, a union of edges would carry the columns of all, and types of Arrow that Spark has not (a
+# timestamp's zone, a list's nullability) would change on the way. Counts come with the rows, without reading payloads.
+
 SCHEMA = pa.schema(
     [
         ("target", pa.int32()),
@@ -28,7 +32,7 @@ SCHEMA = pa.schema(
 )
 
 _HEAD = struct.Struct("<HIiHI")
-_TOKEN_BYTES = 32
+_TOKEN_BYTES = 32  # of uuid4().hex
 
 BATCH_BYTES = 8 << 20
 """Bytes of a batch, if it has more than one row. Each is copied some times on its way (Arrow, its message, the outbox),
@@ -90,6 +94,8 @@ class Outbox:
 
     def forward(self, level: int, partition: int, kind: int, rows: int, head: bytes, payload: bytes) -> None:
         """Queue one row; beyond the next level it goes through one fixed relay per source and target."""
+        # One relay for rows and barrier of a channel (rule 5.5): else a relay that Spark runs twice might pass on the
+        # rows of one run of the sender, and another relay the barrier of another. The sum spreads channels over all.
         following = self.level + 1
         if level == following or following >= len(self.widths):
             target = partition

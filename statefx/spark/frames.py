@@ -19,7 +19,7 @@ from statefx.plan.groupings import ROUTERS, RowExpressions, Spread
 from statefx.plan.levels import EDGE_COLUMN, Plan
 from statefx.protocol.identity import TaskId
 from statefx.spark.session import worker_program
-from statefx.spark.worker import Parcel, Stage
+from statefx.spark.worker import LevelFunction, Parcel
 from statefx.topology.graph import Edge
 
 _STREAM = "__stream"
@@ -166,7 +166,7 @@ class ColumnExpressions(RowExpressions):
 class Chain:
     """The stages of a topology as one chain of DataFrames.
 
-    Built once: a plan from Python costs milliseconds a stage when its functions are wrapped anew each time.
+    Built once: a plan from Python costs milliseconds a stage when its functions are wrapped again for each transaction.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Chain:
         self._target = F.col("target")
         routed = self._intake.route(frame).columns
         self._stages = [
-            mapping(Stage(parcel, level), wire.SCHEMA.names if level else routed, number)
+            mapping(LevelFunction(parcel, level), wire.SCHEMA.names if level else routed, number)
             for level in range(len(plan.levels))
         ]
 
@@ -193,6 +193,7 @@ class Chain:
         rows = self._intake.route(frame)
         for level, stage in enumerate(self._stages):
             if level:
+                # By the number itself: `repartition` would hash it, and put two tasks of a level into one partition.
                 rows = rows.repartitionById(self._widths[level], self._target)
             rows = stage(rows)
         return rows
@@ -203,7 +204,7 @@ def _narrowed(frame: DataFrame, width: int) -> DataFrame:
     if frame.isStreaming:  # asked for its columns only: it has no partitions yet
         return frame
     found = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
-    # also where there are just as many: what runs is planned anew, and may come to more by then
+    # also where there are just as many: what runs is planned again, and may have more by then
     return frame.coalesce(width) if found >= width else frame.repartition(width)
 
 
@@ -215,6 +216,7 @@ def keeps_shuffles(frame: DataFrame) -> bool:
     with what is computed again.
     """
     leaves = frame._jdf.queryExecution().withCachedData().collectLeaves()
+    # Of the plan with what is cached in it: Spark reads a cache in the place of what it was made of.
     return any(_stands_on_shuffles(leaves.apply(at)) for at in range(leaves.size()))
 
 

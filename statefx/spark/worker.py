@@ -49,7 +49,7 @@ class Parcel:
         return deployment
 
 
-class Stage:
+class LevelFunction:
     """One level of the topology, as a function for mapInArrow."""
 
     def __init__(self, parcel: Parcel, level: int) -> None:

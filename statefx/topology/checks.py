@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 ID_LENGTH_MAX = 128
+"""File systems take names of 255 bytes; an id is also part of longer ones."""
+
 PARALLELISM_MAX = 100_000
+"""A typing error rather than a wish: each task is a Spark task in every transaction."""
 
 
 def check_name(name: Any) -> None:

@@ -1,4 +1,4 @@
-"""Modules that the pages for developers name are there."""
+"""Modules, rooms and rules that pages and code name are there."""
 
 import re
 from pathlib import Path
@@ -16,3 +16,28 @@ def test_the_modules_it_names_are_there(page: Path) -> None:
         path for path, room in named if not (ROOT / ("statefx" if room in ROOMS - {"tests"} else "") / path).exists()
     ]
     assert not missing
+
+
+def test_every_room_stands_on_its_page() -> None:
+    rows = set(re.findall(r"^\| `(\w+)/` \|", (ROOT / "docs/internals/rooms.md").read_text(), re.MULTILINE))
+    assert rows == {room for room in ROOMS if (ROOT / "statefx" / room / "__init__.py").exists()}
+
+
+RULES = r"[Rr]ules? (\d+(?:\.\d+)?(?:(?:, | and | to |, and )\d+(?:\.\d+)?)*)"
+
+
+def test_every_rule_that_is_cited_is_one() -> None:
+    """A number is all that leads from a line to the reason why it is there."""
+    page = (ROOT / "docs/internals/protocol.md").read_text()
+    known = {*re.findall(r"^## (\d+)\.", page, re.MULTILINE), *re.findall(r"\*\*(\d+\.\d+)\*\*", page)}
+    assert {"1", "12", "1.1"} <= known
+    cited = [
+        (path.relative_to(ROOT), number)
+        for folder in ("statefx", "providers", "tests", "docs/internals")
+        for path in sorted((ROOT / folder).rglob("*.*"))
+        if path.suffix in (".py", ".md")
+        for numbers in re.findall(RULES, re.sub(r"\s*\n\s*(?:# )?", " ", path.read_text()))
+        for number in re.findall(r"\d+(?:\.\d+)?", numbers)
+    ]
+    assert len(cited) > 20
+    assert [f"{path}: {number}" for path, number in cited if number not in known] == []

@@ -1,4 +1,4 @@
-"""PROTOCOL 1: whose a checkpoint is, who may go on with it, and what is refused before anything is written."""
+"""Whose a checkpoint is, who may go on with it, and what is refused before anything is written (rules 1)."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""PROTOCOL 3, 6 and 7: two drivers on one checkpoint, decisions that stand, tries that end."""
+"""Two drivers on one checkpoint, decisions that stand, tries that end (rules 3, 6 and 7)."""
 
 import os
 from collections.abc import Iterator
