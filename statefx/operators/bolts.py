@@ -180,6 +180,7 @@ class Bolt(ABC):  # noqa: B024 - users' own abstract bolts work, but ours asks f
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Bolt:
         """Refuse a bolt that takes no input."""
+        # No abstractmethod: it can't say that one of two is enough. An abstract class of the user's may have neither.
         if not (inspect.isabstract(cls) or overrides(cls, "execute") or overrides(cls, "executeBatch")):
             raise TypeError(
                 f"{cls.__name__} has neither hook that takes input. Define def execute(self, tup, collector), "

@@ -93,5 +93,6 @@ class Deployment:
 
 def cache_folder() -> str:
     """Return the folder on this machine for caches of state: one for each user, below the temporary folder."""
+    # Of one user: what another has made below the common temporary folder can't be written or trusted.
     user = os.getuid() if hasattr(os, "getuid") else 0
     return os.path.join(tempfile.gettempdir(), f"statefx-{user}")

@@ -75,11 +75,6 @@ class Plan:
         return {name: i for i, name in enumerate(self.components)}
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Component ids by number."""
-        return tuple(self.components)
-
-    @cached_property
     def outputs(self) -> Mapping[str, tuple[Edge, ...]]:
         """Edges out of each bolt."""
         return {name: tuple(e for e in self.edges if e.source == name) for name in self.components}
@@ -112,6 +107,8 @@ class Plan:
 
     def raw_rows(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Cut the columns of one raw DataFrame out of the united frame's rows."""
+        # The cast: Spark marks timestamps with the session's zone, and says of lists and structs what it knows of their
+        # nulls; bolts get the types that the stream's schema says, whatever the session is set to.
         start, schema = self.layout[edge.source]
         columns = [batch.column(start + i).cast(field.type) for i, field in enumerate(schema)]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -140,7 +137,7 @@ class Plan:
         for edge in self.inputs[component]:
             if edge.source not in self.components:
                 continue
-            if self.fused(edge):
+            if self.fused(edge):  # the other tasks of the source are in other Spark tasks, and send nothing here
                 found.add((edge.id, edge.source, task))
             else:
                 found |= {(edge.id, edge.source, i) for i in range(self.components[edge.source].parallelism)}
@@ -257,6 +254,8 @@ def _ingest_late_streams(
         late = [e for e in edges if stream.is_stream and e.source == stream.id and depth[e.target] > 0]
         if not late:
             continue
+        # As many tasks as the widest consumer: the rows are only passed on, and with fewer one task would pass on more
+        # than any task takes.
         name = INGEST + stream.id
         width = max(bolts[e.target].parallelism for e in late)
         ingesting[name] = Component(name, ComponentKind.BOLT, width, stream.outputs, Ingest())

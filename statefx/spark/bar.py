@@ -25,7 +25,7 @@ _COLUMNS_MAX = 79
 """Spark wipes 80 columns, however wide the terminal is; what stood beyond them would stay."""
 
 _RECENT = 10
-"""Transactions over which rows a second are taken."""
+"""Transactions over which rows a second are taken: so few that a change of the load shows soon."""
 
 
 class Line(logging.Filter):

@@ -45,6 +45,8 @@ def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
     types: list[tuple[int, DataType]] = [
         (number, field.dataType) for number, frame in enumerate(frames.values()) for field in frame.schema.fields
     ]
+    # A union wants the same columns in the same order. So each frame has the columns of all, with nulls in those of the
+    # others, and bolts cut theirs out (`Plan.raw_rows`).
     padded = []
     for number, frame in enumerate(frames.values()):
         own = iter(frame.toDF(*[f"n{i}" for i in range(len(frame.columns))]).columns)
@@ -75,6 +77,8 @@ class Intake:
     """
 
     def __init__(self, plan: Plan, frame: DataFrame) -> None:
+        # Rows of a DataFrame have no barriers, so nobody downstream could tell that a stage which ran twice has sent a
+        # row elsewhere (rule 5.4): no expression here may depend on anything but the row.
         self._plan = plan
         self._hashable = [f.name for f in frame.schema.fields if "map<" not in f.dataType.simpleString()]
         self._columns = [f.name for f in frame.schema.fields if f.name != _STREAM]
@@ -90,7 +94,7 @@ class Intake:
             if spread is Spread.EVENLY:
                 return lambda frame: frame.repartition(width)
             targets = self._targets(only)
-            if len(targets) == 1:  # nothing is copied
+            if len(targets) == 1:  # no row is copied: `explode` would cost each row an array and a generator
                 return lambda frame: frame.repartitionById(width, targets[0])
         copied: list[Any] = [*self._columns, F.explode(self._copies()).alias("__to")]
         routed: list[Any] = [*self._columns, F.col("__to.edge").alias(EDGE_COLUMN), F.col("__to.target").alias(_TARGET)]

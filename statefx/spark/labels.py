@@ -130,6 +130,7 @@ def exchanges(tree: str, levels: int) -> list[int]:
         Numbers of the Exchange nodes, lowest first: the one that feeds the first level, if there is one, and those
         between levels. Empty if the plan has another form.
     """
+    # The text is one call into the JVM; to walk the tree would be several for each node, in every transaction.
     found: list[int] = []
     above = levels
     for line in tree.splitlines():

@@ -140,6 +140,7 @@ class TopologyBuilder:
         TopologyError
             The id or the parallelism can't be used, it isn't a bolt, or its ``outputFields`` is malformed.
         """
+        # Who keeps state is a committer without saying so: its state opens at the version before (rule 2.3).
         return self._set(id, bolt, parallelism, isinstance(bolt, (Committer, Stateful)))
 
     def setCommitterBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
@@ -155,6 +156,7 @@ class TopologyBuilder:
             Names the component and what to do; nothing has been started.
         """
         components = self._components
+        # Inputs are checked here and not when they are declared: a source may be declared after its readers.
         checks.check_streams(self.name, list(components.values()))
         inputs = {id: declarer.inputs for id, declarer in self._declarers.items()}
         for id, given in inputs.items():

@@ -52,7 +52,7 @@ def check_id(id: Any, taken: Iterable[str]) -> None:
     for other in taken:
         if other == id:
             raise TopologyError(f"the id {id!r} is already used; give every stream and bolt its own", component=id)
-        if other.lower() == id.lower():
+        if other.lower() == id.lower():  # an id names a folder: on such a system two bolts would share their state
             raise TopologyError(
                 f"the ids {other!r} and {id!r} differ only in capitals, which not every file system tells apart; "
                 f"rename one",
@@ -199,6 +199,7 @@ def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
                 f"nobody reads the stream {component.id!r}; give a bolt a grouping of it, or take it out",
                 component=component.id,
             )
+    # Each keyed input is compared with the first one of its consumer: equality is transitive, so no pair is left out.
     first: dict[str, Edge] = {}
     for edge in edges:
         if edge.grouping.by_key:
@@ -224,7 +225,10 @@ def check_config(topology: Topology, config: Config) -> None:
 
 
 def doubts(topology: Topology) -> list[str]:
-    """Return what may be meant as it is wired, and mostly is not; ``submit`` logs each as a warning."""
+    """Return what may be meant as it is wired, and mostly is not; ``submit`` logs each as a warning.
+
+    No errors: a bolt may well keep one sum per task over shuffled rows, and tasks without rows do no harm.
+    """
     found = []
     for component in topology.components:
         tasks, inputs = component.parallelism, topology.inputs(component.id)

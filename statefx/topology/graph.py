@@ -42,7 +42,7 @@ class ComponentKind(StrEnum):
     BOLT = "bolt"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)  # each is itself alone: what users give may have an == of any meaning, or no hash
 class Component:
     """A node of the topology.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from statefx.errors import TopologyError
 
@@ -23,36 +24,26 @@ def topological(declared: Sequence[str], sources: Mapping[str, Sequence[str]]) -
     TopologyError
         There is a cycle; the message has its path, and ``path`` too.
     """
-    rank = {id: number for number, id in enumerate(declared)}
-    waiting = {id: set(sources.get(id, ())) for id in declared}
-    readers: dict[str, list[str]] = {id: [] for id in declared}
-    for id, needed in waiting.items():
-        for source in needed:
-            readers[source].append(id)
-    ready = [rank[id] for id in declared if not waiting[id]]
-    ordered: list[str] = []
-    while ready:
-        id = declared[heapq.heappop(ready)]
-        ordered.append(id)
-        for reader in readers[id]:
-            waiting[reader].discard(id)
-            if not waiting[reader]:
-                heapq.heappush(ready, rank[reader])
-    if len(ordered) < len(declared):
-        path = _cycle({id: needed for id, needed in waiting.items() if needed})
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for id in declared:
+        sorter.add(id, *sources.get(id, ()))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        path = list(error.args[1])
         raise TopologyError(
             f"the bolts form a cycle: {' -> '.join(path)}. Take one of these groupings away; rows can't come back "
             "to a bolt within one transaction.",
             path=path,
-        )
+        ) from None
+    # The sorter alone leaves ties open. The order numbers the edges and fills the levels, so the same program must come
+    # to the same order each time: what Spark's pages show of two runs can then be compared.
+    rank = {id: number for number, id in enumerate(declared)}
+    ready: list[int] = []
+    ordered: list[str] = []
+    while sorter.is_active():
+        for id in sorter.get_ready():
+            heapq.heappush(ready, rank[id])
+        ordered.append(declared[heapq.heappop(ready)])
+        sorter.done(ordered[-1])
     return ordered
-
-
-def _cycle(waiting: Mapping[str, set[str]]) -> list[str]:
-    """Return a path, in the direction of the rows, that ends where it begins."""
-    seen: list[str] = []
-    id = next(iter(waiting))
-    while id not in seen:
-        seen.append(id)
-        id = min(source for source in waiting[id] if source in waiting)
-    return [*seen[seen.index(id) :], id][::-1]

@@ -89,7 +89,7 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
         if component.operator is None:
             continue
         try:
-            dumps(component.operator)
+            dumps(component.operator)  # here, on the driver: else it fails in the first transaction, as Spark's error
         except Exception as error:
             raise TopologyError(
                 f"bolt {component.id!r} can't be sent to the executors{_attribute(component.operator, dumps)} "
