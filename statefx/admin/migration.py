@@ -25,7 +25,6 @@ from statefx.admin.contents import Entries, Sum, sum_of
 from statefx.admin.reading import kept_options, open_task
 from statefx.config import Config
 from statefx.coordinator.adoption import check_adoption
-from statefx.coordinator.fitness import CODECS
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog, read_state
@@ -144,7 +143,7 @@ def migrate(
         )
     target = load_provider(wanted, _options("config", to, config).state_provider_config)
     if source is None:
-        some = next(iter(found.topology["stateful"].values()))  # one provider keeps all of them
+        some = next(iter(found.topology.stateful.values()))  # one provider keeps all of them
         source = kept_options(some, "the state", "source={...}")
     origin = load_provider(kept, _options("source", kept, source).state_provider_config)
     return Migrator(folders, origin, target, wanted).run(found)
@@ -180,7 +179,7 @@ class Migrator:
         self._check(found)
         self._reach(found, lineage)
         shared = self.source.capabilities.shared
-        log = take_generation(self.folders, _identity(found), None, shared=shared, opened=self.opened)
+        log = take_generation(self.folders, found.topology, None, shared=shared, opened=self.opened)
         _check_idle(log.state, self.folders)
         before = log.state
         self.source.fence(before.lineage, before.generation, self.folders.state)
@@ -200,7 +199,7 @@ class Migrator:
             source=_provider_of(before, self.folders),
             target=self.reference,
             txid=before.committed,
-            components=len(before.topology["stateful"]),
+            components=len(before.topology.stateful),
             tasks=len(tokens),
             keys=sum(each.keys for each in sums),
             bytes=sum(each.bytes for each in sums),
@@ -210,7 +209,7 @@ class Migrator:
 
     def _check(self, found: LogState) -> None:
         """Refuse what can be refused without touching anything."""
-        check_adoption(found, _identity(found), self.folders, None, shared=self.source.capabilities.shared)
+        check_adoption(found, found.topology, self.folders, None, shared=self.source.capabilities.shared)
         _check_idle(found, self.folders)
         if not self.target.capabilities.durable:
             raise ConfigError(
@@ -311,7 +310,7 @@ def _provider_of(state: LogState, folders: Folders) -> str:
         raise CheckpointError(
             f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
         )
-    found = {str(each["provider"]) for each in state.topology["stateful"].values()}
+    found = {bolt.provider for bolt in state.topology.stateful.values()}
     if not found:
         raise CheckpointError(
             f"the topology of the checkpoint in {folders.location} has no stateful bolt: there is nothing to migrate",
@@ -323,15 +322,6 @@ def _provider_of(state: LogState, folders: Folders) -> str:
             path=folders.location,
         )
     return found.pop()
-
-
-def _identity(state: LogState) -> Mapping[str, Any]:
-    """Return the identity that was found, as this release writes it; what an older one did not know stays unknown."""
-    stateful = {
-        name: {"keys": None, "fields": None, **each, "codec": CODECS.get(each["codec"], each["codec"])}
-        for name, each in state.topology["stateful"].items()
-    }
-    return {**state.topology, "stateful": stateful}
 
 
 def _check_idle(state: LogState, folders: Folders) -> None:

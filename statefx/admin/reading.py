@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from statefx.config import Config
-from statefx.coordinator.fitness import CODECS
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
 from statefx.errors import (
@@ -25,6 +24,7 @@ from statefx.errors import (
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
+from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state import Codec, KeyValueState, load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, StateStore, Version
 from statefx.state.encoding.options import Encoding
@@ -128,14 +128,14 @@ class _Asked:
 
     def _open(self, state: LogState) -> _Opened:
         found = _component(state, self.component, self.folders)
-        given = Config.parse(self.config, str(state.topology["name"])).state_provider_config
+        given = Config.parse(self.config, state.topology.name).state_provider_config
         options = given or kept_options(found, f"the state of {self.component!r}", _WITH_CONFIG)
-        provider = load_provider(str(found["provider"]), options)
+        provider = load_provider(found.provider, options)
         codec = _codec(self.component, found, self.codec)
-        form: dict[str, Any] = {"state_version": found["stateVersion"], "upgrade": self.migrate}
+        form: dict[str, Any] = {"state_version": found.state_version, "upgrade": self.migrate}
         opened: dict[int, KeyValueState[Any, Any]] = {}
         try:
-            for n in _tasks(found["parallelism"], self.component, self.task):
+            for n in _tasks(found.parallelism, self.component, self.task):
                 store, version = open_task(provider, self.folders, state, self.component, n)
                 opened[n] = KeyValueState(store, codec, version=version, read_only=True, **form)
         except BaseException:
@@ -148,7 +148,7 @@ class _Asked:
 _WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
 
 
-def kept_options(found: Mapping[str, Any], what: str, remedy: str) -> Mapping[str, Any]:
+def kept_options(found: StatefulIdentity, what: str, remedy: str) -> Mapping[str, Any]:
     """Return the provider's options that the checkpoint has for a component.
 
     Raises
@@ -156,14 +156,13 @@ def kept_options(found: Mapping[str, Any], what: str, remedy: str) -> Mapping[st
     ConfigError
         It has none, for the provider did not say that they hold no secret.
     """
-    options: Mapping[str, Any] | None = found.get("options", {})
-    if options is None:
+    if found.options is None:
         raise ConfigError(
-            f"{what} is kept by {name_of(str(found['provider']))!r}, whose options are not in the checkpoint, since "
+            f"{what} is kept by {name_of(found.provider)!r}, whose options are not in the checkpoint, since "
             f"there is a secret among them, or the provider does not say that there is none: give them, {remedy}",
-            provider=found["provider"],
+            provider=found.provider,
         )
-    return options
+    return found.options
 
 
 def _decided(state: LogState) -> int:
@@ -275,28 +274,27 @@ def _length(state: KeyValueState[Any, Any]) -> int:
         return sum(1 for _ in state.items())
 
 
-def _component(state: LogState, component: str, folders: Folders) -> Mapping[str, Any]:
+def _component(state: LogState, component: str, folders: Folders) -> StatefulIdentity:
     if not state.generation:
         raise CheckpointError(
             f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
         )
-    stateful: Mapping[str, Any] = state.topology["stateful"]
+    stateful = state.topology.stateful
     if component not in stateful:
         raise CheckpointError(
             f"{folders.location} holds no state of {component!r}; its stateful bolts are {sorted(stateful) or 'none'}",
             path=folders.location,
             component=component,
         )
-    found: Mapping[str, Any] = stateful[component]
-    return found
+    return stateful[component]
 
 
-def _codec(component: str, known: Mapping[str, Any], given: Codec | None) -> Codec:
+def _codec(component: str, known: StatefulIdentity, given: Codec | None) -> Codec:
     """Return what the state was written with."""
-    written = CODECS.get(known["codec"], known["codec"])
+    written = known.codec
     if given is not None and not isinstance(given, Codec):
         raise ConfigError(f"codec must be an object of a statefx.state.Codec, got {given!r}")
-    encoding = Encoding(known.get("encoding", {}))
+    encoding = Encoding(known.encoding)
     try:
         found, name = (given, given.name) if given is not None else (encoding.build(), encoding.name)
     except ConfigError as error:

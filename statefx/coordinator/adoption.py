@@ -1,22 +1,35 @@
-"""Whether a topology may go on with the checkpoint that it was given."""
+"""Whether a topology may go on with the checkpoint that it was given; asked before anything is changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from statefx.coordinator.fitness import check_identity
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointMismatchError, ConfigError
 from statefx.protocol.log_state import LogState
+from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
+from statefx.state.registry import name_of
 
 ADOPTIONS = ("move", "fork")
 
 
 def check_adoption(
-    found: LogState, wanted: Mapping[str, Any], folders: Folders, adopt: str | None, *, shared: bool
+    found: LogState, wanted: TopologyIdentity, folders: Folders, adopt: str | None, *, shared: bool
 ) -> None:
     """Refuse a checkpoint that this topology can't go on with; changes nothing.
+
+    Parameters
+    ----------
+    found : LogState
+        The log of the checkpoint.
+    wanted : TopologyIdentity
+        Of the topology that shall go on with it.
+    folders : Folders
+    adopt : str or None
+        As given to ``submit``.
+    shared : bool
+        Whether the state lives outside the checkpoint.
 
     Raises
     ------
@@ -29,7 +42,7 @@ def check_adoption(
         raise ConfigError(f"adopt must be 'move' or 'fork', got {adopt!r}")
     if not found.generation:
         return
-    check_identity(found.topology, wanted, folders.location)
+    _check_identity(found.topology, wanted, folders.location)
     if found.location != folders.location and adopt is None:
         raise CheckpointMismatchError(
             f"the checkpoint in {folders.location} was last run in {found.location}. If it was moved, submit with "
@@ -43,3 +56,109 @@ def check_adoption(
             "where both would change it. Use adopt='move', or start with a new checkpointLocation.",
             location=folders.location,
         )
+
+
+def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location: str) -> None:
+    """Refuse a topology that is another than the checkpoint's, or keeps or routes its state in another way."""
+    for what, was, becomes in (
+        ("topology", found.name, wanted.name),
+        ("kind of input", found.input, wanted.input),
+    ):
+        if was != becomes:
+            raise CheckpointMismatchError(
+                f"the checkpoint in {location} is of {what} {was!r}, this one has {becomes!r}: "
+                "give each its own checkpointLocation",
+                location=location,
+                found=was,
+                wanted=becomes,
+            )
+    for component, before in found.stateful.items():
+        now = wanted.stateful.get(component)
+        if now is None:  # a bolt that is new starts with empty state; what one that is gone has kept would be lost
+            raise CheckpointMismatchError(
+                f"the checkpoint in {location} holds state of bolt {component!r}, which the topology no longer has "
+                "(or which is no longer stateful): bring it back, or start with a new checkpointLocation",
+                location=location,
+                component=component,
+            )
+        _check_stateful(component, before, now, location)
+
+
+def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdentity, location: str) -> None:
+    def refuse(what: str, was: Any, becomes: Any, remedy: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"bolt {component!r} {what}: {remedy}, or start with a new checkpointLocation",
+            location=location,
+            component=component,
+            found=was,
+            wanted=becomes,
+        )
+
+    move = f" (topology.state.provider), move the state with statefx.migrate(..., to={name_of(now.provider)!r})"
+    for what, was, becomes, other_way in (
+        ("parallelism", before.parallelism, now.parallelism, ""),
+        ("provider", name_of(before.provider), name_of(now.provider), move),
+        ("codec", before.codec, now.codec, ""),
+    ):
+        if was != becomes:
+            text = f"has {what} {becomes!r}, the checkpoint in {location} was written with {was!r}"
+            raise refuse(text, was, becomes, f"go back to {was!r}{other_way}")
+    if before.parallelism > 1:  # a single task has every key, however rows come to it
+        if before.routing != now.routing:
+            was, becomes = _routing_text(before.routing), _routing_text(now.routing)
+            raise refuse(_rerouted(becomes, location, was), before.routing, now.routing, f"go back to {was}")
+        replaced = _replaced_fields(before.key_fields, now.key_fields)
+        if replaced is not None:
+            was, becomes = replaced
+            renamed = "a field that was only renamed needs a name that the stream did not have before"
+            raise refuse(_rerouted(becomes, location, was), was, becomes, f"go back to {was} ({renamed})")
+    older, newer = before.state_version, now.state_version
+    if older > newer:
+        text = f"has stateVersion {newer}, the checkpoint in {location} was written by a newer version, {older}"
+        raise refuse(text, older, newer, "run the version of the topology that wrote it")
+    if older < newer and not now.upgrades:
+        text = f"has stateVersion {newer}, the checkpoint in {location} was written with {older}"
+        remedy = f"declare migrateState(self, version, key, value), which is given values of version {older} and before"
+        raise refuse(text, older, newer, remedy)
+
+
+def _rerouted(becomes: str, location: str, was: str) -> str:
+    return (
+        f"gets its rows by {becomes}, the checkpoint in {location} was written with {was}, so that keys would go "
+        "to other tasks than those that hold their state"
+    )
+
+
+def _routing_text(routing: Iterable[Iterable[str]]) -> str:
+    """Show how rows are routed: ``fields(string, int)``."""
+    shown = [f"{kind}({', '.join(types)})" if types else kind for kind, *types in routing]
+    return " and ".join(shown) or "nothing"
+
+
+def _replaced_fields(before: Iterable[KeyFields], now: Iterable[KeyFields]) -> tuple[str, str] | None:
+    """Return a grouping whose fields were replaced by others, as it was and as it is; None if there is none.
+
+    Only inputs that are grouped both before and now can tell: a new input brings its own rows, one that is gone none.
+    """
+    for old in before:
+        same_input = [each for each in now if _input(each) == _input(old)]
+        known = [each.fields for each in before if _input(each) == _input(old)]
+        added = [each for each in same_input if each.fields not in known]
+        if not added or old.fields in [each.fields for each in same_input]:
+            continue
+        if not any(_is_renamed(old, new) for new in added):
+            was, becomes = (f"{old.grouping}({', '.join(each.fields)})" for each in (old, added[0]))
+            return f"{was} of stream {old.stream!r} of {old.source!r}", becomes
+    return None
+
+
+def _input(key: KeyFields) -> Sequence[str]:
+    return key.source, key.stream, key.grouping
+
+
+def _is_renamed(old: KeyFields, new: KeyFields) -> bool:
+    """Tell whether fields were only renamed: the stream no longer has the old name, and did not have the new one."""
+    pairs = zip(old.fields, new.fields, strict=True)  # as many: their types are the same
+    return all(
+        was == becomes or (was not in new.stream_fields and becomes not in old.stream_fields) for was, becomes in pairs
+    )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.entries import FOLDER as LOG
@@ -15,6 +14,7 @@ from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import FencedError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage
+from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.storage import Storage
 
 TAKE_TRIES = 10
@@ -30,7 +30,7 @@ def read_checkpoint(folders: Folders) -> LogState:
 
 def take_generation(
     folders: Folders,
-    wanted: Mapping[str, Any],
+    wanted: TopologyIdentity,
     adopt: str | None,
     *,
     shared: bool,

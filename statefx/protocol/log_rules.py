@@ -182,12 +182,10 @@ def _migrated(state: LogState, record: Migrated) -> LogState:
         _refuse(record, f"the lineage is {record.lineage!r} already")
     if record.tokens.keys() != state.heads.keys():
         _refuse(record, f"it has the state of {sorted(record.tokens)}, there is that of {sorted(state.heads)}")
-    kept = state.topology.get("stateful", {}).items()
-    place = {"provider": record.provider, "options": record.options}
     return replace(
         state,
         lineage=record.lineage,
-        topology={**state.topology, "stateful": {name: {**each, **place} for name, each in kept}},
+        topology=state.topology.kept_by(record.provider, record.options),
         heads={name: Version(state.heads[name].txid, token) for name, token in record.tokens.items()},
         snapshots={},
         growth={name: record.prepared_bytes.get(name, 0) for name in record.tokens},

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.records import Committing, Input, SourceNotes, StreamInput
+from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from statefx.protocol.transaction import Phase, TransactionState
 
 
@@ -87,7 +88,7 @@ class LogState:
     lineage: str = ""
     generation: int = 0
     location: str = ""
-    topology: Mapping[str, Json] = field(default_factory=dict)
+    topology: TopologyIdentity = NO_TOPOLOGY
     started_at: str = ""
     committed: int = 0
     in_flight: tuple[InFlight, ...] = ()

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from statefx.protocol.identity import FileRef, SnapshotRef
 from statefx.protocol.jsonform import Json
+from statefx.protocol.topology_identity import TopologyIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,11 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A driver has started here; `topology` is the identity of what it runs, as JSON."""
+    """A driver has started here; `topology` is the identity of what it runs."""
 
     generation: int
     location: str
-    topology: Mapping[str, Json]
+    topology: TopologyIdentity
     started_at: str
 
     kind: ClassVar[str] = "GENERATION"

@@ -92,7 +92,7 @@ def submit(
     """
     session = check_session(spark)
     settings = checked(topology, config, "submit")
-    streaming = any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
+    streaming = topology.streaming
     _check_inputs(streaming, trigger, batchId, progress)
     arguments = check_trigger(trigger, settings.state_checkpoint_interval_ms) if streaming else {}
     check_sendable(topology, settings.mapping(), dumps)
@@ -137,8 +137,7 @@ class _Run:
 
     def take(self, adopt: str | None) -> TransactionLog:
         """Check that the checkpoint fits, and only then take a generation on it."""
-        source = "stream" if self._streaming else "batch"
-        wanted = identify(self._topology, self._reference, source, self._encodings, self._provider.public_options())
+        wanted = identify(self._topology, self._reference, self._encodings, self._provider.public_options())
         shared = self._provider.capabilities.shared
         found = read_checkpoint(self.folders)
         check_adoption(found, wanted, self.folders, adopt, shared=shared)

@@ -120,7 +120,6 @@ class TopologyTester:
         """Do what ``submit`` does, in the same order."""
         topology, steps, limits = self.topology, self._steps, self._limits
         settings = checked(topology, self._config, "TopologyTester")
-        self._streaming = any(c.is_stream and c.dataframe.isStreaming for c in topology.components)
         reference = resolve(settings.state_provider)
         wrapped = load_provider(reference, settings.state_provider_config)
         check_beside(settings, wrapped)
@@ -128,9 +127,7 @@ class TopologyTester:
         check_travels(topology, settings)
         folders = self._folders = Folders(location)
         encodings = encodings_of(topology, settings)
-        wanted = identify(
-            topology, reference, "stream" if self._streaming else "batch", encodings, wrapped.public_options()
-        )
+        wanted = identify(topology, reference, encodings, wrapped.public_options())
         shared = provider.capabilities.shared
         found = read_checkpoint(folders)
         check_adoption(found, wanted, folders, adopt, shared=shared)
@@ -199,7 +196,7 @@ class TopologyTester:
         """
         work = given(self.topology, work)
         self.inject(*faults)
-        return self._transact(identity(self.txid, work) if self._streaming else BatchInput(), work)
+        return self._transact(identity(self.txid, work) if self.topology.streaming else BatchInput(), work)
 
     def apply(self, batch_id: int, work: Work, *faults: Fault) -> Sent | None:
         """As `send`, for batch streams and with ``submit``'s ``batchId``; None if that was applied before.
@@ -209,7 +206,7 @@ class TopologyTester:
         ConfigError
             The streams are streaming ones, which number their own batches.
         """
-        if self._streaming:
+        if self.topology.streaming:
             raise ConfigError("apply is for batch streams; streaming ones number their own batches: use send")
         work = given(self.topology, work)
         if self._coordinator.log.state.applied(batch_id):

@@ -279,37 +279,10 @@ def encodings_of(topology: Topology, config: Config) -> dict[str, Encoding]:
     return encodings.parse(config.state_encoding, {one.id: one.stateful for one in topology.components})
 
 
-def routing(topology: Topology, id: str) -> list[list[str]]:
-    """Return what decides which task of a bolt a row goes to: changing it moves keys away from their state.
-
-    Each way once, sorted: the grouping's kind, and the types of its fields. Groupings that promise no task are one
-    way, ``shuffle``; ``all`` beside another moves nothing, because its rows go everywhere.
-    """
-    components = {component.id: component for component in topology.components}
-    ways = set()
-    for edge in topology.inputs(id):
-        kind = "shuffle" if edge.grouping.promise is Promise.ANY else edge.grouping.kind
-        ways.add((kind, *_key_types(components, edge)))
-    if len(ways) > 1:
-        ways.discard(("all",))
-    return [list(way) for way in sorted(ways)]
-
-
-def keyed(topology: Topology, id: str) -> list[list[Any]]:
-    """Return by which fields rows come to a bolt: what `routing` can't tell, because it knows types alone.
-
-    Of each keyed input, sorted: source, stream, kind of the grouping, its fields in order, all fields of the stream.
-    """
-    outputs = {component.id: component.outputs for component in topology.components}
-    return sorted(
-        [edge.source, edge.stream, edge.grouping.kind, [*edge.grouping.fields], outputs[edge.source][edge.stream].names]
-        for edge in topology.inputs(id)
-        if edge.grouping.by_key
-    )
-
-
 def _check_same_types(components: Mapping[str, Component], first: Edge, other: Edge) -> None:
-    left, right = _key_types(components, first), _key_types(components, other)
+    left, right = (
+        key_types(components[edge.source].outputs[edge.stream], edge.grouping.fields) for edge in (first, other)
+    )
     if left != right:
         raise TopologyError(
             f"bolt {first.target!r} groups {first.source!r} by {first.grouping} of type ({', '.join(left)}) and "
@@ -320,10 +293,10 @@ def _check_same_types(components: Mapping[str, Component], first: Edge, other: E
         )
 
 
-def _key_types(components: Mapping[str, Component], edge: Edge) -> list[str]:
-    schema = components[edge.source].outputs[edge.stream]
+def key_types(schema: pa.Schema, fields: Sequence[str]) -> list[str]:
+    """Return the types of the fields that rows are grouped by, as far as the hash of a key depends on them."""
     # Whether nulls are allowed has no part in the hash.
-    return [to_ddl_type(schema.field(name).type).replace(" NOT NULL", "") for name in edge.grouping.fields]
+    return [to_ddl_type(schema.field(name).type).replace(" NOT NULL", "") for name in fields]
 
 
 def _holds_map(kind: pa.DataType) -> bool:

@@ -103,6 +103,11 @@ class Topology:
     def __repr__(self) -> str:
         return f"<Topology {self.name!r} of {len(self.components)} components>"
 
+    @property
+    def streaming(self) -> bool:
+        """Whether its streams go on for ever; one topology has one kind of them."""
+        return any(component.is_stream and component.dataframe.isStreaming for component in self.components)
+
     @cached_property
     def _by_id(self) -> dict[str, Component]:
         return {component.id: component for component in self.components}

@@ -1,4 +1,4 @@
-"""What must stay the same of a topology for it to go on with a checkpoint."""
+"""Reads from a topology what must stay the same for it to go on with a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.operators import overrides
+from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.encoding.options import Encoding
-from statefx.topology.checks import keyed, routing
+from statefx.topology.checks import key_types
 from statefx.topology.graph import Component, Topology
+from statefx.topology.groupings import Promise
 
 
 def identify(
     topology: Topology,
     provider: str,
-    source: str,
     encodings: Mapping[str, Encoding] | None = None,
     options: Mapping[str, Any] | None = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Return what must stay the same for a topology to go on with a checkpoint.
+) -> TopologyIdentity:
+    """Return the identity of a topology.
 
     Parameters
     ----------
     topology : Topology
     provider : str
-        Reference of the state provider, ``module:Class``: two names of one are one.
-    source : str
-        ``stream`` or ``batch``.
+        Reference of the state provider, ``module:Class``.
     encodings : Mapping[str, Encoding], optional
         Of stateful components; those it has none for have the standard one.
     options : Mapping[str, Any] or None
-        What the provider's `public_options` says; for `openState`, and may change.
+        What the provider's `public_options` says.
 
     Raises
     ------
     ProviderError
-        JSON can't write them.
+        JSON can't write the options.
     """
     given = encodings or {}
     kept = None if options is None else dict(options)
@@ -47,31 +46,52 @@ def identify(
     except (TypeError, ValueError) as error:
         raise ProviderError(f"{provider}: public_options() must return what JSON can write: {error}") from None
     stateful = {
-        c.id: _of_component(topology, c, {"provider": provider, "options": kept}, given.get(c.id, Encoding()))
-        for c in topology.components
-        if c.stateful
+        component.id: _stateful(topology, component, provider, kept, given.get(component.id, Encoding()))
+        for component in topology.components
+        if component.stateful
     }
-    return {"name": topology.name, "source": source, "stateful": stateful}
+    return TopologyIdentity(topology.name, "stream" if topology.streaming else "batch", stateful)
 
 
-def _of_component(
-    topology: Topology, component: Component, place: Mapping[str, Any], encoding: Encoding
-) -> dict[str, Any]:
-    """``options`` and ``encoding`` (for `openState`) and ``migrates`` tell of it, and may change; all else must stay.
-
-    Fields that rows are grouped by may be renamed.
-    """
+def _stateful(
+    topology: Topology, component: Component, provider: str, options: Mapping[str, Any] | None, encoding: Encoding
+) -> StatefulIdentity:
     version = getattr(component.operator, "stateVersion", 1)
-    found = {
-        "parallelism": component.parallelism,
-        **place,
-        "codec": encoding.name,
-        "stateVersion": version,
-        "keys": routing(topology, component.id),
-        "fields": keyed(topology, component.id),
-    }
-    if encoding.own:
-        found["encoding"] = encoding.own
-    if version > 1:
-        found["migrates"] = overrides(type(component.operator), "migrateState")
-    return found
+    return StatefulIdentity(
+        parallelism=component.parallelism,
+        provider=provider,
+        codec=encoding.name,
+        state_version=version,
+        routing=routing(topology, component.id),
+        key_fields=key_fields(topology, component.id),
+        upgrades=version > 1 and overrides(type(component.operator), "migrateState"),
+        options=options,
+        encoding=encoding.own,
+    )
+
+
+def routing(topology: Topology, id: str) -> tuple[tuple[str, ...], ...]:
+    """Return what decides which task of a bolt a row goes to: changing it moves keys away from their state.
+
+    Each once, sorted: a grouping's kind, and the types of its fields. Groupings that promise no task are one, of kind
+    ``shuffle``; ``all`` beside another moves nothing, because its rows go everywhere.
+    """
+    found = set()
+    for edge in topology.inputs(id):
+        kind = "shuffle" if edge.grouping.promise is Promise.ANY else edge.grouping.kind
+        found.add((kind, *key_types(topology.schema(edge), edge.grouping.fields)))
+    if len(found) > 1:
+        found.discard(("all",))
+    return tuple(sorted(found))
+
+
+def key_fields(topology: Topology, id: str) -> tuple[KeyFields, ...]:
+    """Return by which fields rows come to a bolt, for each of its keyed inputs, sorted."""
+    found = [
+        KeyFields(
+            edge.source, edge.stream, edge.grouping.kind, edge.grouping.fields, tuple(topology.schema(edge).names)
+        )
+        for edge in topology.inputs(id)
+        if edge.grouping.by_key
+    ]
+    return tuple(sorted(found, key=lambda one: (one.source, one.stream, one.grouping, one.fields)))

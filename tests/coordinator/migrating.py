@@ -66,7 +66,7 @@ class Mover(Driver):
 
     def kept(self) -> str:
         """Return the reference of the provider that the log names."""
-        return str(read_state(FolderStorage(self.folder)).topology["stateful"]["count"]["provider"])
+        return read_state(FolderStorage(self.folder)).topology.stateful["count"].provider
 
     def migrator(self, source: str, target: str, steps: Steps, limits: Limits | None = None) -> Migrator:
         """Return a migration whose durable steps are counted."""

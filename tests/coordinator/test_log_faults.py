@@ -13,7 +13,7 @@ from statefx.errors import CheckpointError, FencedError, LogOutcomeUnknownError
 from statefx.protocol.log_rules import apply, fold
 from statefx.protocol.records import Committed, Generation, RolledBack
 from statefx.storage import FolderStorage
-from tests.coordinator.histories import BEGINNING, committing, preparing
+from tests.coordinator.histories import BEGINNING, IDENTITY, committing, preparing
 
 LIFE = [*BEGINNING, preparing(1), RolledBack(1, 0, "x"), preparing(1, 1), committing(1, 1), Committed(1)]
 CALLS = ("open", "write", "fsync", "link", "unlink", "mkdir")
@@ -177,7 +177,7 @@ def test_an_outcome_that_reading_back_does_not_tell_is_unknown(log, monkeypatch,
 
 
 def other_writes(folder, number):
-    entry = entry_of(number, "", "other", Generation(2, "/", {}, "now"))
+    entry = entry_of(number, "", "other", Generation(2, "/", IDENTITY, "now"))
     with open(folder.path(entry_name(number)), "wb") as file:
         file.write(entry.data)
 
@@ -223,7 +223,7 @@ def test_an_append_makes_what_was_read_before_it_durable_as_well(log, monkeypatc
     real = os.fsync
     again = TransactionLog(log.storage)
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), real(file)))
-    again.append(Generation(2, "/", {}, "now"))
+    again.append(Generation(2, "/", IDENTITY, "now"))
     assert synced[-1] == os.stat(log.storage.path("transactions")).st_ino
 
 

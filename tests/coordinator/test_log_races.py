@@ -14,7 +14,7 @@ from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import FencedError
 from statefx.protocol.records import Committed, Committing, Generation, Lineage
 from statefx.storage import FolderStorage
-from tests.coordinator.histories import committing, preparing
+from tests.coordinator.histories import IDENTITY, committing, preparing
 
 TAKEN_EACH = 8
 
@@ -25,7 +25,7 @@ def take_generations(folder):
     while len(taken) < TAKEN_EACH:
         log = TransactionLog(folder, 3)
         try:
-            number = log.append(Generation(log.state.generation + 1, "/", {}, "now"))
+            number = log.append(Generation(log.state.generation + 1, "/", IDENTITY, "now"))
         except FencedError:
             continue
         taken.append((number, log.state.generation))
@@ -63,9 +63,12 @@ def test_of_two_drivers_that_would_commit_and_take_over_exactly_one_wins(tmp_pat
     for turn in range(30):
         folder = FolderStorage(tmp_path / f"{turn}")
         log = TransactionLog(folder)
-        for record in (Lineage("l"), Generation(1, "/", {}, "now"), preparing(1)):
+        for record in (Lineage("l"), Generation(1, "/", IDENTITY, "now"), preparing(1)):
             log.append(record)
-        rivals = [(TransactionLog(folder), committing(1)), (TransactionLog(folder), Generation(2, "/", {}, "now"))]
+        rivals = [
+            (TransactionLog(folder), committing(1)),
+            (TransactionLog(folder), Generation(2, "/", IDENTITY, "now")),
+        ]
         with ThreadPoolExecutor(2) as pool:
             outcomes = [pool.submit(rival.append, record) for rival, record in rivals]
         fenced = [outcome.exception() for outcome in outcomes]
@@ -80,7 +83,7 @@ def test_of_two_drivers_that_would_commit_and_take_over_exactly_one_wins(tmp_pat
 def test_a_reader_beside_a_writer_that_folds_sees_only_committed_progress(tmp_path):
     log = TransactionLog(FolderStorage(tmp_path), limit=2)
     log.append(Lineage("l"))
-    log.append(Generation(1, "/", {}, "now"))
+    log.append(Generation(1, "/", IDENTITY, "now"))
     seen = []
 
     def write():
@@ -105,10 +108,11 @@ WRITER = """
 import sys
 from statefx.coordinator.log import TransactionLog
 from statefx.protocol.records import Committed, Committing, Generation, Lineage, Preparing, StreamInput
+from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.storage import FolderStorage
 log = TransactionLog(FolderStorage(sys.argv[1]), limit=5)
 log.append(Lineage("l"))
-log.append(Generation(1, "/", {}, "now"))
+log.append(Generation(1, "/", TopologyIdentity("words", "stream"), "now"))
 for txid in range(1, 100000):
     log.append(Preparing(txid, 0, 1, StreamInput("q", txid - 1, "v1")))
     log.append(Committing(txid, 0, 1, {"count/0": f"t{txid}"}, hooks=("count/0",)))
@@ -127,5 +131,5 @@ def test_a_driver_that_is_killed_loses_nothing_that_it_was_told(tmp_path):
         told = max([40, *map(int, writer.stdout.read().split())])
     log = TransactionLog(FolderStorage(tmp_path))
     assert told <= log.state.committed <= told + 1
-    log.append(Generation(2, "/", {}, "later"))
+    log.append(Generation(2, "/", IDENTITY, "later"))
     assert read_state(FolderStorage(tmp_path)) == log.state

@@ -20,7 +20,7 @@ import pytest
 from statefx import migrate, openState
 from statefx.admin.contents import Entries, sum_of
 from statefx.admin.migration import Migration
-from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.log import read_state
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.errors import (
     CheckpointError,
@@ -32,7 +32,6 @@ from statefx.errors import (
     StateError,
     StatefxError,
 )
-from statefx.protocol.records import Generation
 from statefx.state import EMPTY, Namespace, StateContext, load_provider
 from statefx.state.changelog import artefacts
 from statefx.storage import FolderStorage
@@ -116,22 +115,6 @@ def test_a_checkpoint_without_a_transaction_is_moved_too(place: Path, server: Re
         done = moved(mover, "memory", "redis")
         assert (done.txid, done.components, done.tasks, done.keys, done.bytes) == (0, 2, 0, 0, 0)
         mover.finish("redis")
-
-
-def test_a_checkpoint_of_an_older_release_is_moved(place: Path) -> None:
-    """Its identity says nothing of how keys are routed."""
-    with Mover(place) as mover:
-        mover.begin("memory")
-        log = TransactionLog(FolderStorage(mover.folder))
-        state = log.state
-        known = ("parallelism", "provider", "stateVersion")
-        stateful = {
-            name: {**{key: each[key] for key in known}, "codec": "msgpack"}
-            for name, each in state.topology["stateful"].items()
-        }
-        log.append(Generation(2, state.location, {**state.topology, "stateful": stateful}, "2024-01-01"))
-        moved(mover, "memory", "rocksdb")
-        mover.finish("rocksdb")
 
 
 def test_openstate_reads_what_was_moved(place: Path, server: RedisServer) -> None:

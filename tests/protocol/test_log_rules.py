@@ -26,6 +26,7 @@ from statefx.protocol.transaction import Phase
 from tests.coordinator.histories import (
     BEGINNING,
     EVENTFUL,
+    IDENTITY,
     LISTS,
     MIGRATED,
     NOTED,
@@ -95,9 +96,9 @@ def test_a_batch_is_the_same_by_query_number_and_offsets(other):
 def test_what_a_migration_changes_and_what_it_leaves():
     before, state = fold(MIGRATED[:-5]), fold(MIGRATED[:-4])
     assert before.snapshots
-    assert (state.lineage, state.topology["stateful"]) == (
+    assert (state.lineage, state.topology) == (
         "lineage-2",
-        {"count": {"parallelism": 2, "provider": "new:New", "options": {"size": 1}}},
+        before.topology.kept_by("new:New", {"size": 1}),
     )
     assert state.heads == {"count/0": Version(2, "a"), "count/1": Version(2, "b")}
     assert state.growth == {"count/0": 7, "count/1": 8}
@@ -121,7 +122,7 @@ def test_what_an_eventful_life_amounts_to():
 
 
 def test_the_attempt_number_outlives_a_rollback_and_a_restart():
-    state = fold([*BEGINNING, preparing(1), RolledBack(1, 0, "x"), Generation(2, "/", {}, "now")])
+    state = fold([*BEGINNING, preparing(1), RolledBack(1, 0, "x"), Generation(2, "/", IDENTITY, "now")])
     assert state.in_flight == ()
     assert state.next_attempt(1) == 1
 
@@ -180,9 +181,9 @@ ILLEGAL = {
     "generation before lineage": [BEGINNING[1]],
     "the same lineage again": [*BEGINNING, BEGINNING[0]],
     "a generation twice": [*BEGINNING, BEGINNING[1]],
-    "a generation left out": [*BEGINNING, Generation(3, "/", {}, "now")],
+    "a generation left out": [*BEGINNING, Generation(3, "/", IDENTITY, "now")],
     "prepare before a generation": [BEGINNING[0], Preparing(1, 0, 0, offsets(1))],
-    "prepare of an older generation": [*BEGINNING, Generation(2, "/", {}, "now"), preparing(1)],
+    "prepare of an older generation": [*BEGINNING, Generation(2, "/", IDENTITY, "now"), preparing(1)],
     "prepare of a txid left out": [*BEGINNING, preparing(2)],
     "prepare of a committed txid": [*BEGINNING, *transaction(1), preparing(1, 1)],
     "prepare twice": [*P1, preparing(1, 1)],
@@ -204,7 +205,7 @@ ILLEGAL = {
     "committing beside another": [*C1, preparing(2), committing(2)],
     "committing what an older generation prepared": [
         *P1,
-        Generation(2, "/", {}, "now"),
+        Generation(2, "/", IDENTITY, "now"),
         committing(1, 0, 2),
     ],
     "committed without committing": [*P1, Committed(1)],

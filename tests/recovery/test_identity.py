@@ -13,11 +13,11 @@ from statefx.coordinator.generation import take_generation
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
+from statefx.protocol.jsonform import from_json, to_json
+from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
-from statefx.topology import identity as identities
-from statefx.topology.checks import routing
-from statefx.topology.identity import identify
+from statefx.topology.identity import identify, routing
 from tests.testing.codecs import Json, JsonMoved, JsonTwo, Registered
 from tests.testing.topologies import Driver, lines, word_count, words
 
@@ -61,27 +61,27 @@ def by(kind: str, *fields: str, source: str = "left") -> Wire:
 @pytest.mark.parametrize(
     ("wires", "ways"),
     [
-        ([by("fields", "k")], [["fields", "string"]]),
-        ([by("fields", "n", "k")], [["fields", "int", "string"]]),
-        ([by("partialKey", "k")], [["partialKey", "string"]]),
-        ([by("fields", "k"), by("fields", "k", source="right")], [["fields", "string"]]),
-        ([by("shuffle")], [["shuffle"]]),
-        ([by("localOrShuffle"), by("none", source="right")], [["shuffle"]]),
-        ([by("global")], [["global"]]),
-        ([by("all")], [["all"]]),
-        ([by("all"), by("fields", "k")], [["fields", "string"]]),
-        ([by("global"), by("fields", "k"), by("shuffle")], [["fields", "string"], ["global"], ["shuffle"]]),
+        ([by("fields", "k")], (("fields", "string"),)),
+        ([by("fields", "n", "k")], (("fields", "int", "string"),)),
+        ([by("partialKey", "k")], (("partialKey", "string"),)),
+        ([by("fields", "k"), by("fields", "k", source="right")], (("fields", "string"),)),
+        ([by("shuffle")], (("shuffle",),)),
+        ([by("localOrShuffle"), by("none", source="right")], (("shuffle",),)),
+        ([by("global")], (("global",),)),
+        ([by("all")], (("all",),)),
+        ([by("all"), by("fields", "k")], (("fields", "string"),)),
+        ([by("global"), by("fields", "k"), by("shuffle")], (("fields", "string"), ("global",), ("shuffle",))),
     ],
 )
-def test_what_decides_where_rows_go(wires: list[Wire], ways: list[list[str]]) -> None:
+def test_what_decides_where_rows_go(wires: list[Wire], ways: tuple[tuple[str, ...], ...]) -> None:
     topology = wired(*wires)
     assert routing(topology, "seen") == ways
-    assert identify(topology, "m:C", "stream")["stateful"]["seen"]["keys"] == ways
+    assert identify(topology, "m:C").stateful["seen"].routing == ways
 
 
 def test_not_null_and_names_of_fields_have_no_part_in_the_hash() -> None:
-    assert routing(wired(by("fields", "k"), left="k string not null, n int"), "seen") == [["fields", "string"]]
-    assert routing(wired(by("fields", "key"), left="key string, n int"), "seen") == [["fields", "string"]]
+    assert routing(wired(by("fields", "k"), left="k string not null, n int"), "seen") == (("fields", "string"),)
+    assert routing(wired(by("fields", "key"), left="key string, n int"), "seen") == (("fields", "string"),)
 
 
 @pytest.mark.parametrize(
@@ -227,49 +227,6 @@ def test_a_renamed_field_is_known_by_its_new_name_from_then_on(place: Path) -> N
             driver.start(on(by("fields", "item"), left=customers))
 
 
-def test_a_checkpoint_that_does_not_tell_fields_takes_them_as_they_come(place: Path) -> None:
-    with Driver(place) as driver:
-        with pytest.MonkeyPatch.context() as old:
-            old.setattr(identities, "_of_component", without_fields(identities._of_component))
-            driver.start(on(by("fields", "user"))).send({"left": []})
-        assert "fields" not in read_state(FolderStorage(driver.folder)).topology["stateful"]["seen"]
-        driver.start(on(by("fields", "user"))).send({"left": []})
-        with pytest.raises(CheckpointMismatchError, match=r"by fields\(item\)"):
-            driver.start(on(by("fields", "item")))
-
-
-def without_fields(of_component: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    return lambda *given: {key: value for key, value in of_component(*given).items() if key != "fields"}
-
-
-def test_a_checkpoint_that_tells_less_is_gone_on_with_and_tells_it_then(place: Path, provider: str) -> None:
-    """As releases before wrote it: no keys, and the standard codec under its former name."""
-    with Driver(place, provider) as driver:
-        old = pytest.MonkeyPatch()
-        old.setattr(identities, "_of_component", former(identities._of_component))
-        driver.start().send(WORK[0])
-        old.undo()
-        folders = Folders(str(driver.folder))
-        found = read_state(folders.storage).topology["stateful"]["count"]
-        assert found.keys() == {"parallelism", "provider", "codec", "stateVersion"}
-        with openState(driver.folder, "count") as view:
-            assert dict(view.items()) == words(WORK[:1])
-        tester = driver.start()
-        tester.send(WORK[1])
-        assert tester.state("count") == words(WORK)
-        found = read_state(folders.storage).topology["stateful"]["count"]
-        assert (found["codec"], found["keys"]) == ("statefx-1", [["fields", "string"]])
-        assert found["fields"] == [["split", "default", "fields", ["word"], ["word"]]]
-
-
-def former(of_component: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    def made(*arguments: Any) -> dict[str, Any]:
-        found = of_component(*arguments)
-        return {**{key: found[key] for key in ("parallelism", "provider", "stateVersion")}, "codec": "msgpack"}
-
-    return made
-
-
 # ---- codecs
 
 
@@ -286,8 +243,8 @@ def test_a_codec_of_the_users_own_keeps_state_through_a_restart(place: Path, pro
             tester = driver.start(**coded(components={"count": JSON}))
             tester.send(work)
         assert tester.state("count") == words(WORK)
-        found = read_state(FolderStorage(driver.folder)).topology["stateful"]["count"]
-        assert (found["codec"], found["encoding"]) == ("json-1", JSON)
+        found = read_state(FolderStorage(driver.folder)).topology.stateful["count"]
+        assert (found.codec, found.encoding) == ("json-1", JSON)
         with openState(driver.folder, "count") as view:
             assert list(view.items()) == sorted(words(WORK).items()), "in the codec's order, over all tasks"
             assert list(view.items("be", "or")) == [("be", 2), ("is", 1), ("not", 1)]
@@ -395,8 +352,8 @@ def test_open_state_without_the_codecs_class_says_so_and_takes_one(place: Path) 
 def renamed(folder: Path, old: str, new: str) -> None:
     """Let the log name another class; it is chained by hashes, so a new generation is written, as a driver does."""
     folders = Folders(str(folder))
-    topology = json.loads(json.dumps(read_state(folders.storage).topology).replace(old, new))
-    take_generation(folders, topology, None, shared=False)
+    written = json.dumps(to_json(read_state(folders.storage).topology))
+    take_generation(folders, from_json(TopologyIdentity, json.loads(written.replace(old, new))), None, shared=False)
 
 
 def test_open_state_goes_in_the_order_of_the_codec(place: Path) -> None:

@@ -135,7 +135,7 @@ def test_state_is_upgraded_run_by_run(place: Path, provider: str) -> None:
         assert written(driver) == words([FIRST])
 
         tester = driver.start(topology(Two()), limits=SMALL)
-        assert read_state(FolderStorage(driver.folder)).topology["stateful"]["count"]["stateVersion"] == 2
+        assert read_state(FolderStorage(driver.folder)).topology.stateful["count"].state_version == 2
         tester.send(SECOND)
         assert ("to", 3) in tester.emitted("count")
         assert written(driver) == {"to": [3], "be": [3], "or": 1, "not": 1, "that": [1], "is": [1]}

@@ -5,10 +5,11 @@ from pathlib import Path
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders
 from statefx.protocol.records import Committed, Committing, Preparing, StreamInput
+from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.spark import offsets, part
 
 QUERY = "5109ea48-2da3-4a0d-b15d-9298cac39672"
-IDENTITY = {"name": "t", "source": "stream", "stateful": {}}
+IDENTITY = TopologyIdentity("t", "stream")
 
 
 class Checkpoint:
