@@ -13,7 +13,6 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StructType
 from pyspark.util import PythonEvalType
 
-from statefx.errors import TopologyError
 from statefx.plan import wire
 from statefx.plan.groupings import ROUTERS, RowExpressions, Spread
 from statefx.plan.levels import EDGE_COLUMN, Plan
@@ -151,11 +150,7 @@ class ColumnExpressions(RowExpressions):
         return self.around(F.xxhash64(*[F.col(name) for name in fields], *map(F.lit, salt)), ways)
 
     def share_of_row(self, ways: int) -> Column:
-        """Return the hash of all columns that have one modulo `ways`; TopologyError if none has."""
-        if not self._hashable:
-            raise TopologyError(
-                "a stream of map columns only can't be distributed: Spark hashes no maps; add a column to it"
-            )
+        """Return the hash of all columns that have one modulo `ways`."""
         return self.share_of_key(self._hashable, ways)
 
     def around(self, number: Any, ways: int) -> Column:

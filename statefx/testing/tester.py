@@ -7,34 +7,22 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from statefx.admin.reading import openState
-from statefx.coordinator import homes
-from statefx.coordinator.adoption import check_adoption
-from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.generation import read_checkpoint, take_generation
-from statefx.coordinator.janitor import Janitor
-from statefx.coordinator.location import Folders, local_path
-from statefx.coordinator.participants import participants_of
+from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
-from statefx.plan.deployment import Deployment
-from statefx.plan.levels import compile_plan
 from statefx.protocol.records import BatchInput, Input
-from statefx.state.registry import load_provider, resolve
 from statefx.testing.engine import LocalEngine
 from statefx.testing.faults import Fault
 from statefx.testing.limits import Limits
 from statefx.testing.outcome import Sent, WatchedProgress, check_stream
 from statefx.testing.processes import merged
-from statefx.testing.sendable import check_travels
 from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
 from statefx.testing.streams import Work, given, identity
-from statefx.topology.checks import encodings_of
 from statefx.topology.graph import Topology
-from statefx.topology.identity import identify
-from statefx.topology.submission import check_beside, checked
 
 _Result = TypeVar("_Result")
 
@@ -114,66 +102,30 @@ class TopologyTester:
         self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._clock)
-        self._start(local_path(checkpointLocation), adopt)
+        self._start(checkpointLocation, adopt)
 
-    def _start(self, location: str, adopt: str | None) -> None:
-        """Do what ``submit`` does, in the same order."""
-        topology, steps, limits = self.topology, self._steps, self._limits
-        settings = checked(topology, self._config, "TopologyTester")
-        reference = resolve(settings.state_provider)
-        wrapped = load_provider(reference, settings.state_provider_config)
-        check_beside(settings, wrapped)
-        provider = SteppedProvider(wrapped, steps)
-        check_travels(topology, settings)
-        folders = self._folders = Folders(location)
-        encodings = encodings_of(topology, settings)
-        wanted = identify(topology, reference, encodings, wrapped.public_options())
-        shared = provider.capabilities.shared
-        found = read_checkpoint(folders)
-        check_adoption(found, wanted, folders, adopt, shared=shared)
-        homes.check_only(found, folders, adopt, self._cache)
-        log = take_generation(
-            folders, wanted, adopt, shared=shared, opened=lambda storage: SteppedLog(storage, steps, limits.fold_after)
-        )
-        homes.note(log.state, self._cache)
-        provider.fence(log.state.lineage, log.state.generation, folders.state)
-        plan = compile_plan(topology)
-        deployment = Deployment(
-            name=topology.name,
-            plan=plan,
-            config=settings.mapping(),
-            provider=reference,
-            options=settings.state_provider_config,
-            lineage=log.state.lineage,
-            generation=log.state.generation,
-            storage=folders.storage,
-            cache=self._cache,
-            encodings=encodings,
-            files_max=limits.files_max,
-        )
+    def _start(self, checkpoint: str | os.PathLike[str], adopt: str | None) -> None:
+        """Do what ``submit`` does, with steps in the place of Spark."""
+        steps, limits = self._steps, self._limits
+        launch = Launch(
+            self.topology, self._config, checkpoint, adopt,
+            caller="TopologyTester", dumps=_dumps(), cache=self._cache,
+        )  # fmt: skip
+        launch.provider = SteppedProvider(launch.provider, steps)
+        self._folders = launch.folders
+        launch.check_checkpoint()
+        log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
+        deployment = launch.deployment(log, limits.files_max)
         self._engine = LocalEngine(deployment, steps, self._cache, self._processes, self._seed, fresh=self._fresh)
-        participants = participants_of(plan, lazy_commit=provider.capabilities.lazy_commit)
-        self._janitor = Janitor(
-            folders,
-            provider,
-            sorted(participants.stateful),
-            log.state.lineage,
-            log.state.generation,
+        self._janitor = replace(
+            launch.janitor(log),
             min_age_secs=limits.min_age_secs,
             every=limits.sweep_every,
             versions_kept=limits.versions_kept,
             run=_in_line,
         )
-        self._coordinator = Coordinator(
-            name=deployment.name,
-            log=log,
-            engine=self._engine,
-            participants=participants,
-            attempts_max=settings.transaction_attempts_max,
-            pause=self._pause,
-            committed=lambda done: self._janitor.committed(done.txid),
-            policy=limits.snapshots,
-            progress=self._progress,
+        self._coordinator = launch.coordinator(
+            log, self._engine, self._janitor, self._pause, policy=limits.snapshots, progress=self._progress
         )
         self._driving(self._coordinator.recover)
 
@@ -208,6 +160,7 @@ class TopologyTester:
         """
         if self.topology.streaming:
             raise ConfigError("apply is for batch streams; streaming ones number their own batches: use send")
+        check_batch_id(batch_id)
         work = given(self.topology, work)
         if self._coordinator.log.state.applied(batch_id):
             return None
@@ -378,6 +331,15 @@ class TopologyTester:
 
     def _clock(self) -> float:
         return self._now
+
+
+def _dumps() -> Callable[[Any], bytes] | None:
+    """Return what pickles as Spark's workers are sent things: here nothing is sent, and yet it is refused."""
+    try:
+        from statefx.spark.pickling import dumps  # noqa: PLC0415 - a fifth of a second, which not every import pays
+    except ImportError:  # without pyspark there is nobody to ask
+        return None
+    return dumps
 
 
 def _in_line(do: Callable[[], object]) -> None:

@@ -191,7 +191,7 @@ def _check_twice(id: str, inputs: Sequence[DeclaredInput]) -> None:
 
 
 def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> None:
-    """Refuse streams that nobody reads, and keys of different types that meet in one bolt."""
+    """Refuse streams that nobody reads or nobody can share out, and keys of different types that meet in one bolt."""
     read = {edge.source for edge in edges}
     for component in components.values():
         if component.is_stream and component.id not in read:
@@ -199,11 +199,26 @@ def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
                 f"nobody reads the stream {component.id!r}; give a bolt a grouping of it, or take it out",
                 component=component.id,
             )
+    _check_maps(components, [edge for edge in edges if components[edge.source].is_stream])
     # Each keyed input is compared with the first one of its consumer: equality is transitive, so no pair is left out.
     first: dict[str, Edge] = {}
     for edge in edges:
         if edge.grouping.by_key:
             _check_same_types(components, first.setdefault(edge.target, edge), edge)
+
+
+def _check_maps(components: Mapping[str, Component], raw: Sequence[Edge]) -> None:
+    """Refuse streams of maps alone whose rows go to several bolts: Spark sends them by a hash of the row.
+
+    A row that goes to one bolt goes by Spark's own ``repartition``, which needs no hash.
+    """
+    shared_out = len(raw) > 1 and any(edge.grouping.promise is Promise.ANY for edge in raw)
+    schemas = [components[edge.source].outputs[edge.stream] for edge in raw]
+    if shared_out and all(_holds_map(field.type) for schema in schemas for field in schema):
+        raise TopologyError(
+            "a stream of map columns only can't be distributed: Spark hashes no maps; add a column to it",
+            component=raw[0].source,
+        )
 
 
 def check_config(topology: Topology, config: Config) -> None:

@@ -18,14 +18,14 @@ from statefx.topology.graph import Topology
 logger = logging.getLogger("statefx")
 
 
-def checked(topology: Any, config: Any, taker: str) -> Config:
+def check_settings(topology: Any, config: Any, caller: str) -> Config:
     """Return the settings of a run; log what is likely not meant as it is wired.
 
     Parameters
     ----------
     topology, config
         As they were given.
-    taker : str
+    caller : str
         What they were given to.
 
     Raises
@@ -35,7 +35,7 @@ def checked(topology: Any, config: Any, taker: str) -> Config:
     """
     if not isinstance(topology, Topology):
         given = "the builder" if isinstance(topology, TopologyBuilder) else f"an object of {type(topology).__name__}"
-        raise TopologyError(f"{taker} needs a Topology, got {given}: pass builder.createTopology()")
+        raise TopologyError(f"{caller} needs a Topology, got {given}: pass builder.createTopology()")
     settings = Config.parse(config, topology.name)
     check_config(topology, settings)
     for doubt in doubts(topology):
@@ -43,7 +43,7 @@ def checked(topology: Any, config: Any, taker: str) -> Config:
     return settings
 
 
-def check_beside(settings: Config, provider: StateProvider) -> None:
+def check_misplaced(settings: Config, provider: StateProvider) -> None:
     """Refuse what is meant for the state provider and stands beside its settings, where nobody would read it.
 
     Raises

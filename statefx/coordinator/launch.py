@@ -1,0 +1,216 @@
+"""How a topology is started on a checkpoint, step by step; ``submit`` and ``TopologyTester`` add what is their own.
+
+::
+
+    Launch(...)         refuses what the arguments alone show
+    check_checkpoint    refuses what the checkpoint shows; until here nothing has been changed
+    take_generation     takes the next generation: drivers of before are fenced from here on
+    deployment          what is sent to the tasks, for the engine
+    coordinator         who carries out the transactions of this generation, and first recovers
+
+The order is one of safety: a mistake that was found only after a generation was taken would have fenced a driver that
+was well, and would leave the checkpoint without one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from statefx.coordinator import homes
+from statefx.coordinator.adoption import check_adoption
+from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.engine import Engine
+from statefx.coordinator.generation import read_checkpoint, take_generation
+from statefx.coordinator.janitor import Janitor
+from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.participants import participants_of
+from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.errors import ConfigError
+from statefx.plan.deployment import Deployment, cache_folder
+from statefx.plan.levels import compile_plan
+from statefx.protocol.log_state import LogState
+from statefx.state.contract.store import FILES_MAX
+from statefx.state.registry import load_provider, resolve
+from statefx.storage import Storage
+from statefx.topology.checks import encodings_of
+from statefx.topology.graph import Topology
+from statefx.topology.identity import identify
+from statefx.topology.submission import check_misplaced, check_sendable, check_settings
+
+
+class Launch:
+    """One start of a topology on a checkpoint.
+
+    Parameters
+    ----------
+    topology, config, checkpointLocation, adopt
+        As the user gave them to `caller`.
+    caller : str
+        ``submit`` or ``TopologyTester``, for messages.
+    dumps : callable or None
+        Pickles as Spark's workers are sent things; None: nobody here can tell what Spark could not send.
+    cache : str
+        Folder for caches of state; empty: the machine's own.
+
+    Attributes
+    ----------
+    settings : Config
+    folders : Folders
+        Of the checkpoint.
+    plan : Plan
+    provider : StateProvider
+        The driver's own; `deployment` has each worker load one.
+    references : list of str
+        What workers load beside statefx, as ``module:Class``: the state provider, the user's encodings.
+
+    Raises
+    ------
+    TopologyError, ConfigError
+        A mistake; names the thing and the remedy.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        config: Mapping[str, Any] | None,
+        checkpointLocation: str | os.PathLike[str],
+        adopt: str | None,
+        *,
+        caller: str,
+        dumps: Callable[[Any], bytes] | None,
+        cache: str = "",
+    ) -> None:
+        self.settings = check_settings(topology, config, caller)
+        self.topology = topology
+        self._adopt = adopt
+        self._cache = cache
+        if dumps is not None:
+            check_sendable(topology, self.settings.mapping(), dumps)
+        self.folders = Folders(local_path(checkpointLocation))
+        self._provider_reference = resolve(self.settings.state_provider)
+        self.provider = load_provider(self._provider_reference, self.settings.state_provider_config)
+        check_misplaced(self.settings, self.provider)
+        self._encodings = encodings_of(topology, self.settings)
+        self.plan = compile_plan(topology)
+        self._identity = identify(topology, self._provider_reference, self._encodings, self.provider.public_options())
+
+    @property
+    def references(self) -> list[str]:
+        """What workers load beside statefx, as ``module:Class``."""
+        return [self._provider_reference, *(each for one in self._encodings.values() for each in one.classes.values())]
+
+    def check_checkpoint(self) -> LogState:
+        """Refuse a checkpoint that the topology can't go on with; changes nothing; return what its log amounts to.
+
+        Raises
+        ------
+        ConfigError, CheckpointError
+            Names both sides and the remedy.
+        """
+        found = read_checkpoint(self.folders)
+        check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
+        homes.check_only(found, self.folders, self._adopt, self._cache or cache_folder())
+        return found
+
+    def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:
+        """Take the next generation of the checkpoint; return its log, open for appending.
+
+        Parameters
+        ----------
+        opened : callable
+            Opens the log.
+
+        Raises
+        ------
+        FencedError
+            Other drivers go on taking generations.
+        CheckpointError
+            As `check_checkpoint`, for what others have changed since.
+        """
+        log = take_generation(self.folders, self._identity, self._adopt, shared=self._shared, opened=opened)
+        homes.note(log.state, self._cache or cache_folder())
+        # the log fences the records of older drivers; state files and servers have fences of their own
+        self.provider.fence(log.state.lineage, log.state.generation, self.folders.state)
+        return log
+
+    def deployment(self, log: TransactionLog, files_max: int = FILES_MAX) -> Deployment:
+        """Return what tasks are sent in the generation of `log`."""
+        return Deployment(
+            name=self.topology.name,
+            plan=self.plan,
+            config=self.settings.mapping(),
+            provider=self._provider_reference,
+            options=self.settings.state_provider_config,
+            lineage=log.state.lineage,
+            generation=log.state.generation,
+            storage=self.folders.storage,
+            cache=self._cache,
+            encodings=self._encodings,
+            files_max=files_max,
+        )
+
+    def janitor(self, log: TransactionLog) -> Janitor:
+        """Return who sweeps the state of the generation of `log`."""
+        stateful = [task for task in self.plan.tasks if self.plan.components[task.component].stateful]
+        return Janitor(self.folders, self.provider, stateful, log.state.lineage, log.state.generation)
+
+    def coordinator(
+        self,
+        log: TransactionLog,
+        engine: Engine,
+        janitor: Janitor,
+        pause: Callable[[float], bool],
+        committed: Callable[[TransactionProgress], None] = lambda done: None,
+        *,
+        policy: SnapshotPolicy | None = None,
+        progress: Progress | None = None,
+    ) -> Coordinator:
+        """Return who carries out the transactions of the generation of `log`; the first thing it does is to recover.
+
+        Parameters
+        ----------
+        log : TransactionLog
+        engine : Engine
+            Runs what `deployment` says.
+        janitor : Janitor
+            Is told of every committed transaction, and waited for in the end.
+        pause, committed, policy, progress
+            As of `Coordinator`.
+        """
+
+        def swept(done: TransactionProgress) -> None:
+            janitor.committed(done.txid)
+            committed(done)
+
+        return Coordinator(
+            name=self.topology.name,
+            log=log,
+            engine=engine,
+            participants=participants_of(self.plan, lazy_commit=self.provider.capabilities.lazy_commit),
+            attempts_max=self.settings.transaction_attempts_max,
+            pause=pause,
+            committed=swept,
+            ended=janitor.close,
+            policy=policy or SnapshotPolicy(),
+            progress=progress or Progress(),
+        )
+
+    @property
+    def _shared(self) -> bool:
+        return self.provider.capabilities.shared
+
+
+def check_batch_id(batch_id: Any) -> None:
+    """Refuse what can't number the batches that a caller brings one after the other.
+
+    Raises
+    ------
+    ConfigError
+        It is no whole number, or less than 0.
+    """
+    if isinstance(batch_id, bool) or not isinstance(batch_id, int) or batch_id < 0:
+        raise ConfigError(f"batchId must be a whole number, growing from run to run, got {batch_id!r}")
