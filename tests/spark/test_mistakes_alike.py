@@ -1,0 +1,225 @@
+"""A mistake is refused by ``submit`` and by ``TopologyTester`` alike: the same class of error, in the same words."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statefx import BasicBolt, TopologyBuilder, submit
+from statefx.errors import StatefxError
+from statefx.testing import TopologyTester, rows
+from tests.spark.running import listing
+from tests.testing.topologies import Count, Split
+
+pytestmark = pytest.mark.slow
+
+CONFIG = "topology.state.provider.config"
+ROCKSDB = {"topology.state.provider": "rocksdb"}
+
+
+class Holds(BasicBolt):
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def execute(self, tup, collector):
+        pass
+
+
+class NewCount(Count):
+    stateVersion = 2
+
+
+def words(
+    frame: Any, *, name: str = "words", count: Any = None, id: str = "count", parallelism: int = 2, split: Any = None
+) -> Any:
+    builder = TopologyBuilder(name)
+    builder.setStream("lines", frame)
+    builder.setBolt("split", split or Split()).shuffleGrouping("lines")
+    if split is None:
+        builder.setBolt(id, count or Count(), parallelism).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
+def by_nothing(frame: Any) -> Any:
+    """As `words`, but keys go to any task."""
+    builder = TopologyBuilder("words")
+    builder.setStream("lines", frame)
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), 2).shuffleGrouping("split")
+    return builder.createTopology()
+
+
+def holding(make: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda frame: words(frame, split=Holds(make()))
+
+
+def unfinished(frame: Any) -> Any:
+    return TopologyBuilder("words")
+
+
+TOPOLOGIES: dict[str, Callable[[Any], Any]] = {
+    "the builder": unfinished,
+    "nothing": lambda frame: None,
+    "a lock in a bolt": holding(threading.Lock),
+    "a generator in a bolt": holding(lambda: (number for number in range(3))),
+    "a module in a bolt": holding(lambda: json),
+    "the DataFrame in a bolt": lambda frame: words(frame, split=Holds(SESSION[0].range(3))),
+    "the session in a bolt": lambda frame: words(frame, split=Holds(SESSION[0])),
+}
+SESSION: list[Any] = []
+
+CONFIGS: list[Any] = [
+    "rocksdb",
+    [],
+    {1: 2},
+    {"topology.max.spout.pending": 2},
+    {"topology.max.spout.pending": 0},
+    {"topology.max.spout.pendng": 1},
+    {"topology.state.provider": "rocksbd"},
+    {"topology.state.provider": "no.such.module:Store"},
+    {"topology.state.provider": "statefx.state:StateStore"},
+    {"topology.state.checkpoint.interval.ms": "1000"},
+    {"topology.transaction.timeout.secs": 0},
+    {"topology.transaction.attempts.max": 0},
+    {"state.provider": "rocksdb"},
+    {"provider": "rocksdb"},
+    {**ROCKSDB, "dir": "/tmp/state"},
+    {**ROCKSDB, CONFIG: {"dri": "/tmp/state"}},
+    {CONFIG: "{"},
+    {CONFIG: {"cache_mb": 3}},
+    {CONFIG: {"components": {"cuont": {}}}},
+    {CONFIG: {"components": {"count": {"keyclass": "str"}}}},
+    {CONFIG: {"codec": "tests.testing.codecs:Jsn"}},
+    {CONFIG: {"codec": "tests.testing.codecs:Json", "valueSerializerClass": "tests.testing.codecs:Points"}},
+    {CONFIG: {"url": threading.Lock()}},
+    {"mine": threading.Lock()},
+    {"mine": (number for number in range(3))},
+]
+
+LOCATIONS: list[Any] = [None, 5, "", b"x", "s3://bucket/ck", "dbfs:/ck", "/dev/null", "/dev/null/ck", "/usr"]
+
+
+class Both:
+    """The same call, of ``submit`` and of the tester."""
+
+    def __init__(self, spark: Any, frames: dict[bool, Any]) -> None:
+        self.spark = spark
+        self.frames = frames
+
+    def refuse(
+        self, build: Callable[[Any], Any], location: Any, config: Any = None, *, streaming: bool = False, **more: Any
+    ) -> None:
+        """Both raise the same, and change nothing."""
+        before = listing(location) if isinstance(location, Path) else None
+        errors = []
+        stand_in = rows("value string", streaming=streaming)
+        for caller, start in (
+            ("submit", lambda: submit(build(self.frames[streaming]), self.spark, location, config, **more)),
+            ("TopologyTester", lambda: TopologyTester(build(stand_in), location, config, **more)),
+        ):
+            with pytest.raises(StatefxError) as caught:
+                start()
+            message = re.sub(r" at 0x[0-9a-f]+", "", caught.value.message)
+            errors.append(
+                (type(caught.value), message.replace(f"{caller} needs", "CALLER needs"), caught.value.data.keys())
+            )
+        assert errors[0] == errors[1]
+        assert (listing(location) if isinstance(location, Path) else None) == before
+
+
+@pytest.fixture(scope="module")
+def both(spark: Any) -> Iterator[Both]:
+    SESSION[:] = [spark]
+    stream = spark.readStream.format("rate").load().selectExpr("cast(value as string) value")
+    yield Both(spark, {True: stream, False: spark.createDataFrame([("to be",)], "value string")})
+    SESSION.clear()
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_topologies(both: Both, place: Path, name: str, streaming: bool) -> None:
+    both.refuse(TOPOLOGIES[name], place, streaming=streaming)
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: str(config).partition(" at 0x")[0][:60])
+def test_settings(both: Both, place: Path, config: Any, streaming: bool) -> None:
+    both.refuse(words, place, config, streaming=streaming)
+
+
+@pytest.mark.parametrize("location", LOCATIONS, ids=str)
+def test_locations(both: Both, location: Any) -> None:
+    both.refuse(words, location)
+
+
+@pytest.mark.parametrize("adopt", ["copy", "", True])
+def test_adopt(both: Both, place: Path, adopt: Any) -> None:
+    both.refuse(words, place, adopt=adopt)
+
+
+@pytest.mark.parametrize("batch_id", [-1, True, "7", 1.5])
+def test_ids_of_batches(both: Both, place: Path, batch_id: Any) -> None:
+    with pytest.raises(StatefxError) as submitted:
+        submit(words(both.frames[False]), both.spark, place / "ck", batchId=batch_id)
+    with (
+        TopologyTester(words(rows("value string", streaming=False)), place / "ck") as tester,
+        pytest.raises(StatefxError) as applied,
+    ):
+        tester.apply(batch_id, {"lines": [("a",)]})
+    assert (type(submitted.value), submitted.value.message) == (type(applied.value), applied.value.message)
+
+
+@pytest.fixture
+def checkpoint(place: Path) -> Path:
+    """Of one batch."""
+    with TopologyTester(words(rows("value string", streaming=False)), place / "ck") as tester:
+        tester.send({"lines": [("to be",)]})
+    return place / "ck"
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda frame: words(frame, name="others"),
+        lambda frame: words(frame, parallelism=3),
+        lambda frame: words(frame, id="counts"),
+        lambda frame: words(frame, count=NewCount()),
+        by_nothing,
+    ],
+    ids=["name", "parallelism", "id", "version", "routing"],
+)
+def test_another_topology(both: Both, checkpoint: Path, build: Callable[[Any], Any]) -> None:
+    both.refuse(build, checkpoint)
+
+
+def test_another_place_for_its_state(both: Both, checkpoint: Path) -> None:
+    both.refuse(words, checkpoint, ROCKSDB)
+    both.refuse(words, checkpoint, {CONFIG: {"codec": "tests.testing.codecs:Json"}})
+
+
+def test_another_kind_of_input(both: Both, checkpoint: Path) -> None:
+    both.refuse(words, checkpoint, streaming=True)
+
+
+def test_a_copy(both: Both, checkpoint: Path) -> None:
+    copy = checkpoint.with_name("copy")
+    shutil.copytree(checkpoint, copy)
+    both.refuse(words, copy)
+    both.refuse(words, copy, adopt="move")
+
+
+def test_damage(both: Both, checkpoint: Path) -> None:
+    newest = max((checkpoint / "transactions").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    both.refuse(words, checkpoint)
+    (checkpoint / "format").write_text('{"format": 99}', encoding="ascii")
+    both.refuse(words, checkpoint)
+    (checkpoint / "format").unlink()
+    both.refuse(words, checkpoint)
