@@ -125,7 +125,7 @@ def migrate(
     * A driver that runs on the checkpoint is fenced.
     * Until the switch, which is one record of the log, the source is only read, and everything goes on from it.
     * What the switch names has been read back from the target, and is equal in every byte.
-    * A migration that ended early is begun anew, and never goes on with what was copied before.
+    * A migration that ended early begins again from nothing, and never goes on with what was copied before.
 
     Examples
     --------

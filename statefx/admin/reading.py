@@ -84,7 +84,7 @@ def openState(
     >>> with openState("checkpoints/word-count", "count") as counts:     # doctest: +SKIP
     ...     print(counts.txid, counts["spark"], len(counts))
     """
-    return StateView(_Asked(Folders(local_path(checkpointLocation)), component, task, config, codec, migrate))
+    return StateView(_Request(Folders(local_path(checkpointLocation)), component, task, config, codec, migrate))
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class _Opened:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What `openState` was asked for."""
+class _Request:
+    """What `openState` was given."""
 
     folders: Folders
     component: str
@@ -121,8 +121,10 @@ class _Asked:
             try:
                 return self._open(state)
             except StateCorruptedError as error:
-                passed = getattr(error, "missing", False)
-                if not passed or tries == _TRIES - 1 or _decided(read_checkpoint(self.folders)) == _decided(state):
+                # A topology at work deletes files of old versions, and may do so between the reading of the log and
+                # the opening: then the version that is the newest by now is the one to show (rule 4.4).
+                swept = getattr(error, "missing", False)
+                if not swept or tries == _TRIES - 1 or _decided(read_checkpoint(self.folders)) == _decided(state):
                     raise
         raise AssertionError("unreachable")
 
@@ -185,10 +187,10 @@ class StateView(Mapping[Any, Any]):
     * A key that several tasks hold raises AmbiguousKeyError; ``len`` and iteration count it once for each.
     """
 
-    def __init__(self, asked: _Asked) -> None:
-        self._asked = asked
+    def __init__(self, request: _Request) -> None:
+        self._request = request
         self._closed = False
-        opened = asked.open()
+        opened = request.open()
         assert opened is not None
         self._show(opened)
 
@@ -199,8 +201,8 @@ class StateView(Mapping[Any, Any]):
         self.txid = opened.txid
 
     def __repr__(self) -> str:
-        tasks = "all tasks" if self._asked.task is None else f"task {self._asked.task}"
-        return f"<StateView of {self._asked.component!r}, {tasks}, at transaction {self.txid}>"
+        tasks = "all tasks" if self._request.task is None else f"task {self._request.task}"
+        return f"<StateView of {self._request.component!r}, {tasks}, at transaction {self.txid}>"
 
     def refresh(self) -> bool:
         """Show the last transaction whose commit is decided by now; return whether that is another one.
@@ -209,8 +211,8 @@ class StateView(Mapping[Any, Any]):
         does; this view then goes on showing what it did. An iterator from before ends with StateClosedError.
         """
         if self._closed:
-            raise StateClosedError(f"the view of {self._asked.component!r} is closed: call openState again")
-        opened = self._asked.open(self._opened)
+            raise StateClosedError(f"the view of {self._request.component!r} is closed: call openState again")
+        opened = self._request.open(self._opened)
         if opened is None:
             return False
         before = self._opened

@@ -18,6 +18,8 @@ from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.storage import Storage
 
 TAKE_TRIES = 10
+"""Each lost try is a record that another driver has appended meanwhile. So many in a row are no accident: several
+drivers start again and again, and one more try would only fence another of them."""
 
 
 def read_checkpoint(folders: Folders) -> LogState:
@@ -52,7 +54,7 @@ def take_generation(
         log = opened(folders.storage)
         check_adoption(log.state, wanted, folders, adopt, shared=shared)
         try:
-            if not log.state.lineage or adopt == "fork":
+            if not log.state.lineage or adopt == "fork":  # a fork's state must never meet the original's (rule 1.1)
                 log.append(Lineage(uuid.uuid4().hex))
             started = datetime.now(UTC).isoformat(timespec="seconds")
             log.append(Generation(log.state.generation + 1, folders.location, wanted, started))

@@ -22,7 +22,7 @@ NOTES_MAX = 256
 """Above that many, notes of checkpoints that are gone are deleted."""
 
 
-def check_only(found: LogState, folders: Folders, adopt: str | None, cache: str) -> None:
+def check_home(found: LogState, folders: Folders, adopt: str | None, cache: str) -> None:
     """Refuse a checkpoint whose lineage could be run in another folder too; changes nothing.
 
     A fork gets a lineage of its own, and is not refused.
@@ -44,7 +44,7 @@ def check_only(found: LogState, folders: Folders, adopt: str | None, cache: str)
     """
     if not found.lineage or adopt == "fork":
         return
-    for other in (found.location, _noted(found.lineage, cache)):
+    for other in (found.location, _noted_home(found.lineage, cache)):
         if other and other != folders.location and _is_home(Folders(other), found.lineage, folders):
             raise CheckpointMismatchError(
                 f"the checkpoint in {folders.location} is there a second time, in {other}, where it has been run: two "
@@ -55,18 +55,18 @@ def check_only(found: LogState, folders: Folders, adopt: str | None, cache: str)
             )
 
 
-def note(state: LogState, cache: str) -> None:
+def note_home(state: LogState, cache: str) -> None:
     """Note on this machine where a lineage is run from now on.
 
     What can't be noted can't be seen later; nothing depends on it where there is one life, so that is no error.
     """
-    folder = _notes(cache)
+    folder = _notes_folder(cache)
     with contextlib.suppress(OSError):
         os.makedirs(folder, exist_ok=True)
         names = os.listdir(folder)
         if len(names) >= NOTES_MAX:
             for name in names:
-                if not os.path.isdir(_noted(name, cache)):
+                if not os.path.isdir(_noted_home(name, cache)):
                     os.unlink(os.path.join(folder, name))
         temporary = os.path.join(folder, f".{uuid.uuid4().hex}")
         with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -74,20 +74,20 @@ def note(state: LogState, cache: str) -> None:
         os.replace(temporary, os.path.join(folder, state.lineage))
 
 
-def _noted(lineage: str, cache: str) -> str:
+def _noted_home(lineage: str, cache: str) -> str:
     try:
-        with open(os.path.join(_notes(cache), lineage), encoding="utf-8", errors="surrogateescape") as file:
+        with open(os.path.join(_notes_folder(cache), lineage), encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
     except OSError:
         return ""
 
 
-def _notes(cache: str) -> str:
+def _notes_folder(cache: str) -> str:
     return os.path.join(cache, "homes")
 
 
 def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
-    """Tell whether `other` holds the lineage too, and could be submitted without a word."""
+    """Tell whether `other` holds the lineage too, and could be submitted there, where nothing would refuse it."""
     try:
         first = next(iter(folders.storage.list(LOG))).name
         if folders.storage.shares(first, other.storage):  # mounted at two places

@@ -113,7 +113,7 @@ class Launch:
         """
         found = read_checkpoint(self.folders)
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
-        homes.check_only(found, self.folders, self._adopt, self._cache or cache_folder())
+        homes.check_home(found, self.folders, self._adopt, self._cache or cache_folder())
         return found
 
     def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:
@@ -132,7 +132,7 @@ class Launch:
             As `check_checkpoint`, for what others have changed since.
         """
         log = take_generation(self.folders, self._identity, self._adopt, shared=self._shared, opened=opened)
-        homes.note(log.state, self._cache or cache_folder())
+        homes.note_home(log.state, self._cache or cache_folder())
         # the log fences the records of older drivers; state files and servers have fences of their own
         self.provider.fence(log.state.lineage, log.state.generation, self.folders.state)
         return log

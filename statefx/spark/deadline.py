@@ -21,7 +21,7 @@ RESTORE_MAX_SECS = 3600.0
 class Deadline:
     """Calls `cancel` when the block it guards has run for too long.
 
-    While state is being restored the timeout begins anew, for `RESTORE_MAX_SECS`.
+    While state is being restored the timeout begins again, for `RESTORE_MAX_SECS`.
 
     Parameters
     ----------
@@ -55,15 +55,15 @@ class Deadline:
                 self._timer.cancel()
             self._timer = None
 
-    def told(self) -> str:
+    def timeout_message(self) -> str:
         """Say what took too long."""
-        told = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s)"
+        text = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s)"
         if self._tasks:
-            told += (
+            text += (
                 f"; state of {', '.join(self._tasks)} was still being restored after {self._restoring_secs:g} s: look "
                 "at the checkpoint's file system and the state provider's server, or raise the timeout"
             )
-        return told
+        return text
 
     def _arm(self, secs: float) -> None:
         self._timer = threading.Timer(secs, self._expire)

@@ -21,7 +21,7 @@ from statefx.protocol.commands import Resolution
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.report import Report
 from statefx.spark.deadline import Deadline
-from statefx.spark.failures import cant_start_workers, meaning
+from statefx.spark.failures import cant_start_workers, job_error
 from statefx.spark.frames import Chain, keeps_shuffles, mapping
 from statefx.spark.labels import Labels, collected, own_properties
 from statefx.spark.session import activate, is_local
@@ -213,12 +213,12 @@ class SparkEngine:
 
     def _translated(self, error: Exception, deadline: Deadline) -> StatefxError:
         """Say what a failed job means."""
-        found = meaning(error, local=is_local(self._context()))
+        found = job_error(error, local=is_local(self._context()))
         if cant_start_workers(error):
             self._workers += 1
             self._wrap()
         if deadline.passed and isinstance(found, JobFailedError):
-            return JobFailedError(deadline.told(), timeout=True)
+            return JobFailedError(deadline.timeout_message(), timeout=True)
         return found
 
     def _context(self) -> Any:

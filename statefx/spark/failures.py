@@ -16,7 +16,7 @@ _STUCK = re.compile(r"java\.lang\.NullPointerException\n(?:\s+at .*\n)*\s+at [\w
 _SHOWN = 600
 
 
-def meaning(error: Exception, *, local: bool) -> StatefxError:
+def job_error(error: Exception, *, local: bool) -> StatefxError:
     """Return the error that a failed job amounts to.
 
     Parameters

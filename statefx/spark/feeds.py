@@ -31,8 +31,8 @@ from statefx.protocol.records import BatchInput, StreamInput
 from statefx.spark import offsets
 from statefx.spark.durable import Durable
 from statefx.spark.engine import SparkEngine
+from statefx.spark.log_filter import hide_misleading
 from statefx.spark.session import clone, rebase
-from statefx.spark.unsaid import leave_out
 
 logger = logging.getLogger("statefx")
 
@@ -114,7 +114,7 @@ class StreamFeed:
             before = self._coordinator.log.state.committed
             with self._starting:  # the first batch may come before it has returned
                 self._query = self._start()
-            leave_out(self._frame.sparkSession.sparkContext, self._query.runId, self._interval_ms)
+            hide_misleading(self._frame.sparkSession.sparkContext, self._query.runId, self._interval_ms)
             if self._draining:  # `cancel` may have come before there was a query to stop
                 self._query.stop()
             started()

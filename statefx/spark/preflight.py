@@ -81,7 +81,7 @@ def _folders_read(frame: DataFrame) -> Iterator[str]:
 
 
 def check_alone(session: SparkSession, query_id: str | None, location: str) -> None:
-    """Refuse a moved or copied checkpoint whose original runs in this application: Spark would stop it, without a word.
+    """Refuse a moved or copied checkpoint whose original runs in this application: Spark would stop that one silently.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
             rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), "host string, problem string")
         found = rows.collect()
     except (PySparkException, Py4JError) as error:
-        raise ConfigError(_explained(str(error))) from error
+        raise ConfigError(_first_job_failure(str(error))) from error
     finally:
         os.unlink(probe)
     for host, problem in found:
@@ -179,7 +179,7 @@ def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordB
     return run  # a nested function travels by value
 
 
-def _explained(text: str) -> str:
+def _first_job_failure(text: str) -> str:
     if "PYTHON_VERSION_MISMATCH" in text:
         return (
             f"Spark's workers run another Python than the driver's {platform.python_version()}: before the session is "

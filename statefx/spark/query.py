@@ -18,6 +18,7 @@ from statefx.spark.bar import Bar
 logger = logging.getLogger("statefx")
 
 _LOOK_SECS = 0.1
+"""Between two looks: nothing wakes `start` when a recovery gets stuck, nor `stop` when the query ends by itself."""
 
 
 class Feed(Protocol):

@@ -225,7 +225,7 @@ class TopologyTester:
         **changes : Any
             Arguments of the new tester that shall be others; ``cache=None`` is a machine without caches.
         """
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "config": self._config,
             "cache": self._cache,
             "limits": self._limits,
@@ -234,9 +234,9 @@ class TopologyTester:
             "freshObjects": self._fresh,
             **changes,
         }
-        made = TopologyTester(topology or self.topology, self._folders.location, **given)
-        made._scratch = made._scratch or self._scratch  # deleted with the last one that uses it
-        return made
+        successor = TopologyTester(topology or self.topology, self._folders.location, **arguments)
+        successor._scratch = successor._scratch or self._scratch  # deleted with the last one that uses it
+        return successor
 
     def close(self) -> None:
         """End in good order; again is a no-op."""

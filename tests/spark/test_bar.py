@@ -14,7 +14,7 @@ from statefx.coordinator.progress import TransactionProgress
 from statefx.errors import ConfigError
 from statefx.spark import bar as bars
 from statefx.spark.bar import Bar, Line, bar
-from statefx.spark.unsaid import pattern
+from statefx.spark.log_filter import pattern
 from tests.conftest import ROOT
 from tests.spark.bolts import word_count
 

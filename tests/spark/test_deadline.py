@@ -50,11 +50,11 @@ def test_a_restore_that_hangs_puts_the_timeout_off_only_for_so_long(tmp_path: Pa
     put_off = [record.getMessage() for record in caplog.records if "begins anew" in record.getMessage()]
     assert len(put_off) == 10
     assert "state of count-0 is being restored" in put_off[0]
-    assert "state of count-0 was still being restored after 0.2 s" in guarded.told()
+    assert "state of count-0 was still being restored after 0.2 s" in guarded.timeout_message()
 
 
 def test_what_takes_too_long_without_a_restore_says_so(tmp_path: Path) -> None:
     cancelled = threading.Event()
     with Deadline(SECS, FolderStorage(tmp_path), cancelled.set) as guarded:
         assert cancelled.wait(BOUND_SECS)
-    assert guarded.told() == "it took longer than topology.transaction.timeout.secs (0.02 s)"
+    assert guarded.timeout_message() == "it took longer than topology.transaction.timeout.secs (0.02 s)"

@@ -9,7 +9,7 @@ import pytest
 
 from statefx.coordinator.engine import JobFailedError
 from statefx.errors import AttemptsExhaustedError
-from statefx.spark.failures import meaning
+from statefx.spark.failures import job_error
 from tests.conftest import ROOT
 from tests.spark.bolts import word_count
 from tests.spark.running import feed, kinds, lines_of, run
@@ -24,7 +24,7 @@ def test_no_text_of_a_failure_is_a_stop():
         "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most "
         "recent failure: Lost task 0.0: java.lang.InterruptedException\n\tat org.apache.hadoop.hdfs.DFSInputStream.read"
     )
-    assert type(meaning(Exception(trace), local=True)) is JobFailedError
+    assert type(job_error(Exception(trace), local=True)) is JobFailedError
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])

@@ -28,8 +28,8 @@ _filters: list[tuple[Any, Any]] = []
 """The filter that is there, with the JVM it is in: a stopped session's may have gone, and its objects with it."""
 
 
-def leave_out(context: SparkContext, run: str, interval_ms: int | None = None) -> None:
-    """Leave out what would mislead about a run of a query.
+def hide_misleading(context: SparkContext, run: str, interval_ms: int | None = None) -> None:
+    """Keep out of Spark's log what would mislead about a run of a query.
 
     Parameters
     ----------
@@ -46,10 +46,10 @@ def leave_out(context: SparkContext, run: str, interval_ms: int | None = None) -
             del _runs[next(iter(_runs))]
         # log4j may be replaced by something else, and the context may be gone: then Spark says what it says
         with contextlib.suppress(Py4JError, TypeError, AttributeError):
-            _renew(context)
+            _replace_filters(context)
 
 
-def _renew(context: Any) -> None:
+def _replace_filters(context: Any) -> None:
     jvm = context._jvm
     appenders = list(
         jvm.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration().getAppenders().values()
