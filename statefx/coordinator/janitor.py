@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from statefx.coordinator import orders
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
 from statefx.errors import FencedError, StateError
@@ -117,6 +118,7 @@ class Janitor:
         """Read the log, and delete what no retained version needs of what was `found` before."""
         state = check_newest(self.folders, self.generation)
         gone = 0
+        orders.sweep(self.folders.storage, self.generation)
         for task, names in found.items():
             retained = self._retained(state, str(task))
             try:

@@ -47,7 +47,7 @@ def participants_of(plan: Plan, *, lazy_commit: bool) -> Participants:
     lazy_commit : bool
         The state provider's capability: a store without it has to be told of every commit.
     """
-    stateful = frozenset(task for task in plan.tasks if plan.components[task.component].stateful)
+    stateful = frozenset(plan.stateful)
     edges = tuple(
         LedgerEdge(edge.id, edge.source, edge.target, plan.multiplicity(edge), local=plan.fused(edge))
         for edge in plan.edges

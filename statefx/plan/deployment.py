@@ -11,7 +11,7 @@ from typing import Any
 
 from statefx.plan.levels import Plan
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import Order
+from statefx.protocol.order import TaskOrder
 from statefx.state.contract.store import FILES_MAX, Namespace, StateContext, StateProvider, Version
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
@@ -79,14 +79,15 @@ class Deployment:
         """Folder of a task's state files."""
         return os.path.join(self.storage.url, "state", component, str(task))
 
-    def state_context(self, order: Order, component: str, task: int, version: Version | None = None) -> StateContext:
+    def state_context(self, order: TaskOrder, task: TaskId, version: Version | None = None) -> StateContext:
         """Say where the state of a task opens: at `version`, or at the one that `order` names."""
+        state = order.state(task)
         return StateContext(
             generation=order.generation,
-            version=order.version(component, task) if version is None else version,
-            folder=self.folder(component, task),
+            version=state.version if version is None else version,
+            folder=self.folder(*task),
             cache=self.cache or cache_folder(),
-            snapshot=order.snapshots.get(str(TaskId(component, task))),
+            snapshot=state.snapshot,
             files_max=self.files_max,
         )
 

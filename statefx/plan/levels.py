@@ -70,6 +70,16 @@ class Plan:
         return tuple(self.place)
 
     @cached_property
+    def stateful(self) -> tuple[TaskId, ...]:
+        """Tasks that keep state, in order."""
+        return tuple(sorted(task for task in self.tasks if self.components[task.component].stateful))
+
+    @cached_property
+    def stateful_number(self) -> Mapping[TaskId, int]:
+        """Where each task that keeps state stands in `stateful`."""
+        return {task: number for number, task in enumerate(self.stateful)}
+
+    @cached_property
     def index(self) -> Mapping[str, int]:
         """Number of each component, for compact addresses."""
         return {name: i for i, name in enumerate(self.components)}

@@ -1,20 +1,63 @@
-"""What the driver tells the tasks of one attempt: which transaction, and at which versions their state opens."""
+"""What the driver tells the tasks of one job: which attempt, and for each stateful task where its state stands."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
-from statefx.protocol.jsonform import from_json, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class StateOrder:
+    """What one stateful task is told of its state.
+
+    Attributes
+    ----------
+    version : Version
+        The committed version that it opens; in a commit, the prepared one.
+    snapshot : SnapshotRef or None
+        The newest snapshot at or before that version, where there is one.
+    snapshot_due : bool
+        Whether it shall write a snapshot of the version that it opens.
+    previous : Version
+        In a commit, the version before `version`.
+    """
+
+    version: Version = EMPTY
+    snapshot: SnapshotRef | None = None
+    snapshot_due: bool = False
+    previous: Version = EMPTY
+
+
+class TaskOrder(Protocol):
+    """An order as a task sees it; the task may read from it what it is told itself, and nothing of other tasks."""
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        """What is run, committed or rolled back."""
+
+    @property
+    def generation(self) -> int:
+        """The generation of the driver that asks."""
+
+    def state(self, task: TaskId) -> StateOrder:
+        """Return what a task is told of its state; OSError if that can't be read."""
+
+
+class TaskResolution(TaskOrder, Protocol):
+    """The order of a commit or a rollback, as a task sees it."""
+
+    @property
+    def resolution(self) -> Resolution:
+        """Which of the two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One attempt, as every task of it must know it.
+    """One attempt.
 
     Attributes
     ----------
@@ -34,33 +77,10 @@ class Order:
     snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
     snapshot_due: frozenset[str] = frozenset()
 
-    def version(self, component: str, task: int) -> Version:
-        """Return the version at which the state of a task opens."""
-        return self.versions.get(str(TaskId(component, task)), EMPTY)
-
-    def to_json(self) -> str:
-        """Write the order as text, to travel as a local property of the Spark job."""
-        body: dict[str, Any] = {
-            "txid": self.attempt.txid,
-            "attempt": self.attempt.attempt,
-            "generation": self.generation,
-            "versions": {key: [v.txid, v.token] for key, v in self.versions.items()},
-            "snapshots": to_json(self.snapshots),
-            "due": sorted(self.snapshot_due),
-        }
-        return json.dumps(body, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Order:
-        """Read what `to_json` wrote."""
-        body = json.loads(text)
-        return cls(
-            attempt=TransactionAttempt(body["txid"], body["attempt"]),
-            generation=body["generation"],
-            versions={key: Version(*value) for key, value in body["versions"].items()},
-            snapshots=from_json(Mapping[str, SnapshotRef], body["snapshots"]),
-            snapshot_due=frozenset(body["due"]),
-        )
+    def state(self, task: TaskId) -> StateOrder:
+        """Return what a task is told of its state."""
+        name = str(task)
+        return StateOrder(self.versions.get(name, EMPTY), self.snapshots.get(name), name in self.snapshot_due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +109,14 @@ class ResolutionOrder:
         """What is committed or rolled back."""
         return self.order.attempt
 
-    def to_json(self) -> str:
-        """Write the order as text."""
-        return json.dumps(
-            {
-                "resolution": self.resolution,
-                "order": json.loads(self.order.to_json()),
-                "tasks": list(self.tasks),
-                "previous": {key: [v.txid, v.token] for key, v in self.previous.items()},
-            }
-        )
+    @property
+    def generation(self) -> int:
+        """The generation of the driver that asks."""
+        return self.order.generation
 
-    @classmethod
-    def from_json(cls, text: str) -> ResolutionOrder:
-        """Read what `to_json` wrote."""
-        body = json.loads(text)
-        return cls(
-            Resolution(body["resolution"]),
-            Order.from_json(json.dumps(body["order"])),
-            tuple(TaskId(component, task) for component, task in body["tasks"]),
-            {key: Version(*value) for key, value in body["previous"].items()},
+    def state(self, task: TaskId) -> StateOrder:
+        """Return what a task is told of its state."""
+        name, order = str(task), self.order
+        return StateOrder(
+            order.versions.get(name, EMPTY), order.snapshots.get(name), previous=self.previous.get(name, EMPTY)
         )

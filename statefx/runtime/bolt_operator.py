@@ -57,7 +57,7 @@ class BoltOperator(TaskOperator):
                 bolt,
                 task.txid,
                 self._open_store,
-                version=task.order.version(*task.id),
+                version=task.state.version,
                 state_class=self._state_class,
             )
             with self._hook("initState"):
@@ -123,7 +123,7 @@ class BoltOperator(TaskOperator):
 
     def _snapshot(self) -> SnapshotRef | None:
         """Write a full image of the version that the state was opened at, if the driver wants one (rule 4.4)."""
-        if str(self._task.id) not in self._task.order.snapshot_due:
+        if not self._task.state.snapshot_due:
             return None
         assert self._store is not None
         return self._store.snapshot()

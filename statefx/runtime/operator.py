@@ -14,7 +14,7 @@ from statefx.plan.deployment import Deployment
 from statefx.plan.wire import Outbox
 from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.protocol.jsonform import Json
-from statefx.protocol.order import Order
+from statefx.protocol.order import StateOrder, TaskOrder
 from statefx.runtime import restoring
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.worker import Worker
@@ -35,7 +35,7 @@ class TaskAttempt:
     worker : Worker
         The process that it runs in.
     deployment : Deployment
-    order : Order
+    order : TaskOrder
     id : TaskId
         Which task it is.
     token : str
@@ -50,7 +50,7 @@ class TaskAttempt:
 
     worker: Worker
     deployment: Deployment
-    order: Order
+    order: TaskOrder
     id: TaskId
     token: str
     collector: TaskCollector
@@ -62,9 +62,14 @@ class TaskAttempt:
         """The transaction."""
         return self.order.attempt.txid
 
+    @property
+    def state(self) -> StateOrder:
+        """What the order says of the task's state; OSError if that can't be read."""
+        return self.order.state(self.id)
+
     def open_store(self) -> StateStore:
         """Open the task's state at the version that the order names; the driver is shown that it takes its time."""
-        context = self.deployment.state_context(self.order, *self.id)
+        context = self.deployment.state_context(self.order, self.id)
         namespace = self.deployment.namespace(*self.id)
         began = time.perf_counter()
         marker = f"{self.id.component}-{self.id.task}-{self.token}"

@@ -10,8 +10,8 @@ from statefx.operators.hooks import overrides
 from statefx.plan.deployment import Deployment
 from statefx.protocol.commands import Resolution
 from statefx.protocol.failure import FailureKind
-from statefx.protocol.identity import EMPTY, TaskId, Version
-from statefx.protocol.order import ResolutionOrder
+from statefx.protocol.identity import TaskId, Version
+from statefx.protocol.order import TaskResolution
 from statefx.protocol.report import Report
 from statefx.runtime.bolts import close_bolt, hook, open_bolt, view_of
 from statefx.runtime.worker import Worker
@@ -21,7 +21,7 @@ from statefx.state.view import lent
 HOOKS = {Resolution.COMMIT: "preCommit", Resolution.ROLLBACK: "preRollback"}
 
 
-def resolve_task(worker: Worker, deployment: Deployment, order: ResolutionOrder, task: TaskId) -> Report:
+def resolve_task(worker: Worker, deployment: Deployment, order: TaskResolution, task: TaskId) -> Report:
     """Commit or roll back one task; whatever goes wrong is reported, never raised."""
     try:
         _TaskResolution(worker, deployment, order, task).run()
@@ -38,7 +38,7 @@ def resolve_task(worker: Worker, deployment: Deployment, order: ResolutionOrder,
 
 
 class _TaskResolution:
-    def __init__(self, worker: Worker, deployment: Deployment, order: ResolutionOrder, task: TaskId) -> None:
+    def __init__(self, worker: Worker, deployment: Deployment, order: TaskResolution, task: TaskId) -> None:
         self._deployment = deployment
         self._order = order
         self._task = task
@@ -55,9 +55,10 @@ class _TaskResolution:
         if overrides(type(bolt), HOOKS[self._order.resolution]):
             self._call_hook()
         if self._order.resolution is Resolution.COMMIT and not self._provider.capabilities.lazy_commit:
-            store = self._open(self._order.previous.get(str(self._task), EMPTY))
+            state = self._order.state(self._task)
+            store = self._open(state.previous)
             try:
-                store.commit(self._order.attempt.txid, self._order.order.version(*self._task).token)
+                store.commit(self._order.attempt.txid, state.version.token)
             finally:
                 store.close()
 
@@ -82,7 +83,7 @@ class _TaskResolution:
             close_bolt(bolt)
 
     def _open(self, version: Version | None = None) -> StateStore:
-        context = self._deployment.state_context(self._order.order, *self._task, version=version)
+        context = self._deployment.state_context(self._order, self._task, version=version)
         return self._provider.newState(self._deployment.namespace(*self._task), context)
 
     def _hook(self, name: str) -> AbstractContextManager[None]:

@@ -21,7 +21,7 @@ from statefx.plan.levels import EDGE_COLUMN
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Barrier
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import Order
+from statefx.protocol.order import TaskOrder
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.member import Member
@@ -47,7 +47,7 @@ class Slot:
     worker : Worker
         The process that it runs in.
     deployment : Deployment
-    order : Order
+    order : TaskOrder
     level, partition : int
     last_try : bool
         Nobody would run the task again: a bolt's error goes to the driver in the ack. Raised, Spark would print it
@@ -60,7 +60,7 @@ class Slot:
         self,
         worker: Worker,
         deployment: Deployment,
-        order: Order,
+        order: TaskOrder,
         level: int,
         partition: int,
         *,

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statefx.coordinator.engine import JobFailedError, StoppedError
+from statefx.coordinator.orders import Orders
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
@@ -58,6 +59,7 @@ class SparkEngine:
         self._labels = Labels(deployment.name, deployment.plan, details)
         self._timeout_secs = timeout_secs
         self._storage = deployment.storage
+        self._orders = Orders(deployment.plan, deployment.storage)
         self._tag = ""
         self._session: SparkSession | None = None
         self._tracker: Any = None
@@ -101,10 +103,10 @@ class SparkEngine:
             self._labels.name_attempt(own, acks, order.attempt)
             return collected(acks)
 
-        text = order.to_json()
-        rows = self._job(text, lambda own: run(own, work), check=True)
-        if not rows:
-            rows = self._job(text, lambda own: run(own, self._no_rows(work)), check=True)
+        with self._orders.sent(order) as text:
+            rows = self._job(text, lambda own: run(own, work), check=True)
+            if not rows:
+                rows = self._job(text, lambda own: run(own, self._no_rows(work)), check=True)
         return [Ack.unpack(bytes(row.payload)) for row in rows]
 
     def reuses(self, work: DataFrame) -> bool:
@@ -127,7 +129,9 @@ class SparkEngine:
             self._labels.name_hooks(own, order)
             return collected(self._hooks(self._session.range(0, width, 1, width)).select("payload"))
 
-        return [Report.unpack(bytes(row.payload)) for row in self._job(order.to_json(), run, stoppable=stoppable)]
+        with self._orders.sent(order) as text:
+            rows = self._job(text, run, stoppable=stoppable)
+        return [Report.unpack(bytes(row.payload)) for row in rows]
 
     def _no_rows(self, work: DataFrame) -> DataFrame:
         """Return an empty frame that Spark does not optimise away, so that every task runs."""

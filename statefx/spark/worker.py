@@ -9,7 +9,7 @@ from pyspark import TaskContext
 
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.protocol.order import Order, ResolutionOrder
+from statefx.runtime.orders import SentOrder, SentResolution
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
@@ -60,9 +60,10 @@ class LevelFunction:
         """Run the slot of this Spark task."""
         context = TaskContext.get()
         assert context is not None
-        order = Order.from_json(str(context.getLocalProperty(ORDER_PROPERTY)))
+        deployment = self._parcel.unpack()
+        order = SentOrder(str(context.getLocalProperty(ORDER_PROPERTY)), deployment)
         last_try = context.attemptNumber() + 1 >= int(str(context.getLocalProperty(TRIES_PROPERTY)))
-        slot = Slot(_worker, self._parcel.unpack(), order, self._level, context.partitionId(), last_try=last_try)
+        slot = Slot(_worker, deployment, order, self._level, context.partitionId(), last_try=last_try)
         yield from slot.run(batches)
         _worker.settle()
 
@@ -79,8 +80,9 @@ class Hooks:
             pass
         context = TaskContext.get()
         assert context is not None
-        order = ResolutionOrder.from_json(str(context.getLocalProperty(ORDER_PROPERTY)))
-        report = resolve_task(_worker, self._parcel.unpack(), order, order.tasks[context.partitionId()])
+        deployment = self._parcel.unpack()
+        order = SentResolution(str(context.getLocalProperty(ORDER_PROPERTY)), deployment, context.partitionId())
+        report = resolve_task(_worker, deployment, order, order.task)
         row = ([0], [wire.ACK], [0], [b""], [report.pack()])
         arrays = [pa.array(column, field.type) for column, field in zip(row, wire.SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=wire.SCHEMA)

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 
 from statefx.coordinator.engine import JobFailedError
+from statefx.coordinator.orders import Orders
 from statefx.errors import BoltError, StatefxError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
-from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.order import Order, ResolutionOrder, TaskOrder
 from statefx.protocol.report import Report
+from statefx.runtime.orders import SentOrder
 from statefx.testing.faults import Echo, Fault, HooksFail, Stage
+from statefx.testing.limits import Limits
 from statefx.testing.processes import Emitted, Process, Run, Strand, TaskJob, as_batches
 from statefx.testing.steps import Steps
 from statefx.testing.streams import Work, scatter
@@ -38,6 +41,7 @@ class LocalEngine(Stage):
         Of that chance, and of the order in which the outputs of tasks reach the tasks that read them; None: in order.
     fresh : bool
         Whether worker processes keep no bolt from one attempt to the next.
+    limits : Limits, optional
 
     Attributes
     ----------
@@ -58,12 +62,14 @@ class LocalEngine(Stage):
         seed: int | None = None,
         *,
         fresh: bool = True,
+        limits: Limits | None = None,
     ) -> None:
         self.faults: list[Fault] = []
         self.seen: dict[Run, Emitted] = {}
         self.zombies: list[Strand] = []
         self._deployment = deployment
         self._plan = deployment.plan
+        self._orders = Orders(self._plan, deployment.storage, (limits or Limits()).carried_bytes_max)
         self._steps = steps
         self._cache = cache
         self._random = random.Random(seed or 0)
@@ -74,7 +80,10 @@ class LocalEngine(Stage):
 
     def attempt(self, order: Order, work: Work) -> Iterable[Ack]:
         """Run one attempt over the rows of `work`."""
-        order = Order.from_json(order.to_json())
+        with self._orders.sent(order) as text:
+            return self._attempt(SentOrder(text, self._deployment), work)
+
+    def _attempt(self, order: TaskOrder, work: Work) -> list[Ack]:
         self.seen.clear()
         inputs: Sequence[Sequence[pa.RecordBatch]] = scatter(self._plan, work)
         sent: list[list[wire.Row]] = []
@@ -97,15 +106,15 @@ class LocalEngine(Stage):
 
     def hooks(self, order: ResolutionOrder) -> Iterable[Report]:
         """Run the hooks of a commit or a rollback."""
-        order = ResolutionOrder.from_json(order.to_json())
         failing = self._struck(lambda fault: isinstance(fault, HooksFail) and fault.phase == order.resolution)
         done = failing.done if isinstance(failing, HooksFail) else len(order.tasks)
         reports = []
-        for task in order.tasks[:done]:
-            process = self._random.choice(self._processes)
-            step = f"{order.resolution} hooks {task} for {order.attempt.txid}"
-            with self._steps.around(step):
-                reports.append(process.resolve(order, task))
+        with self._orders.sent(order) as text:
+            for place, task in enumerate(order.tasks[:done]):
+                process = self._random.choice(self._processes)
+                step = f"{order.resolution} hooks {task} for {order.attempt.txid}"
+                with self._steps.around(step):
+                    reports.append(process.resolve(text, place))
         if failing is not None:
             raise JobFailedError("the executor was lost")
         return reports

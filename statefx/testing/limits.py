@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
+from statefx.coordinator.orders import CARRIED_BYTES_MAX
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.state.contract.store import FILES_MAX
 
@@ -30,6 +31,8 @@ class Limits:
         How many transactions back a version stays readable.
     pauses : int
         How many waits between tries a driver may ask for before it is stopped.
+    carried_bytes_max : int
+        Bytes of an order that travel with its job; of a larger one each task reads its own line from a file.
     """
 
     snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
@@ -39,3 +42,4 @@ class Limits:
     files_max: int = FILES_MAX
     versions_kept: int = VERSIONS_KEPT
     pauses: int = 50
+    carried_bytes_max: int = CARRIED_BYTES_MAX

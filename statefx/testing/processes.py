@@ -13,12 +13,13 @@ from statefx.operators import DEFAULT_STREAM
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.order import TaskOrder
 from statefx.protocol.report import Report
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.operator import PreparedTask
+from statefx.runtime.orders import SentResolution
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot
@@ -53,9 +54,10 @@ class Process(Worker):
         super().__init__(lambda own: SteppedProvider(own.build_provider(), steps), keeps_bolts=not fresh)
         self.own = replace(deployment, cache=cache)
 
-    def resolve(self, order: ResolutionOrder, task: TaskId) -> Report:
-        """Commit or roll back one task."""
-        return Report.unpack(resolve_task(self, self.own, order, task).pack())
+    def resolve(self, order: str, place: int) -> Report:
+        """Commit or roll back one task of those that take part."""
+        told = SentResolution(order, self.own, place)
+        return Report.unpack(resolve_task(self, self.own, told, told.task).pack())
 
 
 class WatchedOperator(BoltOperator):
@@ -75,7 +77,7 @@ class WatchedOperator(BoltOperator):
 class WatchedSlot(Slot):
     """A slot that also writes down what its bolts emit, read or not."""
 
-    def __init__(self, process: Process, order: Order, place: tuple[int, int], seen: dict[Run, Emitted]) -> None:
+    def __init__(self, process: Process, order: TaskOrder, place: tuple[int, int], seen: dict[Run, Emitted]) -> None:
         self._watched: dict[str, Emitted] = {}
         super().__init__(process, process.own, order, *place, operators=lambda component: WatchedOperator())
         for member in self._members.values():
@@ -119,7 +121,7 @@ class TaskJob:
 
     Attributes
     ----------
-    order : Order
+    order : TaskOrder
     level, partition : int
     chain : tuple of TaskId
         The bolt tasks that it runs.
@@ -130,7 +132,7 @@ class TaskJob:
     def __init__(
         self,
         process: Process,
-        order: Order,
+        order: TaskOrder,
         place: tuple[int, int],
         batches: Sequence[pa.RecordBatch],
         seen: dict[Run, Emitted],

@@ -116,7 +116,9 @@ class TopologyTester:
         launch.check_checkpoint()
         log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
         deployment = launch.deployment(log, limits.files_max)
-        self._engine = LocalEngine(deployment, steps, self._cache, self._processes, self._seed, fresh=self._fresh)
+        self._engine = LocalEngine(
+            deployment, steps, self._cache, self._processes, self._seed, fresh=self._fresh, limits=limits
+        )
         self._janitor = replace(
             launch.janitor(log),
             min_age_secs=limits.min_age_secs,

@@ -69,8 +69,10 @@ class Total(Stateful, BatchBolt):
         journal.append((what, txid, self.context.attempt, self.state.get("txid", 0)))
 
 
-SMALL = Limits(SnapshotPolicy(min_bytes=1, ratio=0), fold_after=10, sweep_every=1, min_age_secs=0.0)
-"""A snapshot of one task in each transaction, and a sweep."""
+SMALL = Limits(
+    SnapshotPolicy(min_bytes=1, ratio=0), fold_after=10, sweep_every=1, min_age_secs=0.0, carried_bytes_max=0
+)
+"""A snapshot of one task in each transaction, a sweep, and orders in files."""
 
 
 def word_count(parallelism: int = 2, name: str = "word-count") -> Topology:

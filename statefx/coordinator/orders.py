@@ -1,0 +1,82 @@
+"""Sends orders to tasks: a small one travels with the job, of a large one each task reads its own line from a file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from uuid import uuid4
+
+from statefx.coordinator.engine import JobFailedError
+from statefx.plan.levels import Plan
+from statefx.protocol.identity import TaskId
+from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.sheet import Sheet, runs_of, sheet_of
+from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
+
+FOLDER = "orders/"
+
+CARRIED_BYTES_MAX = 32 << 10
+"""Bytes of lines that travel with the job, of some 300 stateful tasks: Spark copies them into the description of every
+task. Beyond it the driver would send more for each job than it takes to write one file and to read a line in each task
+(at 300 tasks 10 MB; it grows with the square)."""
+
+
+class Orders:
+    """Sends the orders of one driver.
+
+    A file is there for as long as its job runs, and nothing relies on it: a task that can't read it fails as one whose
+    storage can't be reached, and the attempt is made again. So a late task of a job that is over (rule 6.1) does not
+    even begin.
+
+    Parameters
+    ----------
+    plan : Plan
+    storage : Storage
+        The checkpoint.
+    carried_bytes_max : int
+    """
+
+    def __init__(self, plan: Plan, storage: Storage, carried_bytes_max: int = CARRIED_BYTES_MAX) -> None:
+        self._plan = plan
+        self._storage = storage
+        self._carried_bytes_max = carried_bytes_max
+
+    @contextlib.contextmanager
+    def sent(self, order: Order | ResolutionOrder) -> Iterator[str]:
+        """Yield the text that the tasks of a job are given, for as long as the job runs.
+
+        Raises
+        ------
+        JobFailedError
+            The file could not be written.
+        """
+        sheet = self._sheet(order)
+        if len(sheet.lines) <= self._carried_bytes_max:
+            yield sheet.text()
+            return
+        name = f"{FOLDER}{order.generation}-{order.attempt.txid}-{order.attempt.attempt}-{uuid4().hex}"
+        try:
+            self._storage.put(name, sheet.lines.encode("ascii"))
+        except OSError as error:
+            raise JobFailedError(f"the order of {order.attempt} could not be written: {error}") from error
+        try:
+            yield sheet.filed(name).text()
+        finally:
+            with contextlib.suppress(OSError):  # a successor sweeps it
+                self._storage.delete([name])
+
+    def _sheet(self, order: Order | ResolutionOrder) -> Sheet:
+        tasks: Sequence[TaskId] = self._plan.stateful
+        if isinstance(order, Order):
+            return sheet_of(order, tasks)
+        numbers = self._plan.stateful_number
+        return sheet_of(order, order.tasks, runs_of([numbers[task] for task in order.tasks]))
+
+
+def sweep(storage: Storage, generation: int) -> None:
+    """Delete the orders of drivers before `generation`, which died while a job ran."""
+    names = [each.name for each in storage.list(FOLDER)]
+    storage.delete([name for name in names if int(name.removeprefix(FOLDER).partition("-")[0]) < generation])
