@@ -12,7 +12,8 @@ from statefx.errors import BoltError, FailedException, SchemaError
 from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.schema import to_ddl
 from statefx.runtime.fitting import shown
-from statefx.runtime.outlets import Gathering, Outlet
+from statefx.runtime.gathering import Gathering
+from statefx.runtime.outlets import Outlet
 from statefx.state.view.lent import WrongName
 
 _PLAIN = (tuple, list)
@@ -43,8 +44,8 @@ class TaskCollector(Collector):
             stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream], self._emit)
             for stream, schema in outputs.items()
         }
-        self._adds = {stream: gathering.add for stream, gathering in self._streams.items()}
-        self._direct = {stream for stream, gathering in self._streams.items() if gathering.direct}
+        self._add = {stream: gathering.add for stream, gathering in self._streams.items()}
+        self._direct_streams = {stream for stream, gathering in self._streams.items() if gathering.direct}
         if DEFAULT_STREAM in self._streams:
             self.emit = self._streams[DEFAULT_STREAM].emit  # type: ignore[method-assign]  # a call less for each row
 
@@ -63,12 +64,12 @@ class TaskCollector(Collector):
     def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
         """Emit what is no plain row of the default stream."""
         try:
-            add = self._adds[stream]
+            add = self._add[stream]
         except (KeyError, TypeError):  # a TypeError: what can't be hashed was given in its place
-            raise self._unknown(stream, values) from None
+            raise self._no_such_stream(stream, values) from None
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
-        if task is not None or stream in self._direct:
+        if task is not None or stream in self._direct_streams:
             self._streams[stream].choose(task)
         add(values)
 
@@ -82,17 +83,17 @@ class TaskCollector(Collector):
                 self._check_order(values, stream, list(names))
             return tuple(values)
         if hasattr(values, "columns"):  # pandas', Polars' and Arrow's tables: iteration is over names or columns
-            raise self._no_row(
+            raise self._not_a_row(
                 values, stream, "emit its rows one by one, or a pyarrow.RecordBatch of it with emitBatch(batch)"
             )
         if isinstance(values, Mapping):
-            raise self._no_row(values, stream, "write emit(**row) to emit by name")
+            raise self._not_a_row(values, stream, "write emit(**row) to emit by name")
         if isinstance(values, Set):
-            raise self._no_row(values, stream, "a set has no order")
+            raise self._not_a_row(values, stream, "a set has no order")
         if isinstance(values, str | bytes):
-            raise self._no_row(values, stream, f"write emit(({shown(values)},))")
+            raise self._not_a_row(values, stream, f"write emit(({shown(values)},))")
         if not isinstance(values, Iterable):
-            raise self._no_row(values, stream, "of one value: emit((value,))")
+            raise self._not_a_row(values, stream, "of one value: emit((value,))")
         index = getattr(values, "index", None)
         if index is not None and not callable(index):  # a Series of pandas, which has a name for each value
             self._check_order(values, stream, list(index))
@@ -105,13 +106,13 @@ class TaskCollector(Collector):
             how = next(
                 (f"emit(**row.{name}())" for name in ("_asdict", "asDict") if hasattr(values, name)), "emit(**row)"
             )
-            raise self._no_row(
+            raise self._not_a_row(
                 values,
                 stream,
                 f"its fields stand in another order than {', '.join(declared)}: write {how} to emit by name",
             )
 
-    def _no_row(self, values: Any, stream: str, remedy: str) -> SchemaError:
+    def _not_a_row(self, values: Any, stream: str, remedy: str) -> SchemaError:
         return SchemaError(
             f"bolt {self._component!r} emitted {shown(values)} on stream {stream!r}; emit takes a tuple of values: "
             f"{remedy}",
@@ -140,7 +141,7 @@ class TaskCollector(Collector):
         """Emit a batch of tuples (see `Collector.emitBatch`)."""
         schema = self._outputs.get(stream)
         if schema is None:
-            raise self._unknown(stream)
+            raise self._no_such_stream(stream)
         if not batch.schema.equals(schema):
             batch = self._fitted(batch, schema, stream)
         self._streams[stream].take_batch(batch)
@@ -181,10 +182,10 @@ class TaskCollector(Collector):
         self._closed = True
         for gathering in self._streams.values():
             gathering.close()
-        self._adds = {}
+        self._add = {}
         self._outputs = {}
 
-    def _unknown(self, stream: Any, values: Any = ()) -> BoltError:
+    def _no_such_stream(self, stream: Any, values: Any = ()) -> BoltError:
         if self._closed:
             return BoltError(
                 f"bolt {self._component!r} emitted through a collector of transaction {self._txid} that has ended: "

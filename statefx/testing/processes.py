@@ -103,7 +103,7 @@ class _Watching(TaskCollector):
 
     def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
         row: Any = values
-        if isinstance(stream, str) and stream in self._adds:  # once: an iterator has its values only once
+        if isinstance(stream, str) and stream in self._add:  # once: an iterator has its values only once
             row, fields = self.row(values, stream, fields), {}
         super()._emit(row, stream, task, fields)
         self._note(stream, [self._streams[stream].fitted(row)])

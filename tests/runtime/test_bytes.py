@@ -12,7 +12,8 @@ from statefx.operators import parse_schema
 from statefx.plan import wire
 from statefx.protocol.barrier import Ack
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.outlets import BATCH_ROWS, outlet_of
+from statefx.runtime.gathering import BATCH_ROWS
+from statefx.runtime.outlets import outlet_of
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
 from statefx.testing import rows
