@@ -266,6 +266,7 @@ class Coordinator:
         """Return the record of the decision to commit."""
         attempt, complete = append.attempt, self._complete
         assert complete is not None
+        rows, sources = self.progress.rows(), {edge.source for edge in self.participants.edges}
         stateful = sorted(self.participants.stateful)
         snapshots = {str(task): complete.acks[task].snapshot for task in stateful}
         return Committing(
@@ -276,7 +277,9 @@ class Coordinator:
             snapshots={name: snapshot for name, snapshot in snapshots.items() if snapshot is not None},
             prepared_bytes={str(task): complete.acks[task].prepared_bytes for task in stateful},
             hooks=tuple(str(task) for task in sorted(self.participants.committing)),
-            rows=self.progress.rows(),
+            rows=rows,
+            input_rows=self._input_rows(complete),
+            output_rows=sum(received for component, received in rows.items() if component not in sources),
             committed=append.committed,
         )
 

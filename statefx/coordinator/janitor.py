@@ -134,7 +134,8 @@ class Janitor:
         kept = state.snapshots.get(name, ())
         head = state.head(name)
         since = max(0, head.txid - self.versions_kept)
-        return Retention(self.generation, head, kept, self.min_age_secs, since)
+        pins = tuple((pin.heads[name], pin.snapshots.get(name)) for pin in state.pinned.values() if name in pin.heads)
+        return Retention(self.generation, head, kept, self.min_age_secs, since, pins)
 
 
 def _warn(task: TaskId, error: Exception) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Never
 from uuid import uuid4
 
@@ -19,7 +22,9 @@ from statefx.coordinator.entries import (
     numbers,
     read_entries,
     read_entry,
+    text_of,
 )
+from statefx.coordinator.metadata import Files, compacted, named_files, put_aside, written_files
 from statefx.errors import (
     AlreadyExistsError,
     CheckpointError,
@@ -58,6 +63,8 @@ class TransactionLog:
     ----------
     storage : Storage
         Of the checkpoint.
+    clock : callable
+        Seconds since the epoch, for the time that each record has.
     limit : int
         After so many records everything is folded into a CHECKPOINT and older records are deleted.
 
@@ -76,12 +83,15 @@ class TransactionLog:
     * After an unknown outcome, a fence, a failed fsync or an interruption every further append is refused.
     """
 
-    def __init__(self, storage: Storage, limit: int = RECORDS_BEFORE_CHECKPOINT) -> None:
+    def __init__(
+        self, storage: Storage, limit: int = RECORDS_BEFORE_CHECKPOINT, clock: Callable[[], float] = time.time
+    ) -> None:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         self.storage = storage
         self.where = f"{storage.url}/{FOLDER}".rstrip("/")
         self._limit = limit
+        self._clock = clock
         self._lock = threading.Lock()
         self._refusal: StatefxError | None = None
         entries = read_entries(storage)
@@ -109,11 +119,16 @@ class TransactionLog:
         """
         with self._lock:
             self._check_usable()
-            record = as_read(record)
-            after = self._after(record)
+            time_ms, files = int(self._clock() * 1000), Files()
+            record = put_aside(record, files)
+            text = text_of(record)
+            record = as_read(record, text)
+            after = self._after(record, time_ms)
             if self._unfolded >= self._limit and not isinstance(record, (Checkpoint, *FENCING)):
                 self._fold()
-            return self._append(record, after)
+                after = self._after(record, time_ms)
+            self._put(files)  # not before the fold, which would delete what no record names yet
+            return self._append(record, after, text)
 
     def fold(self) -> None:
         """Append a CHECKPOINT and delete what is before it."""
@@ -135,9 +150,16 @@ class TransactionLog:
                 self.storage.read(entry_name(self.number + 1))
                 self._fenced(self.number + 1)
 
-    def _after(self, record: Record) -> LogState:
+    def _put(self, files: Files) -> None:
         try:
-            return apply(self.state, record)
+            for name, data in files.items():
+                self.storage.put(name, data)
+        except OSError as error:
+            raise CheckpointError(f"nothing was appended to {self.where}: {error}", path=self.where) from error
+
+    def _after(self, record: Record, time_ms: int) -> LogState:
+        try:
+            return apply(self.state, record, time_ms)
         except StateCorruptedError as error:
             raise StatePhaseError(f"{error.message}; nothing was written", kind=record.kind) from error
 
@@ -145,8 +167,8 @@ class TransactionLog:
         if self._refusal is not None:
             raise type(self._refusal)(self._refusal.message, **self._refusal.data)
 
-    def _append(self, record: Record, after: LogState) -> int:
-        entry = entry_of(self.number + 1, self._previous, uuid4().hex, record)
+    def _append(self, record: Record, after: LogState, text: str) -> int:
+        entry = entry_of(self.number + 1, self._previous, uuid4().hex, record, after.time_ms, text)
         self._refusal = LogOutcomeUnknownError(
             f"an append to {self.where} was interrupted; open the log again to see what it holds",
             path=self.where,
@@ -208,9 +230,20 @@ class TransactionLog:
 
         What fences drivers of before stays: see the class.
         """
-        folded = checkpoint(self.state)
-        number = self._append(folded, apply(self.state, folded))
+        state, aside = self.state, set[str]()
+        with suppress(OSError):  # then it is done by the next fold
+            if state.committed_metadata:
+                aside = written_files(self.storage)
+            files = Files()
+            together = compacted(self.storage, state, files)
+            for name, data in files.items():
+                self.storage.put(name, data)
+            state = together
+        state = replace(state, time_ms=int(self._clock() * 1000))
+        folded = checkpoint(state)  # equal to what it was made of: it is not read back
+        number = self._append(folded, state, text_of(folded))
         with suppress(OSError, StateCorruptedError):  # the next fold deletes what is left
+            self.storage.delete(sorted(aside.difference(named_files(self.state))))
             old = [each for each in numbers(self.storage) if each < number]
             for each in old:
                 if each not in self._fencing:
@@ -240,7 +273,7 @@ def _folded(storage: Storage, entries: list[Entry]) -> LogState:
     state = LogState()
     for entry in entries:
         try:
-            state = apply(state, entry.record)
+            state = apply(state, entry.record, entry.time_ms)
         except StateCorruptedError as error:
             path = f"{storage.url}/{entry_name(entry.number)}"
             message = f"transaction log record {path}: {error.message}. Restore the folder from a copy."

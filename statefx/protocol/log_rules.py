@@ -8,8 +8,9 @@ from typing import Any, Never, cast
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError
 from statefx.protocol.identity import Version
-from statefx.protocol.jsonform import NewerError, from_json, to_json
-from statefx.protocol.log_state import InFlight, LogState
+from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
+from statefx.protocol.log_state import InFlight, LogState, Pin
+from statefx.protocol.metadata import BySpout
 from statefx.protocol.records import (
     BatchInput,
     Checkpoint,
@@ -20,20 +21,22 @@ from statefx.protocol.records import (
     Lineage,
     Migrated,
     Noted,
+    Pinned,
     Preparing,
     Processed,
     Record,
     RolledBack,
     SourceNotes,
     StreamInput,
+    Unpinned,
 )
 from statefx.protocol.transaction import Event, Phase, TransactionState
 
 SNAPSHOTS_KEPT = 2
 
 
-def apply(state: LogState, record: Record) -> LogState:
-    """Return the state after `record`; `state` is unchanged.
+def apply(state: LogState, record: Record, time_ms: int = 0) -> LogState:
+    """Return the state after `record`, which was written at `time_ms`; `state` is unchanged.
 
     Raises
     ------
@@ -41,7 +44,7 @@ def apply(state: LogState, record: Record) -> LogState:
         The record can't follow what is before it.
     """
     rule = cast("Callable[[LogState, Any], LogState]", _RULES[type(record)])
-    return rule(state, record)
+    return rule(replace(state, time_ms=time_ms), record)
 
 
 def fold(records: Iterable[Record], state: LogState | None = None) -> LogState:
@@ -54,7 +57,7 @@ def fold(records: Iterable[Record], state: LogState | None = None) -> LogState:
 
 def checkpoint(state: LogState) -> Checkpoint:
     """Return the record that stands for everything so far."""
-    return Checkpoint(to_json(state))
+    return Checkpoint(Written(to_json(state)))
 
 
 def _refuse(record: Record, reason: str) -> Never:
@@ -64,7 +67,7 @@ def _refuse(record: Record, reason: str) -> Never:
 def _lineage(state: LogState, record: Lineage) -> LogState:
     if not record.lineage or record.lineage == state.lineage:
         _refuse(record, f"the lineage is {record.lineage!r} already")
-    return replace(state, lineage=record.lineage)
+    return replace(state, lineage=record.lineage, origin=record.lineage)
 
 
 def _generation(state: LogState, record: Generation) -> LogState:
@@ -100,8 +103,14 @@ def _preparing(state: LogState, record: Preparing) -> LogState:
     source, notes = record.input, state.notes
     if isinstance(source, StreamInput):  # what is new of the notes counts from now on, whatever comes of the attempt
         source, notes = replace(source, notes=SourceNotes()), notes.then(source.notes)
-    entry = InFlight(TransactionState(Phase.PREPARING, record.txid, record.attempt), record.generation, source)
+    entry = InFlight(
+        TransactionState(Phase.PREPARING, record.txid, record.attempt),
+        record.generation,
+        source,
+        prepared_ms=state.time_ms,
+    )
     attempts = {**state.attempts, record.txid: record.attempt + 1}
+    state = _with_metadata(state, record, record.txid, record.planned)
     return replace(state, in_flight=(*state.in_flight, entry), attempts=attempts, notes=notes)
 
 
@@ -114,7 +123,18 @@ def _processed(state: LogState, record: Processed) -> LogState:
     entry = _entry(state, record, record.txid, record.attempt, Phase.PREPARING)
     if entry.processed:
         _refuse(record, f"transaction {record.txid} has been processed already")
-    return _with(state, replace(entry, processed=True, metadata=record.metadata))
+    return _with(_with_metadata(state, record, record.txid, record.emitted), replace(entry, processed=True))
+
+
+def _with_metadata(state: LogState, record: Record, txid: int, metadata: BySpout) -> LogState:
+    """Return the state that knows what a transaction reads. It is never told twice: rows have been made of it."""
+    if not metadata:
+        return state
+    known = state.planned_metadata.get(txid, {})
+    again = sorted(known.keys() & metadata.keys())
+    if again:
+        _refuse(record, f"what spout {again[0]!r} reads in transaction {txid} is durable already")
+    return replace(state, planned_metadata={**state.planned_metadata, txid: {**known, **metadata}})
 
 
 def _committing(state: LogState, record: Committing) -> LogState:
@@ -131,7 +151,11 @@ def _committing(state: LogState, record: Committing) -> LogState:
         snapshots[name] = tuple(sorted(kept.values(), key=lambda each: each.version))[-SNAPSHOTS_KEPT:]
         if snapshot.version == state.head(name):
             growth[name] = 0
-    entry = replace(entry, transaction=entry.transaction.step(Event.ALL_ACKED), committing=record)
+    again = sorted(record.emitted.keys() & state.planned_metadata.get(record.txid, {}).keys())
+    if again:
+        _refuse(record, f"what spout {again[0]!r} reads in transaction {record.txid} is durable already")
+    transaction = entry.transaction.step(Event.ALL_ACKED)
+    entry = replace(entry, transaction=transaction, committing=record, committing_ms=state.time_ms)
     decided = replace(_with(state, entry), snapshots=snapshots, growth=growth)
     return decided if record.hooks else _end(decided, record, record.txid)
 
@@ -150,8 +174,14 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
         # less than 0 where files were merged that are as old as the snapshot: they count with it
         growth[name] = max(0, growth.get(name, 0) + entry.committing.prepared_bytes.get(name, 0))
     given = _given(entry.input)
+    metadata = dict(state.committed_metadata)
+    for spout, said in (*state.planned_metadata.get(txid, {}).items(), *entry.committing.emitted.items()):
+        metadata[spout] = (*metadata.get(spout, ()), said)
     return replace(
         state,
+        planned_metadata={number: said for number, said in state.planned_metadata.items() if number > txid},
+        committed_metadata=metadata,
+        history=state.history.with_last(entry.past("COMMITTED", state.time_ms)),
         committed=txid,
         in_flight=state.in_flight[1:],
         last_input=entry.input,
@@ -171,7 +201,8 @@ def _rolled_back(state: LogState, record: RolledBack) -> LogState:
     planned = state.planned
     if isinstance(entry.input, StreamInput) and entry.txid == state.committed + 1:
         planned = entry.input
-    return replace(state, in_flight=state.in_flight[:-1], planned=planned)
+    history = state.history.with_last(entry.past(record.kind, state.time_ms, record.reason))
+    return replace(state, in_flight=state.in_flight[:-1], planned=planned, history=history)
 
 
 def _migrated(state: LogState, record: Migrated) -> LogState:
@@ -180,6 +211,8 @@ def _migrated(state: LogState, record: Migrated) -> LogState:
         _refuse(record, f"transaction {state.in_flight[0].txid} is under way")
     if not record.lineage or record.lineage == state.lineage:
         _refuse(record, f"the lineage is {record.lineage!r} already")
+    if state.pinned:  # the provider that had the versions would not be asked for them any more
+        _refuse(record, f"{sorted(state.pinned)} are pinned")
     if record.tokens.keys() != state.heads.keys():
         _refuse(record, f"it has the state of {sorted(record.tokens)}, there is that of {sorted(state.heads)}")
     return replace(
@@ -190,6 +223,21 @@ def _migrated(state: LogState, record: Migrated) -> LogState:
         snapshots={},
         growth={name: record.prepared_bytes.get(name, 0) for name in record.tokens},
     )
+
+
+def _pinned(state: LogState, record: Pinned) -> LogState:
+    if not record.name or record.name in state.pinned:
+        _refuse(record, f"{record.name!r} is pinned already")
+    if record.txid != state.committed or state.committing is not None:
+        _refuse(record, f"only what was committed last can be pinned, which is {state.committed}")
+    newest = {name: kept[-1] for name, kept in state.snapshots.items() if kept[-1].version <= state.head(name)}
+    return replace(state, pinned={**state.pinned, record.name: Pin(record.txid, state.heads, newest)})
+
+
+def _unpinned(state: LogState, record: Unpinned) -> LogState:
+    if record.name not in state.pinned:
+        _refuse(record, f"{record.name!r} is not pinned")
+    return replace(state, pinned={name: pin for name, pin in state.pinned.items() if name != record.name})
 
 
 def _checkpoint(state: LogState, record: Checkpoint) -> LogState:
@@ -234,5 +282,7 @@ _RULES: Mapping[type, Callable[..., LogState]] = {
     Committed: _committed,
     RolledBack: _rolled_back,
     Migrated: _migrated,
+    Pinned: _pinned,
+    Unpinned: _unpinned,
     Checkpoint: _checkpoint,
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from statefx.protocol.history import REASON_CHARS, History, Past
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, Version
-from statefx.protocol.jsonform import Json
+from statefx.protocol.metadata import BySpout, Metadata
 from statefx.protocol.records import Committing, Input, SourceNotes, StreamInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from statefx.protocol.transaction import Phase, TransactionState
@@ -28,8 +29,8 @@ class InFlight:
         Its COMMITTING record, from which it is rolled forward.
     processed : bool
         Whether it has a PROCESSED record.
-    metadata : Any
-        What that record holds.
+    prepared_ms, committing_ms : int
+        When its records were written.
     """
 
     transaction: TransactionState
@@ -37,7 +38,25 @@ class InFlight:
     input: Input
     committing: Committing | None = None
     processed: bool = False
-    metadata: Json = None
+    prepared_ms: int = field(default=0, compare=False)
+    committing_ms: int = field(default=0, compare=False)
+
+    def past(self, state: str, ended_ms: int, reason: str = "") -> Past:
+        """Return what people are shown of it; no `state`: it has not ended."""
+        decision = self.committing
+        return Past(
+            self.txid,
+            self.attempt,
+            self.generation,
+            state or str(self.phase),
+            self.prepared_ms,
+            self.committing_ms,
+            ended_ms,
+            0 if decision is None else decision.input_rows,
+            0 if decision is None else decision.output_rows,
+            0 if decision is None else sum(decision.prepared_bytes.values()),
+            reason[:REASON_CHARS],
+        )
 
     @property
     def phase(self) -> Phase:
@@ -56,6 +75,15 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """A version of all state that stays readable: what each task's was, and the snapshot it can be read from."""
+
+    txid: int
+    heads: Mapping[str, Version] = field(default_factory=dict)
+    snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LogState:
     """The log, folded.
 
@@ -63,6 +91,11 @@ class LogState:
     ----------
     lineage, generation, location, topology, started_at
         From the newest LINEAGE and GENERATION records and what MIGRATED changed; empty before them.
+    origin : str
+        The first lineage: who owns what lives outside the checkpoint. A fork has its own; a move to another provider,
+        which takes another lineage, keeps it.
+    time_ms : int
+        When the newest record was written. Times are shown to people and decide nothing: clocks are set back.
     committed : int
         The last committed txid.
     in_flight : tuple of InFlight
@@ -81,11 +114,23 @@ class LogState:
         Bytes of what has been committed to each task since its newest snapshot, and is not merged into later files.
     attempts : Mapping[int, int]
         txid -> next attempt number, for transactions that have been tried and are not committed.
+    planned_metadata : Mapping[int, Mapping[str, Metadata]]
+        txid -> what its transactional spouts read, from its first record that says so until it is committed: the same
+        rows come again after a rollback.
+    committed_metadata : Mapping[str, tuple of Metadata]
+        Spout -> what it said in committed transactions, oldest first: what holds is what the newest say. They are
+        put together when the log is folded.
+    pinned : Mapping[str, Pin]
+        By name.
+    history : History
+        The last attempts that have ended.
     batch_id : int or None
         The highest id given by a caller that has been committed.
     """
 
     lineage: str = ""
+    origin: str = ""
+    time_ms: int = field(default=0, compare=False)
     generation: int = 0
     location: str = ""
     topology: TopologyIdentity = NO_TOPOLOGY
@@ -100,6 +145,10 @@ class LogState:
     snapshots: Mapping[str, tuple[SnapshotRef, ...]] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)
+    planned_metadata: Mapping[int, BySpout] = field(default_factory=dict)
+    committed_metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
+    pinned: Mapping[str, Pin] = field(default_factory=dict)
+    history: History = field(default_factory=History, compare=False)
     batch_id: int | None = None
 
     @property
@@ -129,6 +178,10 @@ class LogState:
             component = TaskId.parse(name).component
             found[component] = found.get(component, 0) + size
         return found
+
+    def past(self) -> tuple[Past, ...]:
+        """Return the last attempts, oldest first, and those that have not ended."""
+        return (*self.history.past, *(entry.past("", 0) for entry in self.in_flight))
 
     def heads_to_come(self) -> Mapping[str, Version]:
         """Return the heads as they will be once the transaction that is COMMITTING is committed."""

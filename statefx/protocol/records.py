@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from statefx.protocol.identity import FileRef, SnapshotRef
 from statefx.protocol.jsonform import Json
+from statefx.protocol.metadata import BySpout
 from statefx.protocol.topology_identity import TopologyIdentity
 
 
@@ -88,9 +89,7 @@ class BatchInput:
 
 @dataclass(frozen=True, slots=True)
 class SpoutInput:
-    """The input comes from transactional spouts, by this metadata (JSON)."""
-
-    metadata: Json = None
+    """The input comes from spouts; what they read is in the metadata of the records."""
 
     kind: ClassVar[str] = "spout"
 
@@ -125,6 +124,10 @@ class Preparing:
 
     Attributes
     ----------
+    planned : Mapping[str, Metadata]
+        What the driver has planned that each transactional spout reads. It is written once for a transaction: it is
+        kept over a rollback, and never changes. Of a spout that emits its metadata or that may read other rows the
+        next time there is none.
     committed : int or None
         The transaction whose COMMITTED this record stands for as well.
     """
@@ -134,6 +137,7 @@ class Preparing:
     generation: int
     input: Input
     committed: int | None = None
+    planned: BySpout = field(default_factory=dict)
 
     kind: ClassVar[str] = "PREPARING"
 
@@ -154,11 +158,14 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """An attempt has passed its processing phase, with what the spouts said about it (JSON)."""
+    """An attempt has passed its processing phase; `emitted` is what its transactional spouts say that they emitted.
+
+    It is durable before a committer runs, and kept and never changed as what is planned.
+    """
 
     txid: int
     attempt: int
-    metadata: Json = None
+    emitted: BySpout = field(default_factory=dict)
 
     kind: ClassVar[str] = "PROCESSED"
 
@@ -180,6 +187,14 @@ class Committing:
         transaction is COMMITTED with it.
     rows : Mapping[str, int]
         What each bolt received, for the reader of the log.
+    input_rows, output_rows : int
+        What was read from the sources, and what reached the ends of the topology: for the reader as well.
+    emitted : Mapping[str, Metadata]
+        What opaque spouts say that they emitted: they may emit other rows after a rollback, so it counts from here.
+    committables : Mapping[str, JSON]
+        By participant, what it needs to carry out the decision, also after a restart.
+    acknowledged : Mapping[str, JSON]
+        By spout, which tuples have been processed.
     committed : int or None
         The transaction whose COMMITTED this record stands for as well.
     """
@@ -192,6 +207,11 @@ class Committing:
     prepared_bytes: Mapping[str, int] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
     rows: Mapping[str, int] = field(default_factory=dict)
+    input_rows: int = 0
+    output_rows: int = 0
+    emitted: BySpout = field(default_factory=dict)
+    committables: Mapping[str, Json] = field(default_factory=dict)
+    acknowledged: Mapping[str, Json] = field(default_factory=dict)
     committed: int | None = None
 
     kind: ClassVar[str] = "COMMITTING"
@@ -246,6 +266,25 @@ class Migrated:
 
 
 @dataclass(frozen=True, slots=True)
+class Pinned:
+    """The committed state of now stays readable under this name, however much is committed and swept later."""
+
+    name: str
+    txid: int
+
+    kind: ClassVar[str] = "PINNED"
+
+
+@dataclass(frozen=True, slots=True)
+class Unpinned:
+    """What was pinned under this name may go."""
+
+    name: str
+
+    kind: ClassVar[str] = "UNPINNED"
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Everything before it, folded: the JSON form of the log's state."""
 
@@ -255,5 +294,16 @@ class Checkpoint:
 
 
 Record = (
-    Lineage | Generation | Preparing | Noted | Processed | Committing | Committed | RolledBack | Migrated | Checkpoint
+    Lineage
+    | Generation
+    | Preparing
+    | Noted
+    | Processed
+    | Committing
+    | Committed
+    | RolledBack
+    | Migrated
+    | Pinned
+    | Unpinned
+    | Checkpoint
 )

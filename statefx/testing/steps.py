@@ -79,9 +79,9 @@ class SteppedLog(TransactionLog):
         super().__init__(storage, limit)
         self._steps = steps
 
-    def _append(self, record: Record, after: LogState) -> int:
+    def _append(self, record: Record, after: LogState, text: str) -> int:
         with self._steps.around(_named(record)):
-            return super()._append(record, after)
+            return super()._append(record, after, text)
 
 
 def _named(record: Record) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from statefx.protocol.identity import FileRef, SnapshotRef, Version
+from statefx.protocol.metadata import Metadata
 from statefx.protocol.records import (
     BatchInput,
     Committed,
@@ -61,7 +62,7 @@ EVENTFUL: list[Record] = [
     preparing(2),
     RolledBack(2, 0, "the feed is stale"),
     preparing(2, 1),
-    Processed(2, 1, {"spout": [1, 2.5, None]}),
+    Processed(2, 1, {"spout": Metadata({"0": [1, 2.5, None]})}),
     preparing(3),
     committing(2, 1, snapshots={"count/0": snapshot(1)}, hooks=("count/1",)),
     Generation(2, "/data/check", IDENTITY, "2024-01-02"),

@@ -7,20 +7,24 @@ from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import Version
 from statefx.protocol.log_rules import apply, checkpoint, fold
 from statefx.protocol.log_state import LogState
+from statefx.protocol.metadata import Metadata
 from statefx.protocol.records import (
     BatchInput,
     Checkpoint,
     Committed,
     Committing,
     Generation,
+    Lineage,
     Migrated,
     Noted,
+    Pinned,
     Preparing,
     Processed,
     RolledBack,
     SourceNotes,
     SpoutInput,
     StreamInput,
+    Unpinned,
 )
 from statefx.protocol.transaction import Phase
 from tests.coordinator.histories import (
@@ -37,8 +41,11 @@ from tests.coordinator.histories import (
     transaction,
 )
 
+PLANNED = Preparing(1, 0, 1, SpoutInput(), planned={"queue": Metadata({"0": {"from": 3}})})
+DECIDED = Committing(1, 0, 1, {}, emitted=PLANNED.planned, committables={"sink": [1]}, acknowledged={"queue": {"0": 3}})
 
-@pytest.mark.parametrize("record", [*EVENTFUL, *MIGRATED, *NOTED, Preparing(1, 0, 1, SpoutInput({"from": 3}))])
+
+@pytest.mark.parametrize("record", [*EVENTFUL, *MIGRATED, *NOTED, PLANNED, DECIDED, Pinned("a", 1), Unpinned("a")])
 def test_a_record_comes_back_from_json_as_it_was(record):
     assert as_read(record) == record
 
@@ -125,6 +132,22 @@ def test_the_attempt_number_outlives_a_rollback_and_a_restart():
     state = fold([*BEGINNING, preparing(1), RolledBack(1, 0, "x"), Generation(2, "/", IDENTITY, "now")])
     assert state.in_flight == ()
     assert state.next_attempt(1) == 1
+
+
+def test_the_origin_is_the_lineage_of_a_fork_and_stays_over_a_move():
+    assert fold(MIGRATED).origin == "lineage-1"
+    assert (fold(MIGRATED).lineage, fold([*MIGRATED, Lineage("fork")]).origin) == ("lineage-2", "fork")
+
+
+PINNED = [*BEGINNING, *transaction(1), preparing(2), committing(2, snapshots={"count/0": snapshot(1)}), Committed(2)]
+
+
+def test_what_is_pinned_is_remembered_until_it_is_unpinned():
+    state = fold([*PINNED, Pinned("before the upgrade", 2), *transaction(3)])
+    pin = state.pinned["before the upgrade"]
+    assert (pin.txid, pin.heads["count/1"], pin.snapshots) == (2, Version(2, "token-2-0-1"), {"count/0": snapshot(1)})
+    assert apply(LogState(), as_read(checkpoint(state))) == state
+    assert not apply(state, Unpinned("before the upgrade")).pinned
 
 
 def test_heads_move_when_it_is_committed_and_can_be_foreseen_before():
@@ -229,6 +252,17 @@ ILLEGAL = {
         preparing(3, 0, 2),
         Migrated(2, "l", "new:New", COPY, {}),
     ],
+    "pinned twice": [*PINNED, Pinned("a", 2), Pinned("a", 2)],
+    "pinned without a name": [*PINNED, Pinned("", 2)],
+    "pinned an older one": [*PINNED, Pinned("a", 1)],
+    "pinned while it is committed": [*PINNED, preparing(3), committing(3), Pinned("a", 2)],
+    "unpinned what is not": [*PINNED, Unpinned("a")],
+    "migrated while a version is pinned": [
+        *MIGRATED[:-5],
+        Pinned("a", 2),
+        Migrated(2, "lineage-2", "new:New", COPY, {}),
+    ],
+    "planned again": [*BEGINNING, PLANNED, RolledBack(1, 0, "x"), replace(PLANNED, attempt=1)],
     "a checkpoint of something else": [*P1, checkpoint(fold(BEGINNING))],
     "a checkpoint that can't be read": [Checkpoint({"lineage": 1})],
 }

@@ -228,6 +228,30 @@ class TestStores:
                     readable.close()
         assert max(files) <= 25, "not one for each transaction, nor garbage"
 
+    def test_a_pinned_version_outlives_merges_and_sweeps(self, site: Site, tmp_path: Path) -> None:
+        version, expected, snapshot = EMPTY, dict[bytes, bytes](), None
+        pinned: list[tuple[Version, SnapshotRef | None]] = []
+        images: list[dict[bytes, bytes]] = []
+        for number in range(1, 80):
+            changes = {b"%d" % (number % 11): b"%d" % number}
+            version = site.commit(version, dict(changes), snapshot=snapshot)
+            expected = {**expected, **changes}
+            if number in (10, 40):
+                pinned.append((version, snapshot))
+                images.append(expected)
+            if number in (30, 60):
+                snapshot = site.open(version, snapshot=snapshot).snapshot()
+            newest = () if snapshot is None else (snapshot,)
+            site.sweep(Retention(1, version, newest, 0, since=max(0, number - 6), pinned=tuple(pinned)))
+        for number, ((at, since), found) in enumerate(zip(pinned, images, strict=True)):
+            reader = Site(site.provider, tmp_path / f"machine-{number}", site.lineage)
+            reader.checkpoint = site.checkpoint
+            assert image(reader.open(at, snapshot=since)) == found
+            reader.close()
+        files = len(list(site.checkpoint.rglob("*.*")))
+        site.sweep(Retention(1, version, newest, 0, since=73))
+        assert len(list(site.checkpoint.rglob("*.*"))) < files, "what is pinned no longer goes"
+
     def test_a_snapshot_and_merges_go_together(self, site: Site) -> None:
         version, snapshot, expected = EMPTY, None, dict[bytes, bytes]()
         for number in range(1, 40):

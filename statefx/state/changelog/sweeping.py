@@ -74,6 +74,11 @@ class _Needed:
         self._txids = [step.identity.version.txid for step in route.steps]
         self._paths = {*snapshots, *(step.path for step in route.steps)}
         self._floor = route.start.txid
+        for version, snapshot in retained.pinned:  # its files may be merged into others since: it is looked at whole
+            pinned = changelog.route(version, snapshot, None)
+            self._paths.update(step.path for step in pinned.steps)
+            if snapshot is not None:
+                self._paths.add(changelog.find_snapshot(snapshot).path)
         before = [each.version for each in found if each.version.txid <= retained.since and self._committed(each)]
         if before:
             with contextlib.suppress(StateCorruptedError):  # if it can't be read, all that is committed stays

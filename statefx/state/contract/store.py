@@ -103,6 +103,9 @@ class Retention:
         Files younger than this are kept in any case, for readers that are under way.
     since : int
         A txid; what serves only versions before it may go.
+    pinned : tuple of (Version, SnapshotRef or None)
+        Versions that must stay readable however old they are, from their snapshot or from the empty state on. Only who
+        keeps versions in files can do that: a store that holds the newest version alone has none of them any more.
     """
 
     generation: int
@@ -110,6 +113,7 @@ class Retention:
     snapshots: tuple[SnapshotRef, ...]
     min_age_secs: float
     since: int = 0
+    pinned: tuple[tuple[Version, SnapshotRef | None], ...] = ()
 
 
 class StateStore(ABC):

@@ -1,0 +1,117 @@
+"""The metadata of spouts beside the log: what is too large for a record lies in a file, which the record names.
+
+::
+
+    1 the file is durable      2 the record that names it      3 some fold later nobody names it      4 it goes
+
+A fold deletes, and nobody else: it lists the files first, and the CHECKPOINT that it then appends proves that this
+driver is still the newest (rule 4.3). What a successor writes, it writes after its GENERATION record: that was not
+listed. The driver itself writes a file only between its folds, with the lock of the log held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from uuid import uuid4
+
+from statefx.errors import StateCorruptedError
+from statefx.protocol.identity import FileRef
+from statefx.protocol.jsonform import Json
+from statefx.protocol.log_state import LogState
+from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, merged
+from statefx.protocol.records import Committing, Preparing, Processed, Record
+from statefx.storage import Storage
+
+FOLDER = "metadata/"
+
+
+Files = dict[str, bytes]
+"""Name -> content of files that are to be written."""
+
+
+def put_aside(record: Record, files: Files) -> Record:
+    """Return the record as it is to be written: what is large is put into `files`, and named."""
+    if isinstance(record, Preparing) and record.planned:
+        return replace(record, planned={spout: _put(said, files) for spout, said in record.planned.items()})
+    if isinstance(record, Processed | Committing) and record.emitted:
+        return replace(record, emitted={spout: _put(said, files) for spout, said in record.emitted.items()})
+    return record
+
+
+def _put(metadata: Metadata, files: Files) -> Metadata:
+    if metadata.file is not None or not metadata.partitions:
+        return metadata
+    data = json.dumps(metadata.partitions, separators=(",", ":")).encode("ascii")
+    if len(data) <= INLINE_MAX_BYTES:
+        return metadata
+    name = f"{FOLDER}{uuid4().hex}.json"  # never used again: a sweep can't take a new file for an old one
+    files[name] = data
+    return Metadata(file=FileRef(name, hashlib.sha256(data).hexdigest(), len(data)))
+
+
+def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
+    """Return what a spout said of its partitions.
+
+    Raises
+    ------
+    FileNotFoundError
+        It was folded away since the log was read: read the log again.
+    StateCorruptedError
+        The file is damaged.
+    """
+    file = metadata.file
+    if file is None:
+        return metadata.partitions
+    data = storage.read(file.name)
+    if hashlib.sha256(data).hexdigest() != file.checksum:
+        path = f"{storage.url}/{file.name}"
+        raise StateCorruptedError(
+            f"the metadata of a spout in {path} is damaged: its checksum does not match the one in the log. "
+            "Restore this file from a copy of the checkpoint",
+            path=path,
+        )
+    read: Mapping[str, Json] = json.loads(data)
+    return read
+
+
+def committed_metadata(storage: Storage, state: LogState, spout: str) -> dict[str, Json]:
+    """Return by partition what a spout said last in a committed transaction."""
+    return merged(read_metadata(storage, layer) for layer in state.committed_metadata.get(spout, ()))
+
+
+def planned_metadata(storage: Storage, state: LogState, spout: str, txid: int) -> dict[str, Json] | None:
+    """Return by partition what a spout reads in a transaction that is not committed; None: that is not durable yet."""
+    if spout not in state.planned_metadata.get(txid, {}):
+        return None
+    kept = (state.planned_metadata[each].get(spout) for each in sorted(state.planned_metadata) if each <= txid)
+    layers = (*state.committed_metadata.get(spout, ()), *(layer for layer in kept if layer is not None))
+    return merged(read_metadata(storage, layer) for layer in layers)
+
+
+def compacted(storage: Storage, state: LogState, files: Files) -> LogState:
+    """Return the state in which all that a spout has said in committed transactions is in one place."""
+    if all(len(layers) == 1 for layers in state.committed_metadata.values()):
+        return state
+    found = {
+        spout: layers if len(layers) == 1 else (_put(Metadata(committed_metadata(storage, state, spout)), files),)
+        for spout, layers in state.committed_metadata.items()
+    }
+    return replace(state, committed_metadata=found)
+
+
+def written_files(storage: Storage) -> set[str]:
+    """Return the files that are there."""
+    return {each.name for each in storage.list(FOLDER)}
+
+
+def named_files(state: LogState) -> Iterator[str]:
+    """Yield the files that the log names."""
+    said = [each for layers in state.committed_metadata.values() for each in layers]
+    said += [each for metadata in state.planned_metadata.values() for each in metadata.values()]
+    said += [
+        each for entry in state.in_flight if entry.committing is not None for each in entry.committing.emitted.values()
+    ]
+    yield from (each.file.name for each in said if each.file is not None)

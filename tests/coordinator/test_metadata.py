@@ -1,0 +1,186 @@
+"""What spouts say of their partitions, in the log and beside it."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.metadata import committed_metadata, planned_metadata, written_files
+from statefx.errors import StateCorruptedError, StatePhaseError
+from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, changed
+from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
+from statefx.storage import FolderStorage
+from tests.coordinator.histories import BEGINNING
+
+LARGE = {str(number): {"from": number, "to": "x" * 20} for number in range(3000)}
+GENERATION_2 = Generation(2, "/", BEGINNING[1].topology, "now")
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return FolderStorage(tmp_path / "checkpoint")
+
+
+def opened(storage, *records, limit=100):
+    log = TransactionLog(storage, limit)
+    for record in records or BEGINNING:
+        log.append(record)
+    return log
+
+
+def planned(txid, partitions, attempt=0, generation=1):
+    said = {} if partitions is None else {"queue": Metadata(partitions)}
+    return Preparing(txid, attempt, generation, SpoutInput(), planned=said)
+
+
+def decided(txid, attempt=0, generation=1, **emitted):
+    said = {spout: Metadata(partitions) for spout, partitions in emitted.items()}
+    return Committing(txid, attempt, generation, {}, emitted=said)
+
+
+@pytest.mark.parametrize("partitions", [{"a": 1, "b": [None, "x"]}, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("again", [1, 2], ids=["same driver", "another driver"])
+def test_what_is_planned_comes_again_after_a_rollback_until_it_is_committed(storage, partitions, again):
+    log = opened(storage)
+    log.append(planned(1, partitions))
+    if again == 2:
+        log = TransactionLog(storage)
+        log.append(GENERATION_2)
+    log.append(RolledBack(1, 0, "x"))
+    assert planned_metadata(storage, log.state, "queue", 1) == partitions
+    assert planned_metadata(storage, log.state, "queue", 2) is None
+    log.fold()
+    log.append(planned(1, None, 1, again))
+    log.append(decided(1, 1, again))
+    for state in (log.state, read_state(storage)):
+        assert planned_metadata(storage, state, "queue", 1) is None
+        assert committed_metadata(storage, state, "queue") == partitions
+
+
+def test_what_is_durable_never_changes(storage):
+    log = opened(storage)
+    log.append(planned(1, {"a": 1}))
+    with pytest.raises(StatePhaseError, match="'queue' reads in transaction 1 is durable already"):
+        log.append(Processed(1, 0, {"queue": Metadata({"a": 2})}))
+    with pytest.raises(StatePhaseError, match="durable already"):
+        log.append(decided(1, queue={"a": 2}))
+    log.append(RolledBack(1, 0, "x"))
+    with pytest.raises(StatePhaseError, match="durable already"):
+        log.append(planned(1, {"a": 2}, 1))
+
+
+def test_what_is_large_is_refused_before_its_file_is_written(storage):
+    log = opened(storage)
+    log.append(planned(1, {"a": 1}))
+    with pytest.raises(StatePhaseError, match="durable already"):
+        log.append(Processed(1, 0, {"queue": Metadata(LARGE)}))
+    assert not written_files(storage)
+
+
+# The crash table of spouts: what the next driver finds after a crash behind each record
+
+
+def test_crash_after_preparing_of_what_is_emitted_and_before_it_was_durable(storage):
+    log = opened(storage, *BEGINNING, planned(1, None))
+    log.append(GENERATION_2)
+    log.append(RolledBack(1, 0, "restart"))
+    assert planned_metadata(storage, log.state, "queue", 1) is None, "it emits again, and may emit other rows"
+
+
+def test_crash_after_processed(storage):
+    log = opened(storage, *BEGINNING, planned(1, None), Processed(1, 0, {"queue": Metadata({"a": 1})}))
+    log.append(GENERATION_2)
+    log.append(RolledBack(1, 0, "restart"))
+    assert planned_metadata(storage, log.state, "queue", 1) == {"a": 1}
+    log.append(planned(1, None, 1, 2))
+    log.append(Processed(1, 1))
+    log.append(decided(1, 1, 2))
+    assert committed_metadata(storage, log.state, "queue") == {"a": 1}
+
+
+def test_an_opaque_spout_says_with_the_decision_what_it_emitted_and_may_say_otherwise_the_next_time(storage):
+    log = opened(storage, *BEGINNING, planned(1, None), RolledBack(1, 0, "x"), planned(1, None, 1))
+    log.append(decided(1, 1, opaque={"a": 7}))
+    assert committed_metadata(storage, log.state, "opaque") == {"a": 7}
+
+
+def test_crash_after_committing_with_later_ones_in_processing(storage):
+    log = opened(storage, *BEGINNING, planned(1, {"a": 1, "b": 1}), planned(2, {"a": 2}), planned(3, {"b": None}))
+    log.append(Committing(1, 0, 1, {}, hooks=("count/0",)))
+    log.append(GENERATION_2)
+    log.append(Committed(1))
+    log.append(RolledBack(3, 0, "restart"))
+    log.append(RolledBack(2, 0, "restart"))
+    state = read_state(storage)
+    assert committed_metadata(storage, state, "queue") == {"a": 1, "b": 1}
+    assert planned_metadata(storage, state, "queue", 2) == {"a": 2, "b": 1}
+    assert planned_metadata(storage, state, "queue", 3) == {"a": 2}
+
+
+# Files
+
+
+def test_what_is_large_is_beside_the_log_and_is_swept_when_no_record_names_it(storage):
+    log = opened(storage)
+    stray = storage.path("metadata/stray.json")
+    for txid in range(1, 8):
+        log.append(planned(txid, LARGE | {"0": txid}))
+        log.append(decided(txid))
+    assert len(written_files(storage)) == 7
+    Path(stray).write_text("{}")  # of an append that failed
+    assert all(each.size_bytes < INLINE_MAX_BYTES for each in storage.list("transactions/"))
+    log.append(planned(8, LARGE | {"0": 8}))
+    log.fold()
+    assert len(written_files(storage)) == 2, "what is committed, put together, and what is planned"
+    state = read_state(storage)
+    assert committed_metadata(storage, state, "queue") == LARGE | {"0": 7}
+    assert planned_metadata(storage, state, "queue", 8) == LARGE | {"0": 8}
+    log.append(decided(8))
+    log.fold()
+    assert len(written_files(storage)) == 1
+
+
+def test_a_fold_in_an_append_does_not_sweep_the_file_of_that_append(storage):
+    log = opened(storage, *BEGINNING, limit=3)
+    for txid in range(1, 6):
+        log.append(planned(txid, LARGE | {"0": txid}))
+        log.append(decided(txid))
+        assert committed_metadata(storage, read_state(storage), "queue")["0"] == txid
+
+
+def test_a_driver_that_was_replaced_deletes_no_file_of_its_successor(storage):
+    zombie = opened(storage, *BEGINNING, planned(1, LARGE), decided(1), planned(2, LARGE | {"0": 2}))
+    successor = TransactionLog(storage)
+    for record in (GENERATION_2, RolledBack(2, 0, "restart"), planned(2, None, 1, 2), decided(2, 1, 2)):
+        successor.append(record)
+    successor.append(planned(3, LARGE | {"0": 3}, 0, 2))
+    with pytest.raises(Exception, match="another driver"):
+        zombie.fold()
+    assert planned_metadata(storage, read_state(storage), "queue", 3) == LARGE | {"0": 3}
+
+
+def test_a_file_that_was_damaged_is_named(storage):
+    log = opened(storage, *BEGINNING, planned(1, LARGE))
+    (name,) = written_files(storage)
+    data = storage.read(name)
+    Path(storage.path(name)).write_bytes(data.replace(b"x", b"y", 1))
+    with pytest.raises(StateCorruptedError, match=name):
+        planned_metadata(storage, log.state, "queue", 1)
+
+
+def test_10000_partitions_cost_a_transaction_less_than_10_ms_of_processor(storage):
+    log = opened(storage, *BEGINNING, limit=1000)
+    last = {str(number): {"from": number, "to": number + 1} for number in range(10_000)}
+    log.append(planned(1, last))
+    log.append(decided(1))
+    spent = []
+    for txid in range(2, 7):
+        now = {**last, **{str(number): {"from": txid, "to": txid + 1} for number in range(100)}}
+        began = time.thread_time()
+        log.append(planned(txid, changed(last, now)))
+        log.append(decided(txid))
+        spent.append(time.thread_time() - began)
+        last = now
+    assert min(spent) < 0.010
+    assert committed_metadata(storage, log.state, "queue") == last
