@@ -11,7 +11,7 @@ from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.format import check_format, is_empty, write_format
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.errors import FencedError
+from statefx.errors import CheckpointMismatchError, FencedError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage
 from statefx.protocol.topology_identity import TopologyIdentity
@@ -21,13 +21,28 @@ TAKE_TRIES = 10
 """Each lost try is a record that another driver has appended meanwhile. So many in a row are no accident: several
 drivers start again and again, and one more try would only fence another of them."""
 
+_AFTER_THE_LOG = ("state/", "sources/")
+"""Beginnings of names that nothing has before there is a log."""
+
 
 def read_checkpoint(folders: Folders) -> LogState:
     """Read a checkpoint without changing it; empty if there is none."""
     check_format(folders.storage)
     if is_empty(folders.storage, LOG):
+        _check_beginning(folders)
         return LogState()
     return read_state(folders.storage)
+
+
+def _check_beginning(folders: Folders) -> None:
+    """Refuse what is left of a checkpoint whose log was lost: it would begin with empty state, and read all again."""
+    left = next((prefix for prefix in _AFTER_THE_LOG if not is_empty(folders.storage, prefix)), None)
+    if left is not None and is_empty(folders.storage, LOG):  # not a driver that is just making the checkpoint
+        raise CheckpointMismatchError(
+            f"the transaction log in {folders.log} is missing, but there is {left} beside it. Restore {folders.log} "
+            f"from a copy made with the rest, or start with a new checkpointLocation (and an empty state).",
+            path=folders.log,
+        )
 
 
 def take_generation(

@@ -21,12 +21,9 @@ class Folders:
     Parameters
     ----------
     location : str
-    part : str
-        The name of Spark's part: each driver that takes over gives it a new one.
     """
 
     location: str
-    part: str = "spark"
 
     @property
     def storage(self) -> Storage:
@@ -42,11 +39,6 @@ class Folders:
     def state(self) -> str:
         """State files."""
         return os.path.join(self.location, "state")
-
-    @property
-    def spark(self) -> str:
-        """Spark's own checkpoint."""
-        return os.path.join(self.location, self.part)
 
 
 def local_path(location: str | os.PathLike[str]) -> str:

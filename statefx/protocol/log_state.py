@@ -103,7 +103,8 @@ class LogState:
     last_input, previous_input : Input or None
         What the last committed transaction read, and the one before it.
     planned : StreamInput or None
-        What the next transaction reads, if an attempt of it was rolled back: the same rows come again.
+        What the next transaction reads, if an attempt of it was rolled back: the same rows come again
+        (rule 3.9).
     notes : SourceNotes
         All that the sources of a stream have written down.
     heads : Mapping[str, Version]

@@ -144,7 +144,7 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The sources of a stream have written something down while no transaction was beginning.
+    """The sources of a stream have written something down while no transaction was beginning (rule 3.8).
 
     A source that begins with what is newest notes where that is, and may then wait for hours for its first row: the
     next driver must begin there too.

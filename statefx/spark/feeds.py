@@ -27,9 +27,8 @@ from statefx.errors import (
     StatefxError,
     TransactionError,
 )
-from statefx.protocol.records import BatchInput, StreamInput
-from statefx.spark import offsets
-from statefx.spark.durable import Durable
+from statefx.protocol.records import BatchInput
+from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.engine import SparkEngine
 from statefx.spark.log_filter import hide_misleading
 from statefx.spark.session import clone, rebase
@@ -60,6 +59,7 @@ class StreamFeed:
     frame : DataFrame
         The united streaming frame.
     folders : Folders
+    checkpoint : SparkCheckpoint
     trigger : Mapping
         Arguments for Spark's ``trigger``.
     name : str
@@ -74,6 +74,7 @@ class StreamFeed:
         self,
         frame: DataFrame,
         folders: Folders,
+        checkpoint: SparkCheckpoint,
         trigger: Mapping[str, Any],
         name: str,
         coordinator: Coordinator,
@@ -82,12 +83,12 @@ class StreamFeed:
     ) -> None:
         self._frame = frame
         self._folders = folders
+        self._checkpoint = checkpoint
         self._trigger = dict(trigger)
         self._name = name
         self._coordinator = coordinator
         self._engine = engine
         self._interval_ms = interval_ms
-        self._durable = Durable(folders)
         self._starting = threading.Lock()
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
@@ -98,15 +99,18 @@ class StreamFeed:
     def run(self, started: Callable[[], None]) -> None:
         """Run Spark's query until it ends (see `Feed.run`).
 
-        A driver that was replaced has lost its folder: whatever Spark says of that, it is FencedError.
+        A driver that was replaced may have lost its folder: whatever Spark says of that, it is FencedError.
         """
         try:
+            self._checkpoint.rebuild()
             self._run(started)
         except (FencedError, StoppedError):
             raise
         except Exception as error:
             self._check_newest(error)
             raise
+        finally:
+            self._checkpoint.remove()
 
     def _run(self, started: Callable[[], None]) -> None:
         restarts = 0
@@ -133,6 +137,7 @@ class StreamFeed:
                 break
         if self._error is not None:
             raise self._error
+        self._checkpoint.note()
 
     def _ended(self, query: StreamingQuery) -> RenewInputError | None:
         """Wait for the end of Spark's query; return why it has to be started again, if it has."""
@@ -140,6 +145,7 @@ class StreamFeed:
         try:
             while not query.awaitTermination(_CONTEXT_LOOK_SECS):
                 self._check_context(query)
+                self._note(query)
         except StreamingQueryException as error:
             failure = error
         again = None
@@ -158,6 +164,15 @@ class StreamFeed:
         if not self._busy and (context is None or context.sc().isStopped()):
             _stop(query)
             raise StoppedError("the SparkContext was stopped")
+
+    def _note(self, query: StreamingQuery) -> None:
+        """Log where sources begin, while none has brought a row."""
+        try:
+            if not self._busy:
+                self._checkpoint.note()
+        except Exception:
+            _stop(query)
+            raise
 
     def _input_error(self, failure: StreamingQueryException) -> InputError:
         """Tell what Spark's words mean for the topology: they speak of its own query and files alone."""
@@ -205,7 +220,7 @@ class StreamFeed:
         Spark ends it too, as it has the same id, but looks at the names first.
         """
         writer = self._frame.writeStream.foreachBatch(self._on_batch).outputMode("update").queryName(self._name)
-        writer = writer.option("checkpointLocation", self._folders.spark).trigger(**self._trigger)
+        writer = writer.option("checkpointLocation", f"file:{self._checkpoint.folder}").trigger(**self._trigger)
         self._stop_former()
         try:
             return writer.start()
@@ -257,23 +272,22 @@ class StreamFeed:
 
     def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery) -> None:
         state = self._coordinator.log.state
-        source = StreamInput(query.id, batch_id, offsets.read(self._folders, batch_id))
+        batch = self._checkpoint.batch(query.id, batch_id)
         txid = batch_id + 1
         if txid == state.committed + 1:
-            self._durable.sync_input(source.offsets)
-            self._coordinator.transact(source, frame)
-        elif txid == state.committed and state.last_input == source:
+            self._coordinator.transact(self._checkpoint.with_notes(batch), frame)
+        elif txid == state.committed and batch.is_batch_of(state.last_input):
             logger.info("transaction %d is committed: Spark's batch %d is passed over", txid, batch_id)
             frame.write.format("noop").mode("overwrite").save()  # Spark's own state, if any, must still move on
         else:
             raise CheckpointMismatchError(
                 f"Spark's batch {batch_id} of query {query.id} would be transaction {txid}, but transaction "
-                f"{state.committed} is the last one committed (by {state.last_input}). Spark's part of the checkpoint, "
-                f"{self._folders.spark}, was lost or replaced: restore it, or start with a new checkpointLocation.",
+                f"{state.committed} is the last one committed (by {state.last_input}). Spark's folder, "
+                f"{self._checkpoint.folder}, was changed while the query was at work: submit again",
                 txid=txid,
                 committed=state.committed,
             )
-        self._durable.sync_state(batch_id)
+        self._checkpoint.ended(batch_id)
 
     def _check_newest(self, cause: Exception | None = None) -> None:
         """Raise FencedError if a newer generation has taken over."""

@@ -24,6 +24,17 @@ from statefx.spark.failures import last_line
 from statefx.spark.session import worker_program
 
 _PROBES_PER_EXECUTOR = 2
+
+_STATEFUL = (
+    "Aggregate",
+    "Deduplicate",
+    "Distinct",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "TransformWithState",
+)
+"""How the names of those nodes of a plan begin that keep state where they stand in a stream."""
+
 _LOCAL_PATH = re.compile(r"(?:file:(?://)?)?(/[^:*?\[{]*|[^:/*?\[{][^:*?\[{]*)")
 """A path without a pattern; one with a pattern may or may not name the folder."""
 
@@ -47,6 +58,24 @@ def check_stream(frame: DataFrame) -> None:
             f"Spark can't run the streaming input of this topology: {str(error).splitlines()[0]} Do that step in a "
             "bolt instead (a topology's query runs in Spark's output mode `update`)"
         ) from error
+
+
+def keeps_state(frame: DataFrame) -> bool:
+    """Tell whether Spark's own stateful operators stand in a stream; their tasks keep state on any machine.
+
+    By the plan's nodes: Spark's own `isStatefulOperation` passes over ``dropDuplicates`` without an event time. One
+    that is missing here is found before it has begun anything (`SparkCheckpoint.with_notes`).
+    """
+    left = [frame._jdf.queryExecution().analyzed()]
+    while left:
+        node = left.pop()
+        children = [node.children().apply(number) for number in range(node.children().size())]
+        name = node.getClass().getSimpleName()
+        joins = name == "Join" and all(child.isStreaming() for child in children)
+        if joins or (name.startswith(_STATEFUL) and node.isStreaming()):
+            return True
+        left += children
+    return False
 
 
 def check_apart(frame: DataFrame, location: str) -> None:

@@ -13,16 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch, check_batch_id
-from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import ConfigError
-from statefx.spark import offsets, part
+from statefx.spark import operator_state
 from statefx.spark.bar import Bar, bar
+from statefx.spark.checkpoint import SparkCheckpoint, query_id
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import unite
 from statefx.spark.pickling import dumps
-from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
+from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream, keeps_state
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import watch
@@ -85,14 +85,15 @@ def submit(
     interval_ms = launch.settings.state_checkpoint_interval_ms
     arguments = check_trigger(trigger, interval_ms) if streaming else {}
     frame = _check_frame(launch)
-    log, folders = _take_generation(launch, session, adopt)
+    log = _take_generation(launch, session, adopt)
     shown = bar(topology.name, progress)
     coordinator, engine = _assemble(launch, session, log, frame, shown)
     feed: Feed
     if streaming:
         name = f"{topology.name}-{log.state.lineage[:8]}"  # Spark wants it unique in a session; the same at each start
         unasked_ms = interval_ms if trigger is None else None
-        feed = StreamFeed(frame, folders, arguments, name, coordinator, engine, unasked_ms)
+        checkpoint = SparkCheckpoint(launch.folders, log, keeps_state=keeps_state(frame))
+        feed = StreamFeed(frame, launch.folders, checkpoint, arguments, name, coordinator, engine, unasked_ms)
     else:
         feed = BatchFeed(frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator, shown)
@@ -110,14 +111,14 @@ def _check_frame(launch: Launch) -> DataFrame:
     return frame
 
 
-def _take_generation(launch: Launch, session: SparkSession, adopt: str | None) -> tuple[TransactionLog, Folders]:
-    """Take the next generation, of our log and of Spark's own part, once all that can be checked has been checked."""
+def _take_generation(launch: Launch, session: SparkSession, adopt: str | None) -> TransactionLog:
+    """Take the next generation, once all that can be checked has been checked."""
     folders, streaming = launch.folders, launch.topology.streaming
     found = launch.check_checkpoint()
     if streaming:
-        offsets.check(folders, found)
+        operator_state.check(folders, found)
         if adopt is not None and found.location != folders.location:
-            check_alone(session, offsets.wanted(found), folders.location)
+            check_alone(session, query_id(found), folders.location)
     write_format(folders.storage)  # makes the folder, in which executors then look for a file
     check_executors(session, folders, launch.references)
     hint(session, streaming=streaming)
@@ -126,10 +127,7 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: str | None) -
         logger.info("checkpoint %s: going on after transaction %d", folders.location, log.state.committed)
     else:
         logger.info("checkpoint %s: state is empty, no transaction has been committed", folders.location)
-    if streaming:
-        folders = part.take(folders, offsets.wanted(log.state), log.state.generation)
-        offsets.restore(folders, log.state)
-    return log, folders
+    return log
 
 
 def _assemble(

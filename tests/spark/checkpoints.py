@@ -1,81 +1,110 @@
-"""A checkpoint as files, without a JVM: what Spark and a driver leave in it."""
+"""Spark's checkpoint as files, without a JVM: what Spark and a driver leave, and what the next driver makes of it."""
 
+import shutil
 from pathlib import Path
 
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders
-from statefx.protocol.records import Committed, Committing, Preparing, StreamInput
+from statefx.protocol.records import Committed, Committing, Preparing, RolledBack, StreamInput
 from statefx.protocol.topology_identity import TopologyIdentity
-from statefx.spark import offsets, part
+from statefx.spark import operator_state
+from statefx.spark.checkpoint import SparkCheckpoint
 
 QUERY = "5109ea48-2da3-4a0d-b15d-9298cac39672"
 IDENTITY = TopologyIdentity("t", "stream")
 
 
 class Checkpoint:
-    """A checkpoint of a stream over one file source."""
+    """A checkpoint of a stream over one file source, and the driver that was started last."""
 
-    def __init__(self, place: Path) -> None:
-        self.found = Folders(str(place / "ck"))
+    def __init__(self, place: Path, *, keeps_state: bool = False) -> None:
+        self.folders = Folders(str(place / "ck"))
         self.location = place / "ck"
-        self.take_over()
-        for name in ("offsets", "commits", "sources/0"):
-            (self.spark / name).mkdir(parents=True)
-        (self.spark / "metadata").write_text(f'{{"id":"{QUERY}"}}')
+        self.keeps_state = keeps_state
+        self.all_of_spark: list[SparkCheckpoint] = []
+        self.start()
 
     def generation(self) -> int:
         """A driver takes the next generation, and no more."""
-        self.log = take_generation(self.found, IDENTITY, None, shared=False)
+        self.log = take_generation(self.folders, IDENTITY, None, shared=False)
         return self.log.state.generation
 
-    def part(self, generation: int) -> None:
-        """The driver of this generation takes Spark's part."""
-        self.folders = part.take(self.found, offsets.wanted(read_checkpoint(self.found)), generation)
+    def start(self) -> None:
+        """A driver starts, and Spark's query: the one before is dead, or sleeps."""
+        self.generation()
+        self.spark_s = SparkCheckpoint(self.folders, self.log, keeps_state=self.keeps_state)
+        self.all_of_spark.append(self.spark_s)
+        self.spark_s.rebuild()
+        if not (self.spark / "metadata").exists():
+            self.write("metadata", f'{{"id":"{QUERY}"}}')
 
-    def take_over(self) -> None:
-        """A driver starts."""
-        self.part(self.generation())
+    def end(self) -> None:
+        """The queries end, of all drivers."""
+        for each in self.all_of_spark:
+            each.remove()
 
     @property
     def spark(self) -> Path:
-        """Spark's part, of the driver that has taken it last."""
-        return Path(self.folders.spark)
+        """Spark's folder, of the driver that was started last."""
+        return Path(self.spark_s.folder)
 
-    @property
-    def parts(self) -> list[str]:
-        """The names of all there are."""
-        return sorted(path.name for path in self.location.glob("spark*"))
+    def files(self) -> dict[str, str]:
+        """What is in Spark's folder, but for its state."""
+        paths = [path for path in self.spark.rglob("*") if path.is_file()]
+        return {str(path.relative_to(self.spark)): path.read_text() for path in paths if "state" not in path.parts}
 
-    def plan(self, batch: int) -> StreamInput:
+    def write(self, name: str, text: str) -> None:
+        path = self.spark / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(text)
+        temporary.rename(path)
+
+    def plan(self, batch: int, files: int = 1) -> None:
         """What Spark writes before it calls back."""
-        text = f'v1\n{{"batchTimestampMs":17952158578{batch:02},"conf":{{}}}}\n{{"logOffset":{batch}}}'
-        (self.spark / "sources" / "0" / str(batch)).write_text(f'v1\n{{"path":"in/{batch}","batchId":{batch}}}')
-        (self.spark / "offsets" / str(batch)).write_text(text)
-        return StreamInput(QUERY, batch, text)
-
-    def offsets(self, batch: int) -> str:
-        """The text of a batch's offsets."""
-        return (self.spark / "offsets" / str(batch)).read_text()
+        lines = "".join(f'\n{{"path":"in/{batch}-{n}","batchId":{batch}}}' for n in range(files))
+        self.write(f"sources/0/{batch}", f"v1{lines}")
+        self.write(f"offsets/{batch}", offsets(batch))
 
     def prepare(self, batch: int, attempt: int = 0) -> None:
-        self.log.append(Preparing(batch + 1, attempt, self.log.state.generation, self.plan(batch)))
+        """Spark plans a batch, and its transaction begins."""
+        self.plan(batch)
+        self.begin(batch, attempt)
+
+    def begin(self, batch: int, attempt: int = 0) -> None:
+        source = self.spark_s.with_notes(self.spark_s.batch(QUERY, batch))
+        self.log.append(Preparing(batch + 1, attempt, self.log.state.generation, source))
 
     def decide(self, batch: int, attempt: int = 0) -> None:
         self.log.append(Committing(batch + 1, attempt, self.log.state.generation, {}, hooks=("count/0",)))
 
-    def commit(self, batch: int) -> None:
+    def roll_back(self, batch: int, attempt: int = 0) -> None:
+        self.log.append(RolledBack(batch + 1, attempt, "the executor was lost"))
+
+    def commit(self, batch: int, attempt: int = 0) -> None:
         """All of a transaction, and what Spark notes after it."""
-        self.prepare(batch)
-        self.decide(batch)
+        self.prepare(batch, attempt)
+        self.decide(batch, attempt)
         self.log.append(Committed(batch + 1))
-        (self.spark / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        self.note(batch)
+
+    def note(self, batch: int) -> None:
+        """Spark notes that a batch has ended."""
+        self.spark_s.ended(batch)
+        self.write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
 
     def lose(self, *names: str) -> None:
         for name in names:
-            (self.spark / name).unlink()
+            shutil.rmtree(self.location / name)
 
     def check(self) -> None:
-        offsets.check(self.found, read_checkpoint(self.found))
+        operator_state.check(self.folders, read_checkpoint(self.folders))
 
-    def restore(self) -> list[int]:
-        return offsets.restore(self.folders, read_checkpoint(self.folders))
+
+def offsets(batch: int) -> str:
+    """The text of a batch's offsets."""
+    return f'v1\n{{"batchTimestampMs":17952158578{batch:02},"conf":{{}}}}\n{{"logOffset":{batch}}}'
+
+
+def bare(batch: int) -> StreamInput:
+    return StreamInput(QUERY, batch, offsets(batch))

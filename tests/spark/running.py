@@ -7,6 +7,8 @@ from pathlib import Path
 
 from statefx import openState, submit
 from statefx.coordinator.entries import read_entries
+from statefx.coordinator.log import read_state
+from statefx.plan.deployment import cache_folder
 from statefx.storage import FolderStorage
 
 BOUND_SECS = 120
@@ -34,9 +36,15 @@ def records(location):
     return [entry.record for entry in read_entries(FolderStorage(location))]
 
 
+def local_folders(location):
+    """The folders on this machine in which Spark's queries on a checkpoint are, or were when they died."""
+    state = read_state(FolderStorage(location))
+    return sorted(Path(cache_folder(), "spark").glob(f"{state.lineage}-*"))
+
+
 def spark_part(location):
-    """The folder that Spark's query has, or had last."""
-    return max(Path(location).glob("spark*"), key=lambda path: int(path.name.partition("-")[2] or 0))
+    """The folder that Spark's query has in the checkpoint, where Spark's own operators keep state."""
+    return max(Path(location).glob("spark-*"), key=lambda path: int(path.name.partition("-")[2]))
 
 
 def kinds(location):

@@ -1,4 +1,4 @@
-"""What an end in the first batch leaves in Spark's part: Spark begins only where nothing of a former beginning lies."""
+"""An end in the first batch: Spark begins only where nothing of a former beginning lies."""
 
 import os
 import signal
@@ -12,13 +12,12 @@ from statefx import StatefulBolt, TopologyBuilder, submit
 from statefx.errors import BoltError, StatefxError
 from tests.spark.bolts import Keep, recount, word_count
 from tests.spark.drivers import EXPECTED, FILES
-from tests.spark.running import feed, kept, kinds, lines_of, run, spark_part, state, wait_for
+from tests.spark.running import feed, kept, lines_of, local_folders, run, state, wait_for
 from tests.spark.test_spark_state import ROCKSDB, Count
 
 pytestmark = pytest.mark.slow
 
 NOW = {"availableNow": True}
-TEMPORARY = ".0.7bd7f0c6-59ff-4d0e-8f36-8f0ef8a2bf4c.tmp"
 
 
 class Fails(StatefulBolt):
@@ -59,64 +58,38 @@ def rocksdb(spark):
 
 
 @pytest.mark.parametrize("input", [plain, distinct, transformed])
-def test_a_first_transaction_that_was_rolled_back_is_planned_again(spark, place, rocksdb, input):
-    """Its offsets are given up with a list of files that was lost; what Spark's own operators kept goes with them."""
-    feed(place / "in", a=["x", "y", "x"])
-    frame = input(lines_of(spark, place / "in", files=2))
-    with pytest.raises(BoltError, match="to be mended"):
-        run(keeping(frame, Fails()), spark, place / "ck", trigger=NOW)
-    part = spark_part(place / "ck")
-    assert any((part / "state").rglob("*.*")) == (input is not plain), "kept before the transaction was rolled back"
-    (part / "sources" / "0" / "0").write_text("")
-    feed(place / "in", b=["z"])
-    run(keeping(frame, Keep()), spark, place / "ck", trigger=NOW)
-    assert kinds(place / "ck")[-1][:2] == ("COMMITTING", 1)
-    expected = {"plain": ["x", "x", "y", "z"]}.get(input.__name__, ["x", "y", "z"])
-    assert sorted(value for value, _ in kept(place / "ck", "keep", 1)[0]) == expected
-
-
-@pytest.mark.parametrize("input", [distinct, transformed])
 def test_a_first_transaction_that_was_rolled_back_is_the_same_again(spark, place, rocksdb, input):
-    """Its offsets are kept, and no more of Spark's own state than there was before it: none."""
+    """Its offsets are kept, and no more of Spark's own state than there was before it: none. Other rows wait."""
     feed(place / "in", a=["x", "y", "x"], b=["z"])
     frame = input(lines_of(spark, place / "in"))
     with pytest.raises(BoltError, match="to be mended"):
         run(keeping(frame, Fails()), spark, place / "ck", trigger=NOW)
+    feed(place / "in", c=["v"])
     query = run(keeping(frame, Keep()), spark, place / "ck", trigger=NOW)
-    assert [done["numInputRows"] for done in query.recentProgress] == [2, 1]
-    assert sorted(value for value, _ in kept(place / "ck", "keep", 1)[0]) == ["x", "y", "z"]
+    first, rows = (3, ["v", "x", "x", "y", "z"]) if input is plain else (2, ["v", "x", "y", "z"])
+    assert [done["numInputRows"] for done in query.recentProgress] == [first, 1, 1]
+    assert sorted(value for value, _ in kept(place / "ck", "keep", 1)[0]) == rows
 
 
 def test_killed_while_spark_writes_the_first_offsets(drivers, place):
     feed(place / "in", **FILES)
-    driver, folder = drivers(place), place / "ck" / "spark-1" / "offsets"
+    driver = drivers(place)
 
     def written():
-        return [name for name in os.listdir(folder) if not name.endswith(".crc")] if folder.is_dir() else []
+        return [path for folder in spark_s(place / "ck") for path in folder.glob("content/offsets/*")]
 
     wait_for(written, "Spark to write its first offsets")
     os.killpg(driver.process.pid, signal.SIGKILL)
     driver.process.wait()
-    with suppress(FileNotFoundError):
-        (folder / "0").rename(folder / TEMPORARY)  # the kill came a moment late
-    assert [name for name in written() if name.endswith(".tmp")]
+    (left,) = spark_s(place / "ck")
     drivers(place).end()
     assert state(place / "ck", "count") == EXPECTED
+    assert not left.exists()
 
 
-@pytest.mark.parametrize("left", [f"offsets/{TEMPORARY}", f"offsets/.{TEMPORARY}.crc", "commits/.0.tmp", "state/0/x"])
-def test_whatever_lies_where_spark_wants_nothing(spark, place, left):
-    feed(place / "in", a=["x"])
-    frame = plain(lines_of(spark, place / "in"))
-    with pytest.raises(BoltError, match="to be mended"):
-        run(keeping(frame, Fails()), spark, place / "ck", trigger=NOW)
-    part = spark_part(place / "ck")
-    (part / "offsets" / "0").unlink()
-    (part / "sources" / "0" / "0").unlink()
-    (part / left).parent.mkdir(parents=True, exist_ok=True)
-    (part / left).write_text("v1")
-    run(keeping(frame, Keep()), spark, place / "ck", trigger=NOW)
-    assert kept(place / "ck", "keep", 1) == [[("x", 1)]]
+def spark_s(location):
+    """The folders of Spark's queries, once there is a log."""
+    return local_folders(location) if (location / "transactions").exists() else []
 
 
 def test_stopped_at_once_again_and_again(spark, place):
@@ -125,7 +98,7 @@ def test_stopped_at_once_again_and_again(spark, place):
     for n in range(6):
         query = submit(topology, spark, place / "ck")
         if n % 2:
-            wait_for((spark_part(place / "ck") / "offsets").exists, "Spark to begin")
+            wait_for(lambda: list(local_folders(place / "ck")[-1].glob("content/offsets")), "Spark to begin")
         query.stop(timeout=0)
         assert query.exception() is None
     run(topology, spark, place / "ck", trigger=NOW)

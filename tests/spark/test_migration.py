@@ -6,7 +6,7 @@ from statefx import migrate, openState, submit
 from statefx.errors import CheckpointMismatchError, FencedError
 from tests.providers.redis_server import RedisServer
 from tests.spark.bolts import recount, word_count
-from tests.spark.running import feed, kinds, lines_of, run, spark_part
+from tests.spark.running import feed, kinds, lines_of, run
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +31,10 @@ def test_a_stream_goes_on_after_each_migration(spark, place):
             run(topology, spark, place / "ck", config, trigger=ONCE)
             with openState(place / "ck", "count", config=config) as view:
                 assert dict(view.items()) == recount(seen)
-            part = spark_part(place / "ck")
             if number == 0:
                 assert migrate(place / "ck", "redis", url).keys == len(recount(seen))
             elif number == 1:
                 assert migrate(place / "ck", "rocksdb", source=url).keys == len(recount(seen))
-            assert spark_part(place / "ck") == part, "only a driver of Spark gives it a new name"
-        assert part.name == "spark-5"
         assert [txid for kind, txid, _ in kinds(place / "ck") if kind == "COMMITTING"] == [1, 2, 3, 4, 5]
         with pytest.raises(CheckpointMismatchError, match="written with 'rocksdb'"):
             submit(topology, spark, place / "ck", configs[1], trigger=ONCE)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.bolts import recount
 from tests.spark.drivers import EXPECTED, FILES, ON, hold, log_of, under_way
-from tests.spark.running import feed, kinds, spark_part, state
+from tests.spark.running import feed, kinds, local_folders, state
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def test_killed_in_every_phase(drivers, place):
     fourth.wait_until(lambda log: log.generation == 4, "the fourth driver to recover")
     fell.append(fourth.kill())  # in recovery, on the way forward
 
-    lose_offsets(place)
+    lose_spark_s(place)
     last = drivers(place, "rocksdb").end()
     assert fell == [("PREPARING", 2), ("PREPARING", 2), ("COMMITTING", 2), ("COMMITTING", 2)]
     assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
@@ -55,16 +55,17 @@ def test_killed_with_state_in_memory(drivers, place):
     second = drivers(place)
     second.wait_until(under_way("COMMITTING", 2), "a transaction to be COMMITTING")
     fell.append(second.kill())
-    lose_offsets(place)
+    lose_spark_s(place)
     last = drivers(place).end()
     assert fell == [("PREPARING", 2), ("COMMITTING", 2)]
     assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
     assert state(place / "ck", "count") == {**EXPECTED, "late": 1}
 
 
-def lose_offsets(work):
-    """What a crash of the whole machine may take from Spark, which does not fsync, while there is more to read."""
-    shutil.rmtree(spark_part(work / "ck") / "offsets")
+def lose_spark_s(work):
+    """All that Spark has written is gone with the machine, while there is more to read."""
+    for folder in local_folders(work / "ck"):
+        shutil.rmtree(folder)
     feed(work / "in", later=["late"])
 
 

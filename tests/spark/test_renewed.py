@@ -8,9 +8,10 @@ import pytest
 from pyspark.sql.functions import udf
 
 from statefx import StatefulBolt, TopologyBuilder
-from statefx.errors import BoltError, CheckpointMismatchError, FailedException, TransactionTimeoutError
-from tests.spark.bolts import Keep, Once
-from tests.spark.running import feed, kept, kinds, lines_of, records, run, spark_part, state
+from statefx.errors import FailedException, TransactionTimeoutError
+from tests.spark.bolts import Once
+from tests.spark.drivers import log_of
+from tests.spark.running import feed, kinds, lines_of, run, state
 from tests.spark.test_faults import held
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ def test_after_a_verdict_too_nothing_is_left_of_a_shuffled_input(spark, place, c
     with caplog.at_level(logging.WARNING, "statefx"):
         run(counting(frame, odd), spark, place / "ck", **NOW)
     assert state(place / "ck", "count") == dict.fromkeys(FILES["a"] + FILES["b"], 1)
-    assert spark_part(place / "ck").name == "spark-1"
+    assert ((place / "ck" / "spark-1").exists(), log_of(place).generation) == (shuffled, 1)
     assert computed.read_text(encoding="ascii").split("\n").count("b 0") == 2
     assert ("Spark's query is started again" in caplog.text) is shuffled
     assert kinds(place / "ck")[-4:] == [
@@ -91,41 +92,3 @@ def test_tries_over_renewed_inputs_are_bounded_as_all_others(spark, place):
         ("ROLLED_BACK", 2, 0),
         ("ROLLED_BACK", 2, 1),
     ]
-
-
-def test_a_machine_that_lost_the_list_of_a_batch_s_files(spark, place, monkeypatch):
-    """Before the decision Spark plans the batch anew; after it, nothing but a copy can tell what was read."""
-    synced = []
-    fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.readlink(f"/proc/self/fd/{file}")), fsync(file)))
-    once = Once(place)
-
-    class Crash(Keep):
-        def execute(self, tup, collector):
-            if tup.value == "b 0" and once:
-                raise ValueError("the crash")
-            super().execute(tup, collector)
-
-    feed(place / "in", **FILES)
-    builder = TopologyBuilder("kept")
-    builder.setStream("lines", lines_of(spark, place / "in"))
-    builder.setBolt("keep", Crash()).globalGrouping("lines")
-    topology = builder.createTopology()
-    with pytest.raises(BoltError, match="the crash"):
-        run(topology, spark, place / "ck", **NOW)
-    (preparing,) = [n for n, path in enumerate(synced) if ".unfinished-00000000000000000003.json-" in path]
-    assert str(place / "ck/spark-1/sources/0/0") in synced[:preparing], "durable before PREPARING"
-    feed(place / "in", c=["c"])
-    lists = spark_part(place / "ck") / "sources" / "0"
-    for name in ("1", ".1.crc"):
-        (lists / name).unlink()
-    run(topology, spark, place / "ck", **NOW)
-    (lines,) = kept(place / "ck", "keep", 1)
-    assert sorted(line for (line,) in lines) == sorted([*FILES["a"], *FILES["b"], "c"])
-    before = len(records(place / "ck"))
-    lists = spark_part(place / "ck") / "sources" / "0"
-    newest = max((path for path in lists.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
-    newest.unlink()
-    with pytest.raises(CheckpointMismatchError, match=rf"sources/0/{newest.name} is missing"):
-        run(topology, spark, place / "ck", **NOW)
-    assert len(records(place / "ck")) == before, "no generation was taken"

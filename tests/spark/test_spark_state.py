@@ -2,16 +2,20 @@
 
 import os
 import shutil
+import sys
 
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.functions import expr
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from statefx import TopologyBuilder
+from statefx.errors import CheckpointError
 from statefx.spark.feeds import StreamFeed
+from statefx.spark.preflight import keeps_state
 from tests.spark.bolts import Keep
-from tests.spark.running import feed, kept, lines_of, run, spark_part
+from tests.spark.running import feed, kept, kinds, lines_of, run, spark_part
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -57,6 +61,7 @@ def test_a_machine_that_crashes_before_spark_has_noted_the_batch(spark, place, m
     run(topology, spark, place / "ck", trigger=NOW)
     assert seen[2:] == [(1, False), (2, False)]
     assert sorted(kept(place / "ck", "keep", 1)[0]) == [("w",), ("x",), ("y",), ("z",)]
+    assert [path.name for path in (place / "ck").glob("spark*")] == ["spark-2"]
 
 
 class Count(StatefulProcessor):
@@ -93,3 +98,38 @@ def test_paths_that_spark_keeps_in_full_follow_its_folder(spark, place):
         spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
     rows = [("x", 2), ("x", 3), ("y", 1), ("y", 2), ("z", 1)]
     assert sorted(kept(place / "copy", "keep", 1)[0]) == rows
+
+
+def joined(lines):
+    return lines.join(lines.selectExpr("value as other"), expr("value = other")).select("value")
+
+
+@pytest.mark.parametrize(
+    ("through", "keeps"),
+    [
+        (lambda lines: lines, False),
+        (lambda lines: lines.union(lines).repartition(2).selectExpr("upper(value) as value"), False),
+        (lambda lines: lines.join(lines.sparkSession.range(3).groupBy("id").count(), expr("value = id")), False),
+        (lambda lines: lines.groupBy("value").applyInPandas(lambda rows: rows, "value string"), False),
+        (lambda lines: lines.dropDuplicates(["value"]).filter("value != 'x'"), True),
+        (lambda lines: lines.union(lines.distinct()), True),
+        (lambda lines: lines.groupBy("value").count(), True),
+        (joined, True),
+    ],
+)
+def test_which_streams_have_operators_that_keep_state(spark, place, through, keeps):
+    (place / "in").mkdir()
+    assert keeps_state(through(lines_of(spark, place / "in"))) is keeps
+
+
+def test_an_operator_that_is_not_known_begins_nothing(spark, place, monkeypatch):
+    """Its state would be on the driver's machine, and gone with it."""
+    monkeypatch.setattr(sys.modules["statefx.spark.submit"], "keeps_state", lambda frame: False)
+    feed(place / "in", a=["x"])
+    topology = keeping(lines_of(spark, place / "in").dropDuplicates(["value"]))
+    with pytest.raises(CheckpointError, match=r"keeps state before this topology.*in a bolt instead"):
+        run(topology, spark, place / "ck", trigger=NOW)
+    assert kinds(place / "ck") == []
+    monkeypatch.undo()
+    run(topology, spark, place / "ck", trigger=NOW)
+    assert kept(place / "ck", "keep", 1) == [[("x",)]]

@@ -1,5 +1,6 @@
 """Drivers that are stopped, replaced, and then go on: nothing of what they do lands, whatever keeps the state."""
 
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,12 +10,12 @@ from statefx import submit
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders
 from statefx.errors import FencedError
-from statefx.spark import offsets, part
+from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.feeds import StreamFeed
 from tests.providers.redis_server import RedisServer
 from tests.spark.bolts import recount, word_count
 from tests.spark.drivers import EXPECTED, FILES, ONCE, hold, log_of, under_way
-from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, listing, run, spark_part, state
+from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, listing, local_folders, run, state
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +42,8 @@ def test_stopped_drivers_go_on_when_others_have_taken_over(drivers, place, provi
         assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
         log, found = kinds(place / "ck"), state(place / "ck", "count", config=config)
         assert found == EXPECTED
-        live = spark_part(place / "ck")
-        spark_s = listing(live)
+        asleep = local_folders(place / "ck")
+        assert len(asleep) == 2, "those of drivers that sleep are left alone, that of the last one is gone"
 
         for zombie in (preparing, committing):
             zombie.go_on()
@@ -50,24 +51,29 @@ def test_stopped_drivers_go_on_when_others_have_taken_over(drivers, place, provi
         for zombie in (preparing, committing):
             assert zombie.end(3)["error"] == "FencedError"
         assert kinds(place / "ck") == log
-        assert (live.name, listing(live)) == ("spark-3", spark_s)
+        assert [folder for folder in asleep if folder.exists()] == [], "each has deleted its own"
         assert log_of(place).generation == 3
         assert state(place / "ck", "count", config=config) == found
 
 
 @pytest.mark.parametrize("when", ["planning", "beginning", "ending"])
-def test_a_driver_that_has_lost_spark_s_part_is_fenced_whatever_spark_says(spark, place, monkeypatch, when):
-    """It makes another folder, for its list of files or for its note of the batch, or it finds no offsets to read."""
+@pytest.mark.parametrize("keeps", ["nothing", "state", "state that is deleted"])
+def test_a_driver_that_was_replaced_is_fenced_whatever_spark_says(spark, place, monkeypatch, when, keeps):
+    """It goes on in its own folder; where its successor has deleted that, Spark makes another, or finds no offsets."""
     feed(place / "in", a=FILES["a"])
-    topology = word_count(lines_of(spark, place / "in"))
+    lines = lines_of(spark, place / "in")
+    topology = word_count(lines if keeps == "nothing" else lines.dropDuplicates(["value"]))
     query = submit(topology, spark, place / "ck", trigger={"processingTime": "100 milliseconds"})
     query.processAllAvailable()
     take = StreamFeed._take
 
     def overtaken(moment):
         if moment == when and not took:
-            folder = take_over(place / "ck")
-            took.append((folder, listing(folder), kinds(place / "ck")))
+            taken_over = take_over(place / "ck", keeps_state=keeps != "nothing")
+            folder = Path(taken_over.folder)
+            took.append((taken_over, folder, listing(folder), kinds(place / "ck")))
+            if keeps == "state that is deleted":
+                shutil.rmtree(place / "ck" / "spark-1")
 
     def taken(*arguments):
         overtaken("beginning")
@@ -80,16 +86,22 @@ def test_a_driver_that_has_lost_spark_s_part_is_fenced_whatever_spark_says(spark
     feed(place / "in", b=FILES["b"], c=FILES["c"])
     with pytest.raises(FencedError, match="taken over"):
         query.awaitTermination(BOUND_SECS)
-    folder = spark_part(place / "ck")
-    assert [(folder, listing(folder), kinds(place / "ck"))] == took
+    ((successor, folder, was, log),) = took
+    assert (listing(folder), kinds(place / "ck")) == (was, log)
+    successor.remove()
+    if keeps == "state that is deleted":  # which a driver does that has committed something
+        return
     monkeypatch.undo()
     run(topology, spark, place / "ck", trigger=ONCE)
-    assert [path.name for path in (place / "ck").glob("spark*")] == ["spark-3"]
-    assert state(place / "ck", "count") == recount(FILES["a"] + FILES["b"] + FILES["c"])
+    assert [path.name for path in (place / "ck").glob("spark*")] == ([] if keeps == "nothing" else ["spark-3"])
+    lines = FILES["a"] + FILES["b"] + FILES["c"]
+    assert state(place / "ck", "count") == recount(lines if keeps == "nothing" else set(lines))
 
 
-def take_over(location):
-    """Take the next generation and Spark's part, as a driver does that starts."""
+def take_over(location, *, keeps_state):
+    """Take the next generation and build Spark's folder, as a driver does that starts."""
     folders = Folders(str(location))
     log = take_generation(folders, read_checkpoint(folders).topology, None, shared=False)
-    return Path(part.take(folders, offsets.wanted(log.state), log.state.generation).spark)
+    found = SparkCheckpoint(folders, log, keeps_state=keeps_state)
+    found.rebuild()
+    return found

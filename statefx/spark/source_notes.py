@@ -1,0 +1,317 @@
+"""What the sources of a stream write down for themselves, and where the transaction log keeps it.
+
+A file source keeps lists of the files that it has read, Kafka the offsets at which it began, a rate source the time.
+None of this can be had from the offsets of a batch, and without it a batch can't be run again. Whatever lies below
+``sources/`` is taken as it is, so that any source is kept whole; only of file sources more is known, to look at nothing
+twice: there may be many thousands of lists.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from hashlib import sha256
+from uuid import uuid4
+
+from statefx.errors import CheckpointError, StateCorruptedError
+from statefx.protocol.identity import FileRef
+from statefx.protocol.records import SourceNotes
+from statefx.storage import Storage
+
+PREFIX = "sources/"
+"""Of the names of files that were put aside."""
+
+INLINE_BYTES_MAX = 64 << 10
+"""Notes that the log itself may hold. Each CHECKPOINT has all of them, once in some fifty transactions: up to here that
+is less than a file, with its fsync, would cost."""
+
+ALIKE_MAX = 4
+"""So many files of like size may be aside before the next takes them in: their number grows with the logarithm of what
+they hold, and nothing is written again more often than that."""
+
+_SETTLED_NS = 2_000_000_000
+"""A folder that was changed later than this before a look is looked at again: its time is in ticks of a clock, and
+more may come within the same tick."""
+
+_LISTED = re.compile(r'\{"logOffset":(\d+)\}')
+"""The offset of a file source: the number of a list of files in its own log, ``sources/<source>/<number>``."""
+
+
+def lists_of(offsets: str) -> dict[str, int]:
+    """Return, for each file source of a batch with these offsets, the number of the last list of files it reads."""
+    lines = enumerate(offsets.splitlines()[2:])  # after version and metadata, one line a source
+    found = {source: _LISTED.fullmatch(line) for source, line in lines}
+    return {str(source): int(each[1]) for source, each in found.items() if each}
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """A file beside the log, and the paths whose content it has."""
+
+    ref: FileRef
+    paths: Set[str]
+
+
+class SourceFiles:
+    """The folder ``sources/`` of one run, and what of it the log has.
+
+    Parameters
+    ----------
+    folder : str
+    storage : Storage
+        Of the checkpoint.
+    generation : int
+        That of this driver.
+    """
+
+    def __init__(self, folder: str, storage: Storage, generation: int) -> None:
+        self._folder = folder
+        self._storage = storage
+        self._generation = generation
+        self._seen: dict[str, dict[str, tuple[int, int]]] = {}
+        """Folder -> name -> inode and size of what the log has, or will have with the next record."""
+        self._changed_ns: dict[str, int] = {}
+        self._folders: dict[str, tuple[str, ...]] = {}
+        self._newest: dict[str, int] = {}
+        """Folder of a file source -> the newest list that the log has; of others it is not asked for."""
+        self._compacted: dict[str, set[int]] = {}
+        """Folder of a file source -> its lists that hold all before them, but for those that were given up."""
+        self._first: dict[str, int] = {}
+        """Folder of a file source -> the one of these before which nothing is kept."""
+        self._aside: list[_Aside] = []
+        self._replaced: list[str] = []
+
+    # ---- from the log to the folder
+
+    def restore(self, notes: SourceNotes) -> None:
+        """Write all that the log has of it, and delete what older drivers put aside without a record that names it.
+
+        Raises
+        ------
+        StateCorruptedError
+            A file that the log names is missing or damaged.
+        """
+        files: dict[str, str | None] = {}
+        for ref in notes.aside:
+            held = self._read(ref)
+            self._aside.append(_Aside(ref, frozenset(path for path, text in held.items() if text is not None)))
+            files |= held
+        for path, text in (files | dict(notes.files)).items():
+            if text is not None:
+                self._write(path, text)
+        named = {ref.name for ref in notes.aside}
+        # one of this generation or a newer may be named by a record that is just being written (rule 4.3)
+        found = (each.name for each in self._storage.list(PREFIX))
+        self._storage.delete(name for name in found if name not in named and _generation(name) < self._generation)
+
+    def _write(self, path: str, text: str) -> None:
+        whole = os.path.join(self._folder, path)
+        os.makedirs(os.path.dirname(whole), exist_ok=True)
+        with open(whole, "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
+        folder, name = os.path.split(path)
+        self._see(folder, name)
+        if _number(name) < sys.maxsize:
+            self._newest[folder] = max(self._newest.get(folder, -1), _number(name))
+
+    def _read(self, ref: FileRef) -> dict[str, str | None]:
+        where = f"{self._storage.url}/{ref.name}"
+        try:
+            data = self._storage.read(ref.name)
+        except FileNotFoundError:
+            problem = "is missing"
+        else:
+            if sha256(data).hexdigest() == ref.checksum:
+                files: dict[str, str | None] = json.loads(data)["files"]
+                return files
+            problem = "is damaged: its checksum is not the one in the log"
+        remedy = "Restore this file from a copy of the checkpoint"
+        raise StateCorruptedError(
+            f"{where} {problem}. It says which input has been read: without it rows would come again. {remedy}.",
+            path=where,
+            remedy=remedy,
+        )
+
+    # ---- from the folder to the log
+
+    def beginnings(self, known: SourceNotes) -> SourceNotes:
+        """Return what is new but for the lists of file sources, which come with the batch that reads them.
+
+        Parameters
+        ----------
+        known : SourceNotes
+            What the log has now. What is returned must be its next notes; the same holds for `of_batch`.
+        """
+        return self._recorded(known, dict(self._look("", passed_over=self._newest)))
+
+    def of_batch(self, known: SourceNotes, offsets: str, before: str) -> SourceNotes:
+        """Return what is new, for the record with which a batch begins.
+
+        Parameters
+        ----------
+        known : SourceNotes
+        offsets : str
+            Those of the batch.
+        before : str
+            Those of the oldest batch that Spark may still ask for; empty if there is none.
+
+        Raises
+        ------
+        CheckpointError
+            A list of files that the batch reads is not there, or the notes can't be written.
+        """
+        lists = lists_of(offsets)
+        numbered = {source: self._newest[source] for source in lists if source in self._newest}
+        new = dict(self._look("", passed_over=numbered))
+        for source, last in numbered.items():
+            for number in range(last + 1, lists[source] + 1):
+                new |= self._take(source, (str(number), f"{number}.compact"))
+        for source, number in lists.items():
+            self._newest[source] = max(number, self._newest.get(source, -1))
+            if not {str(number), f"{number}.compact"} & self._seen.get(source, {}).keys():
+                raise CheckpointError(
+                    f"{os.path.join(self._folder, source, str(number))} is missing: the list of the files that the "
+                    "next transaction reads. Who deletes in the folder of a query that is at work? Submit again",
+                    path=os.path.join(self._folder, source, str(number)),
+                )
+        for source, number in lists_of(before).items():
+            new |= dict.fromkeys(self._cover(source, number))
+        return self._recorded(known, new)
+
+    def _take(self, folder: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        """Yield path and content of those files that are there."""
+        for name in names:
+            path = f"{folder}/{name}" if folder else name
+            text = self._text(path)
+            if text is not None:
+                self._see(folder, name)
+                yield path, text
+
+    def _see(self, folder: str, name: str) -> None:
+        self._seen.setdefault(folder, {})[name] = _signature(os.stat(os.path.join(self._folder, folder, name)))
+        if name.endswith(".compact"):
+            self._compacted.setdefault(folder, set()).add(_number(name))
+
+    def _look(self, folder: str, passed_over: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
+        """Yield what has changed in a folder and below, since the last look: path and content, None if it has gone."""
+        whole = os.path.join(self._folder, folder)
+        try:
+            changed_ns = os.stat(whole).st_mtime_ns
+        except FileNotFoundError:
+            return
+        if self._changed_ns.get(folder) != changed_ns:
+            if time.time_ns() - changed_ns > _SETTLED_NS:
+                self._changed_ns[folder] = changed_ns
+            seen, there, folders = self._seen.setdefault(folder, {}), set(), []
+            with os.scandir(whole) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(os.path.join(folder, entry.name))
+                    elif not _passing(entry.name):
+                        there.add(entry.name)
+                        if seen.get(entry.name) != _signature(entry.stat()):
+                            yield from self._take(folder, (entry.name,))
+            for name in seen.keys() - there:
+                del seen[name]
+                yield os.path.join(folder, name), None
+            self._folders[folder] = tuple(folders)
+        for below in self._folders.get(folder, ()):
+            if below not in passed_over:
+                yield from self._look(below, passed_over)
+
+    def _cover(self, source: str, number: int) -> Iterator[str]:
+        """Yield the lists of a file source that are needed no more, because a compacted one holds what they hold.
+
+        Spark reads the newest compacted list and those after it, and again those of the last batches, from `number` on.
+        """
+        compacted = self._compacted.get(source, set())
+        first = max((each for each in compacted if each <= number), default=None)
+        if first is not None and first != self._first.get(source):
+            self._first[source] = first
+            compacted -= {each for each in compacted if each < first}
+            seen = self._seen[source]
+            for name in [name for name in seen if _number(name) < first]:
+                del seen[name]
+                yield f"{source}/{name}"
+
+    def _recorded(self, known: SourceNotes, new: Mapping[str, str | None]) -> SourceNotes:
+        """Return the notes of a record; what is much is put aside first, and durable before the record names it."""
+        self._delete_replaced(known)
+        inline = {**known.files, **new}
+        size = sum(len(text) for text in inline.values() if text is not None)
+        if size <= INLINE_BYTES_MAX:
+            return SourceNotes(new)
+        kept, merged = self._alike(size)
+        texts = {path: inline.get(path) or self._text(path) for path in inline.keys() | merged if self._is_live(path)}
+        gone = {path for each in kept for path in each.paths if not self._is_live(path)}
+        files = dict.fromkeys(gone) | {path: text for path, text in texts.items() if text is not None}
+        data = json.dumps({"files": files}, separators=(",", ":")).encode("ascii")
+        ref = FileRef(f"{PREFIX}{self._generation:010d}-{uuid4().hex}", sha256(data).hexdigest(), len(data))
+        try:
+            self._storage.put(ref.name, data)
+        except OSError as error:
+            raise CheckpointError(
+                f"what the sources of the stream have written down can't be kept in {self._storage.url}: {error}",
+                path=f"{self._storage.url}/{ref.name}",
+            ) from error
+        self._aside = [*kept, _Aside(ref, texts.keys())]
+        return SourceNotes({}, tuple(each.ref for each in self._aside))
+
+    def _alike(self, size: int) -> tuple[list[_Aside], set[str]]:
+        """Return the files that stay beside one of this size, and the paths of those that it takes in."""
+        live = [each for each in self._aside if any(map(self._is_live, each.paths))]
+        number = 0
+        while number < len(live) and live[-1 - number].ref.size_bytes <= 2 * size:
+            number += 1
+        kept = live[: len(live) - number] if number >= ALIKE_MAX else live
+        self._replaced += [each.ref.name for each in self._aside if each not in kept]
+        return kept, {path for each in live[len(kept) :] for path in each.paths}
+
+    def _delete_replaced(self, known: SourceNotes) -> None:
+        """Delete files that the log no longer names; one that can't be deleted is, by the next start."""
+        named = {ref.name for ref in known.aside}
+        gone = [name for name in self._replaced if name not in named]
+        if gone:
+            self._replaced = [name for name in self._replaced if name in named]
+            try:
+                self._storage.delete(gone)
+            except OSError:
+                return
+
+    def _is_live(self, path: str) -> bool:
+        folder, name = os.path.split(path)
+        return name in self._seen.get(folder, ())
+
+    def _text(self, path: str) -> str | None:
+        try:
+            with open(os.path.join(self._folder, path), "rb") as file:
+                return file.read().decode("utf-8", "surrogateescape")  # any bytes come back as they were
+        except FileNotFoundError:  # the source itself has deleted it
+            return None
+
+
+def _passing(name: str) -> bool:
+    """Tell whether a file is one of Hadoop's checksums, or is just being written."""
+    return name.startswith(".") and name.endswith((".crc", ".tmp"))
+
+
+def _signature(found: os.stat_result) -> tuple[int, int]:
+    """With the inode: Spark replaces files by others, of the same size perhaps."""
+    return found.st_ino, found.st_size
+
+
+def _number(name: str) -> int:
+    """Return the number of a list of files; what has none belongs to no list, and is never covered by one."""
+    number = name.partition(".")[0]
+    return int(number) if number.isdecimal() else sys.maxsize
+
+
+def _generation(name: str) -> int:
+    """Return whose file it is, of those that were put aside."""
+    number = name.removeprefix(PREFIX).partition("-")[0]
+    return int(number) if number.isdecimal() else 0

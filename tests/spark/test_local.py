@@ -1,0 +1,84 @@
+"""Folders of one run: gone when its process is, and not before."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from statefx.spark.local import RunFolder
+
+HOLDER = """
+import sys
+from statefx.spark.local import RunFolder
+print(RunFolder(sys.argv[1], "run").path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def above(tmp_path: Path) -> Path:
+    return tmp_path / "spark"
+
+
+def names(above: Path) -> list[str]:
+    return sorted(path.name for path in above.iterdir() if path.is_dir())
+
+
+def held(above: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Another process that has a folder there."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(above)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    return holder, Path(holder.stdout.readline().strip())
+
+
+def test_it_is_of_this_user_alone_and_removed_with_all_in_it(above: Path) -> None:
+    folder = RunFolder(str(above), "lineage-3")
+    (name,) = names(above)
+    assert name.startswith("lineage-3-")
+    assert (above / name).stat().st_mode & 0o777 == 0o700
+    Path(folder.path, "offsets").mkdir()
+    folder.remove()
+    assert names(above) == []
+
+
+def test_those_of_one_process_leave_each_other_alone(above: Path) -> None:
+    folders = [RunFolder(str(above), "run") for _ in range(3)]
+    assert len(names(above)) == 3
+    folders[1].remove()
+    RunFolder(str(above), "run").remove()
+    assert [Path(folder.path).exists() for folder in folders] == [True, False, True]
+    for folder in (folders[0], folders[2]):
+        folder.remove()
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped", "at work"])
+def test_that_of_another_process_goes_when_it_has_died_and_not_when_it_sleeps(above: Path, end: str) -> None:
+    holder, theirs = held(above)
+    (theirs / "offsets").mkdir()
+    if end == "killed":
+        holder.kill()
+        holder.wait()
+    elif end == "stopped":
+        os.kill(holder.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
+    folder = RunFolder(str(above), "run")
+    try:
+        assert (theirs / "offsets").exists() == (end != "killed")
+        assert len(names(above)) == (1 if end == "killed" else 2)
+    finally:
+        folder.remove()
+        holder.kill()
+        holder.communicate()
+
+
+def test_what_a_jvm_writes_after_the_end_goes_with_the_next(above: Path) -> None:
+    folder = RunFolder(str(above), "run")
+    folder.remove()
+    Path(folder.path, "offsets").mkdir(parents=True)
+    RunFolder(str(above), "run").remove()
+    assert names(above) == []
