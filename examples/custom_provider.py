@@ -21,22 +21,23 @@ from statefx.errors import ConfigError, StateClosedError, StateCorruptedError, S
 from statefx.state import Capabilities, Prepared, StateProvider, StateStore
 
 TABLES = """
-CREATE TABLE IF NOT EXISTS heads (space PRIMARY KEY, txid, token);
-CREATE TABLE IF NOT EXISTS entries (space, key, value, PRIMARY KEY (space, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS tokens (token PRIMARY KEY, space, txid, base);
+CREATE TABLE IF NOT EXISTS heads (namespace PRIMARY KEY, txid, token);
+CREATE TABLE IF NOT EXISTS entries (namespace, key, value, PRIMARY KEY (namespace, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tokens (token PRIMARY KEY, namespace, txid, base);
 CREATE TABLE IF NOT EXISTS prepared (token, key, value, PRIMARY KEY (token, key)) WITHOUT ROWID;
 """
 READ = """
 SELECT key, value FROM prepared WHERE token = :at AND value IS NOT NULL AND {0} UNION ALL
-SELECT key, value FROM entries WHERE space = :space AND {0}
+SELECT key, value FROM entries WHERE namespace = :namespace AND {0}
 AND NOT EXISTS (SELECT 1 FROM prepared WHERE token = :at AND key = entries.key) ORDER BY key
 """  # what is decided and not yet committed lies over what is committed
 COMMIT = """
-INSERT OR REPLACE INTO entries SELECT :space, key, value FROM prepared WHERE token = :token AND value IS NOT NULL;
-DELETE FROM entries WHERE space = :space AND key IN (SELECT key FROM prepared WHERE token = :token AND value IS NULL);
-INSERT OR REPLACE INTO heads VALUES (:space, :txid, :token);
-DELETE FROM prepared WHERE token IN (SELECT token FROM tokens WHERE space = :space AND txid <= :txid);
-DELETE FROM tokens WHERE space = :space AND txid <= :txid
+INSERT OR REPLACE INTO entries SELECT :namespace, key, value FROM prepared WHERE token = :token AND value IS NOT NULL;
+DELETE FROM entries WHERE namespace = :namespace
+AND key IN (SELECT key FROM prepared WHERE token = :token AND value IS NULL);
+INSERT OR REPLACE INTO heads VALUES (:namespace, :txid, :token);
+DELETE FROM prepared WHERE token IN (SELECT token FROM tokens WHERE namespace = :namespace AND txid <= :txid);
+DELETE FROM tokens WHERE namespace = :namespace AND txid <= :txid
 """  # nobody can name the other attempts of these transactions any more
 
 
@@ -58,7 +59,7 @@ class SqliteStateStore(StateStore):
     """The state of one task, at one version."""
 
     def __init__(self, path, namespace, context):
-        self.space = f"{namespace.lineage}/{namespace.component}/{namespace.task}"
+        self.namespace = f"{namespace.lineage}/{namespace.component}/{namespace.task}"
         self.path = path
         self.version = (context.version.txid, context.version.token)
         self.read_only = context.read_only
@@ -98,7 +99,7 @@ class SqliteStateStore(StateStore):
             self.check(self.prepared is None and txid > self.version[0], f"prepare({txid})")
             with self.transaction():
                 self.check_head()
-                self.run("INSERT INTO tokens VALUES (:token, :space, :txid, :at)", token=token, txid=txid)
+                self.run("INSERT INTO tokens VALUES (:token, :namespace, :txid, :at)", token=token, txid=txid)
                 self.db().executemany("INSERT INTO prepared VALUES (?, ?, ?)", ((token, *write) for write in writes))
             self.prepared = txid, token
         return Prepared(token)
@@ -129,31 +130,31 @@ class SqliteStateStore(StateStore):
 
     def db(self):
         if self.connection is None:
-            raise StateClosedError(f"the state of {self.space} is closed")
+            raise StateClosedError(f"the state of {self.namespace} is closed")
         return self.connection
 
     def run(self, statement, **values):
-        return self.db().execute(statement, {"space": self.space, "at": self.version[1], **values})
+        return self.db().execute(statement, {"namespace": self.namespace, "at": self.version[1], **values})
 
     def head(self):
-        return self.run("SELECT txid, token FROM heads WHERE space = :space").fetchone() or (0, "")
+        return self.run("SELECT txid, token FROM heads WHERE namespace = :namespace").fetchone() or (0, "")
 
     def can_become(self, txid, token):
-        found = self.run("SELECT txid, space, base FROM tokens WHERE token = :token", token=token).fetchone()
-        return found == (txid, self.space, self.head()[1])
+        found = self.run("SELECT txid, namespace, base FROM tokens WHERE token = :token", token=token).fetchone()
+        return found == (txid, self.namespace, self.head()[1])
 
     def check_head(self, opening=False):
         head = self.head()
         if self.read_only and not opening and head[0] > self.version[0]:
             self.version = head  # no older one is kept: a reader that stays open goes on
         if head != self.version and not self.can_become(*self.version):
-            what = f"{self.space} is at transaction {head[0]}, not at {self.version[0]}"
+            what = f"{self.namespace} is at transaction {head[0]}, not at {self.version[0]}"
             raise StateCorruptedError(f"{self.path}: {what}", path=self.path, missing=head[0] > self.version[0])
 
     def check(self, may, call):
         self.db()
         if self.read_only or not may:
-            raise StatePhaseError(f"{call} is not for {self.space} at {self.version}")
+            raise StatePhaseError(f"{call} is not for {self.namespace} at {self.version}")
 
     @contextlib.contextmanager
     def transaction(self, begin="BEGIN IMMEDIATE"):

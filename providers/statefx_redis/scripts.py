@@ -27,7 +27,7 @@ local function foreign(kinds)
   end
 end
 """
-"""Whatever a script reads, it looks at before it reckons with it: a script's own error says nothing of the key."""
+"""Whatever a script reads, it looks at before it computes with it: a script's own error says nothing of the key."""
 
 _META = f"""{_SOUND}
 local FIELDS = {{'generation', 'txid', 'token', 'count', 'committing_txid', 'committing_token', 'progress', 'lineage'}}

@@ -126,7 +126,7 @@ class Server:
         return self._cluster.get_redis_connection(self._cluster.get_node_from_key(key))
 
     def _lost(self, error: Exception) -> None:
-        """Begin anew: a cluster may have changed, a primary may have become a replica."""
+        """Connect again: a cluster may have changed, a primary may have become a replica."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None

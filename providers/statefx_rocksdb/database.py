@@ -77,7 +77,7 @@ class Database:
     Raises
     ------
     UnusableError
-        It is missing or damaged. All other methods raise it too when they come upon damage.
+        It is missing or damaged. All other methods raise it too when they find damage.
     """
 
     def __init__(self, path: str, settings: Settings, *, writable: bool = False) -> None:

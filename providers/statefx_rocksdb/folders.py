@@ -16,7 +16,7 @@ _NEVER = threading.Event()
 _PREFIX = "private-"
 _OWNER = "owner"
 _stuck: set[str] = set()
-"""Locks that were waited for in vain: not waited for again until they are free."""
+"""Locks that others did not free in time: not waited for again until they are free."""
 
 
 @contextlib.contextmanager

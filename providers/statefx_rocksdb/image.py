@@ -18,7 +18,7 @@ _UNKNOWN = object()
 
 
 class RocksDbImage(Image):
-    """The image of one version; moves to a private copy when it comes upon damage.
+    """The image of one version; moves to a private copy when it finds damage.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class Settings:
     catch_up_kb : int
         Changelog bytes that are read over RocksDB before they are written to it; 0: written at once.
     hot_cache_mb : int
-        What a worker process remembers of entries read or changed of late, for all its tasks; 0: nothing.
+        What a worker process remembers of entries read or changed recently, for all its tasks; 0: nothing.
     """
 
     dir: str = ""

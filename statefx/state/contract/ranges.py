@@ -1,4 +1,4 @@
-"""OrderedEntries by key bytes that can be scanned in either direction, and one layer of them laid over another."""
+"""Entries by key bytes that can be scanned in either direction, and one layer of them laid over another."""
 
 from __future__ import annotations
 

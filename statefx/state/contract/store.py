@@ -13,6 +13,7 @@ from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, Version
 Write = tuple[bytes, bytes | None]
 
 FILES_MAX = 7
+"""Default of ``StateContext.files_max``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,8 @@ class StateStore(ABC):
         """Make `writes` durable and invisible, under `token`.
 
         Called when all tuples of `txid` have been executed. Rows that are on their way carry `token` already, and the
-        transaction log will name it: nothing else ever finds what is prepared here.
+        transaction log will name it: nothing else ever finds what is prepared here (rule 1.3). Spark may run a task
+        twice: what another attempt has prepared for `txid` stays as it is (rule 4.1).
 
         Parameters
         ----------
@@ -161,7 +163,18 @@ class StateStore(ABC):
 
     @abstractmethod
     def commit(self, txid: int, token: str) -> None:
-        """Make what `token` names the committed version; doing it again is a no-op."""
+        """Make what `token` names the committed version; doing it again is a no-op.
+
+        The log has decided it (rule 2.5). The store that is told may be another object, in another process and later: a
+        driver that starts tells all tasks of the last transaction again (rule 6.5).
+
+        Raises
+        ------
+        CommitFailedError
+            It has not happened.
+        CommitOutcomeUnknownError
+            It may have happened; it will be told again.
+        """
 
     @abstractmethod
     def rollback(self, txid: int, token: str) -> None:
@@ -172,7 +185,10 @@ class StateStore(ABC):
         """Release what the store holds; closing again is a no-op."""
 
     def snapshot(self) -> SnapshotRef | None:
-        """Write a full image of the committed version; None if this provider needs none."""
+        """Write a full image of the committed version; None if this provider needs none.
+
+        It counts when a COMMITTING record names it (rule 4.4).
+        """
         return None
 
 
@@ -221,7 +237,7 @@ class StateProvider(ABC):
 
     @abstractmethod
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
-        """Open the store of `namespace` at ``context.version``; never deletes and never fences."""
+        """Open the store of `namespace` at ``context.version``; never deletes and never fences (rule 4.2)."""
 
     def public_options(self) -> Mapping[str, Any] | None:
         """Return the options that anybody may read who can read the checkpoint, for `openState` to go by.

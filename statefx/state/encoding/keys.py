@@ -36,6 +36,7 @@ from statefx.state.encoding.remedy import refusal
 MAX_DEPTH = 64
 """Tuples nested in tuples; deeper keys are refused."""
 
+# Spaced, so that a type can come between two others and what is stored stays in order.
 _END = 0x00
 _NONE, _FALSE, _TRUE = 0x10, 0x18, 0x19
 _INT_BELOW, _INT, _INT_ABOVE = 0x20, 0x21, 0x22

@@ -37,6 +37,7 @@ SCALARS: frozenset[type] = frozenset({type(None), bool, int, float, Decimal, str
 """Immutable types, by exact type: a value of one of them can be kept as it is until it is encoded."""
 
 _TUPLE, _RECORD, _BIG_INT, _DECIMAL, _DATE, _DATETIME, _TIMEDELTA = range(1, 8)
+# First bytes of values that hold nothing else and are no extension: msgpack needs no hook for them, and is quicker.
 _PLAIN_HEADS = frozenset({*range(0x80), *range(0xA0, 0xC0), 0xC0, 0xC2, 0xC3, 0xC4, 0xC5, 0xC6})
 _PLAIN_HEADS |= {*range(0xCA, 0xD4), 0xD9, 0xDA, 0xDB, *range(0xE0, 0x100)}
 _NATIVE: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes})

@@ -83,6 +83,8 @@ class KeyValueState(StateTransaction, Generic[K, V]):
         StateClosedError
             The state is closed.
         """
+        # The way of nearly every tuple: two look-ups and no call. Encoding the key, or asking the overlay, would each
+        # cost more than both. Kinds keep 1, 1.0 and True apart, which are one key to a dict.
         kind: Kind = type(key)
         if kind is tuple:
             kind = tuple(map(type, key))
@@ -210,6 +212,8 @@ class KeyValueState(StateTransaction, Generic[K, V]):
         StateClosedError
             The state is closed.
         """
+        # As in get. An immutable value is kept as it is and encoded once, at prepare, however often it is put. A key
+        # must be known already: one that is new goes by the overlay, which refuses it here and not at prepare.
         shape = type(value)
         if shape in SCALARS or (shape is tuple and SCALARS.issuperset(map(type, value))):  # type: ignore[call-overload]
             kind: Kind = type(key)

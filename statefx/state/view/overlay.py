@@ -17,7 +17,7 @@ from statefx.state.view.places import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, P
 from statefx.state.view.reads import StoreReads
 
 ENTRY_BYTES = 200
-"""What Python needs to remember one entry, beside its bytes."""
+"""What Python needs to remember one entry, beside its bytes: two objects' heads and a place in a dict, about."""
 
 
 class Overlay:
@@ -157,11 +157,11 @@ class Overlay:
         wanted: list[bytes] = []
         for kind, missing in unknown.items():
             wanted += missing if kind is Packed else map(self._encode_key, missing)
-        found = self._read(wanted)
+        found = self._read(wanted)  # one round trip for a batch of tuples, where each get would have made its own
         size = _total_bytes(wanted, found)
         if self._remembered_bytes + size > self._cache_bytes:
             self.forget()
-            if size > self._cache_bytes:  # remember the first of them: get reads the others again
+            if size > self._cache_bytes:  # remember the first of them, so that the bound holds: get reads the others
                 del found[len(found) * self._cache_bytes // size :]
         self._remembered_bytes += min(size, self._cache_bytes)
         entries = zip(wanted, found, strict=False)
@@ -296,7 +296,7 @@ class Overlay:
 
     def delete_range(self, start: bytes | None, stop: bytes | None) -> int:
         """Remove the entries of a range; return how many there were."""
-        keys = [row[0] for row in self.scan(start, stop)]
+        keys = [row[0] for row in self.scan(start, stop)]  # all of them first: deleting changes what is scanned
         for key in keys:
             self._set_bytes(self.place(self.codec.decode_key(key)), None)
         return len(keys)
@@ -317,7 +317,7 @@ class Overlay:
             names = entries if kind is Packed else map(encode_key, entries)
             try:
                 writes += zip(names, map(encode, entries.values()), strict=True)
-            except CodecError:
+            except CodecError:  # `map` does not say at which entry: look for it, for the error names the key
                 self._refuse(kind, entries)
                 raise
         for kind, changed_bytes in self.changed_bytes.items():

@@ -26,7 +26,7 @@ class PendingKeys:
     Parameters
     ----------
     changed, changed_bytes : mappings kind -> name -> entry
-        The overlay's own. An entry of `changed` may be added at any time; whoever takes one away, or changes
+        The overlay's own. An entry of `changed` may be added at any time; who takes one away, or changes
         `changed_bytes`, calls `before_value` or `before_bytes` first.
     encode_key, decode_key : callable
         The codec's.

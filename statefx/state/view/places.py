@@ -31,7 +31,7 @@ Kind = type | tuple[type, ...]
 """A type in `PLAIN`; for a tuple of such elements their types; else `Packed`."""
 
 MAX_KINDS = 64
-"""Kinds of tuple beyond this are `Packed`."""
+"""Kinds of tuple beyond this are `Packed`: each kind has four dicts, and every prepare goes through all of them."""
 
 Place = tuple[Kind, Any, bytes]
 """Kind, name and key bytes. The entry is under ``[kind][name]``; the name is the key, or its bytes if `Packed`."""

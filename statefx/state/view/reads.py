@@ -8,7 +8,7 @@ from statefx.state.contract.store import StateStore
 
 
 class StoreReads:
-    """The reads of one store.
+    """The reads of one store, and whether one has failed.
 
     A bolt may take an error of `get` for a key that is not there (``except Exception: count = 0``), and what it puts
     then would be committed in place of what was. So nothing is prepared of a transaction in which a read has failed.

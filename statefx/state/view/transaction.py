@@ -124,19 +124,22 @@ class StateTransaction:
             raise self._misplaced(f"prepareCommit({txid}) while {self._preparing.txid} is prepared", txid)
         if txid <= self._version.txid:
             raise self._misplaced(f"prepareCommit({txid}) when {self._version.txid} is committed", txid)
-        if self._reads.failure is not None:
+        if self._reads.failure is not None:  # a bolt that took it for a missing key has put a value that is wrong
             raise self._reads.failure
         writes = self._overlay.changes()
         writes.sort(key=itemgetter(0))
+        # The token is given to the store and never asked of it: barriers that are on their way carry it (rule 1.3).
         prepared = prepare_as(self._store, txid, token or uuid.uuid4().hex, writes)
         self._preparing, self._prepared_bytes = Version(txid, prepared.token), prepared.size_bytes
         self._phase = Phase.PREPARED
         self._unsettled = writes
-        self._changed, self._known, self._writable = {}, {}, {}  # whoever goes on comes by _require_open first
+        # The runtime closes nearly every state now. So what is prepared is laid below later changes only when there
+        # are any: empty maps send the next get or put to `_require_open`, which calls `_settle`.
+        self._changed, self._known, self._writable = {}, {}, {}
         return self._preparing.token
 
     def _settle(self, writes: list[Write]) -> None:
-        """Do what a state that is used on after prepareCommit needs; most are closed instead."""
+        """Lay what is prepared below the changes that follow."""
         self._unsettled = None
         self._overlay.settle(writes)
         self._changed, self._known, self._writable = self._overlay.changed, self._overlay.known, self._overlay.changed
@@ -152,21 +155,21 @@ class StateTransaction:
             From the store; `txid` is still prepared: commit again.
         """
         self._require_writable("commit")
-        if txid == self._version.txid:
+        if txid == self._version.txid:  # a driver whose predecessor died after the commit tells it again (rule 6.5)
             return
         if self._phase is not Phase.PREPARED or txid != self._preparing.txid:
             raise self._misplaced(f"commit({txid}) without prepareCommit({txid})", txid)
         self._doubtful = True
         try:
             self._store.commit(txid, self._preparing.token)
-        except CommitFailedError:
+        except CommitFailedError:  # the one error that says it has not happened; after any other it may have
             self._doubtful = False
             raise
         self._doubtful = False
         self._version = self._preparing
         self._overlay.prepared = OrderedEntries()
         self._phase = Phase.OPEN
-        self._epoch += 1
+        self._epoch += 1  # rows that a scan has yet to read are of the version before
 
     def rollback(self) -> None:
         """Discard every change that is not committed; again is a no-op.
@@ -179,7 +182,7 @@ class StateTransaction:
         self._require_writable("rollback")
         if self._phase is Phase.PREPARED:
             txid, token = self._preparing.txid, self._preparing.token
-            if self._doubtful:
+            if self._doubtful:  # COMMITTING is decided: it is committed again, never rolled back (rule 2.5)
                 raise self._misplaced(f"rollback() when commit({txid}) may have happened: commit again", txid)
             self._store.rollback(txid, token)
             self._overlay.unsettle()
@@ -189,7 +192,10 @@ class StateTransaction:
         self._epoch += 1
 
     def close(self) -> None:
-        """Release the store; changes that are not prepared are gone. Again is a no-op."""
+        """Release the store; changes that are not prepared are gone. Again is a no-op.
+
+        What is prepared stays: another process may be told to commit it (rule 4.3).
+        """
         if self._phase is Phase.CLOSED:
             return
         self._phase = Phase.CLOSED

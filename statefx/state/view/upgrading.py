@@ -69,7 +69,7 @@ class VersionedOverlay(Overlay):
         self._upgrade = upgrade
         self._strict = strict
         self._encode = self._in_envelope if version > 1 else self._as_version_1
-        if strict:
+        if strict:  # no key may be looked up as it is: the codec may make one key of several, or several of equal ones
             self.plain = frozenset()
 
     def _in_envelope(self, value: Any) -> bytes:
@@ -104,7 +104,7 @@ class VersionedOverlay(Overlay):
             raise StateCorruptedError(
                 f"the value of key {key}: {error.message}", **{**error.data, "key": key}
             ) from error
-        if version > self._version:
+        if version > self._version:  # a bolt that was rolled back to older code must not guess at a newer form
             key = repr(self.codec.decode_key(key_bytes))
             raise StateCorruptedError(
                 f"the value of key {key} was written by stateVersion {version} of its bolt, this one has "
