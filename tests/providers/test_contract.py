@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from statefx.errors import StateError, StatePhaseError
@@ -226,9 +226,11 @@ def test_a_broken_provider_fails(kind: type[Any], test: str, arguments: tuple[An
     ],
 )
 def test_a_broken_provider_fails_in_some_order_of_events(kind: type[Any]) -> None:
-    machine = state_machine(lambda: broken(kind))
+    # A seed and not `derandomize`: with that one, what is tried also depends on what else the process has imported, and
+    # beside other files of tests 600 runs did not find what they find by themselves.
+    machine = seed(1)(state_machine(lambda: broken(kind)))
     # the more events there are, the longer it takes to come upon two that matter together: 200 runs were too few
-    quick = settings(max_examples=600, deadline=None, database=None, phases=[Phase.generate], derandomize=True)
+    quick = settings(max_examples=600, deadline=None, database=None, phases=[Phase.generate])
     with pytest.raises((AssertionError, StateError)):
         run_state_machine_as_test(machine, settings=quick)
 
