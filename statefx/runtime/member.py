@@ -45,7 +45,7 @@ class Member:
         In the inbox.
     failure : Failure or None
         Why it can't prepare. From then on it does nothing more, but its barriers and its ack still go out: they tell
-        the tasks behind it and the driver (rule 6.1), and the Spark task ends well, so that Spark does not repeat it.
+        the tasks behind it and the driver (rule 6.6), and the Spark task ends well, so that Spark does not repeat it.
     """
 
     def __init__(self, task: TaskAttempt, operator: TaskOperator, alignment: Alignment, *, last_try: bool) -> None:
