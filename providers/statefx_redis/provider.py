@@ -7,7 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.errors import FencedError, ProviderError
-from statefx.state.contract.store import Capabilities, Namespace, Retention, StateContext, StateProvider, StateStore
+from statefx.state.contract.store import (
+    Capabilities,
+    Namespace,
+    Retention,
+    StateContext,
+    StateProvider,
+    StateStore,
+    Storage,
+)
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
@@ -56,7 +64,7 @@ class RedisStateProvider(StateProvider):
 
         return RedisStateStore(self._server(), namespace, context)
 
-    def fence(self, lineage: str, generation: int, folder: str) -> None:
+    def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Check the server, then let it refuse older generations: first new namespaces, then those there are."""
         server = self._server()
         self._check(server)
@@ -70,12 +78,12 @@ class RedisStateProvider(StateProvider):
             answer = server.eval(scripts.RAISE, [names.meta], generation, lineage)
             _not_fenced(answer, names.meta, generation)
 
-    def artefacts(self, namespace: Namespace, folder: str) -> Sequence[str]:
+    def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[str]:
         """Return the tokens of the namespace's prepared hashes."""
         server, names = self._server(), Names.of(self._settings.prefix, namespace)
         return list(map(text, server.call(names.tokens, lambda client: client.hkeys(names.tokens))))
 
-    def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
+    def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[str], retained: Retention) -> int:
         """Delete prepared hashes that can't be named any more; their age does not matter, for nobody reads them."""
         server, names = self._server(), Names.of(self._settings.prefix, namespace)
         gone = 0

@@ -182,8 +182,8 @@ class Migrator:
         log = take_generation(self.folders, found.topology, None, shared=shared, opened=self.opened)
         _check_idle(log.state, self.folders)
         before = log.state
-        self.source.fence(before.lineage, before.generation, self.folders.state)
-        self.target.fence(lineage, before.generation, self.folders.state)
+        self.source.fence(before.lineage, before.generation, self.folders.storage)
+        self.target.fence(lineage, before.generation, self.folders.storage)
         tokens, sizes, sums = {}, {}, []
         for number, name in enumerate(sorted(before.heads), 1):
             tokens[name], sizes[name], copied = self._move(before, lineage, name)
@@ -219,7 +219,7 @@ class Migrator:
 
     def _reach(self, found: LogState, lineage: str) -> None:
         """Find out, before anyone is fenced, that a provider can't be reached."""
-        self.target.fence(lineage, found.generation, self.folders.state)
+        self.target.fence(lineage, found.generation, self.folders.storage)
         if self.source.capabilities.shared:
             try:
                 for name in sorted(found.heads)[:1]:
@@ -280,8 +280,7 @@ class Migrator:
     def _open_target(
         self, state: LogState, namespace: Namespace, version: Version, cache: str, read_only: bool = False
     ) -> StateStore:
-        folder = os.path.join(self.folders.state, namespace.component, str(namespace.task))
-        context = StateContext(state.generation, version, folder, cache, read_only=read_only)
+        context = StateContext(state.generation, version, self.folders.storage, cache, read_only=read_only)
         return self.target.newState(namespace, context)
 
     def _check_newest(self, state: LogState) -> None:

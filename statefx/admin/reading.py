@@ -333,7 +333,7 @@ def open_task(
     context = StateContext(
         generation=state.generation,
         version=state.heads_to_come().get(name, EMPTY),
-        folder=os.path.join(folders.state, component, str(task)),
+        storage=folders.storage,
         cache=cache_folder(),
         snapshot=kept[-1] if kept else None,
         read_only=True,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from statefx.coordinator import orders
 from statefx.coordinator.generation import check_newest
@@ -104,31 +105,33 @@ class Janitor:
         """
         return self.delete(self.look())
 
-    def look(self) -> dict[TaskId, Sequence[str]]:
+    def look(self) -> dict[TaskId, Sequence[Any]]:
         """List what there is, in all namespaces."""
         found = {}
         for task in self.tasks:
             try:
-                found[task] = self.provider.artefacts(*self._place(task))
+                found[task] = self.provider.artefacts(self._namespace(task), self.folders.storage)
             except (StateError, OSError) as error:
                 _warn(task, error)
         return found
 
-    def delete(self, found: dict[TaskId, Sequence[str]]) -> int:
+    def delete(self, found: dict[TaskId, Sequence[Any]]) -> int:
         """Read the log, and delete what no retained version needs of what was `found` before."""
         state = check_newest(self.folders, self.generation)
         gone = 0
         orders.sweep(self.folders.storage, self.generation)
-        for task, names in found.items():
+        for task, files in found.items():
             retained = self._retained(state, str(task))
             try:
-                gone += self.provider.sweep(*self._place(task), names, retained)
+                gone += self.provider.sweep(self._namespace(task), self.folders.storage, files, retained)
             except (StateError, OSError) as error:
                 _warn(task, error)
+        with suppress(OSError):  # the next sweep deletes what is left
+            self.folders.storage.discard_unfinished("state/")
         return gone
 
-    def _place(self, task: TaskId) -> tuple[Namespace, str]:
-        return Namespace(self.lineage, *task), os.path.join(self.folders.state, task.component, str(task.task))
+    def _namespace(self, task: TaskId) -> Namespace:
+        return Namespace(self.lineage, *task)
 
     def _retained(self, state: LogState, name: str) -> Retention:
         kept = state.snapshots.get(name, ())

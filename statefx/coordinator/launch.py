@@ -134,7 +134,7 @@ class Launch:
         log = take_generation(self.folders, self._identity, self._adopt, shared=self._shared, opened=opened)
         homes.note_home(log.state, self._cache or cache_folder())
         # the log fences the records of older drivers; state files and servers have fences of their own
-        self.provider.fence(log.state.lineage, log.state.generation, self.folders.state)
+        self.provider.fence(log.state.lineage, log.state.generation, self.folders.storage)
         return log
 
     def deployment(self, log: TransactionLog, files_max: int = FILES_MAX) -> Deployment:

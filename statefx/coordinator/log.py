@@ -43,9 +43,6 @@ from statefx.storage import Storage
 
 RECORDS_BEFORE_CHECKPOINT = 100
 
-ABANDONED_SECS = 3600.0
-"""A writer's unfinished file is deleted when it is older: no append takes an hour."""
-
 
 class TransactionLog:
     """The log of one checkpoint, open for appending.
@@ -250,7 +247,7 @@ class TransactionLog:
                     self._fencing[each] = isinstance(read_entry(self.storage, each).record, FENCING)
             self._fencing = {each: fences for each, fences in self._fencing.items() if fences or each >= number}
             self.storage.delete(entry_name(each) for each in old if each not in self._fencing)
-            self.storage.discard_unfinished(FOLDER, ABANDONED_SECS)
+            self.storage.discard_unfinished(FOLDER)
 
 
 def read_state(storage: Storage) -> LogState:

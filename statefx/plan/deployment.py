@@ -75,17 +75,13 @@ class Deployment:
         """Name the state of a task."""
         return Namespace(self.lineage, component, task)
 
-    def folder(self, component: str, task: int) -> str:
-        """Folder of a task's state files."""
-        return os.path.join(self.storage.url, "state", component, str(task))
-
     def state_context(self, order: TaskOrder, task: TaskId, version: Version | None = None) -> StateContext:
         """Say where the state of a task opens: at `version`, or at the one that `order` names."""
         state = order.state(task)
         return StateContext(
             generation=order.generation,
             version=state.version if version is None else version,
-            folder=self.folder(*task),
+            storage=self.storage,
             cache=self.cache or cache_folder(),
             snapshot=state.snapshot,
             files_max=self.files_max,

@@ -55,6 +55,14 @@ class Namespace:
         """Whose state it is."""
         return TaskId(self.component, self.task)
 
+    @property
+    def prefix(self) -> str:
+        """How the names of its files in a checkpoint begin, before a slash.
+
+        Without the lineage: a fork goes on with the files that it was copied with.
+        """
+        return f"state/{self.component}/{self.task}"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:

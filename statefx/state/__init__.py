@@ -10,6 +10,7 @@ from statefx.state.contract.store import (
     StateContext,
     StateProvider,
     StateStore,
+    Storage,
     Version,
     Write,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "StateContext",
     "StateProvider",
     "StateStore",
+    "Storage",
     "Version",
     "Write",
     "load_provider",

@@ -19,6 +19,9 @@ READERS = 16
 """Files that `Storage.read_all` reads at a time. Restoring 100 files of 20 kB at 30 ms a request took 6.4 s one after
 the other, 0.5 s with 8 at a time, 0.25 s with 32; each of them is held in memory until it is used."""
 
+ABANDONED_SECS = 3600.0
+"""A file that has no name yet and was not written to for so long is nobody's: its writer has died."""
+
 PROBE = "probe-"
 """How the names begin under which somebody tries what a store can do."""
 
@@ -164,7 +167,7 @@ class Storage(ABC):
         with self.writer(name) as file:
             file.write(data)
 
-    def discard_unfinished(self, prefix: str, min_age_secs: float) -> int:
+    def discard_unfinished(self, prefix: str, min_age_secs: float = ABANDONED_SECS) -> int:
         """Delete what writers that died have left below `prefix`; return how many there were."""
         return 0
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from statefx.errors import AlreadyExistsError, NotWrittenError, OutcomeUnknownError
-from statefx.storage.contract import Storage, Stored, checked
+from statefx.storage.contract import ABANDONED_SECS, Storage, Stored, checked
 
 _UNFINISHED = ".unfinished-"
 """How the names of files begin that are being written. Writers that died leave some."""
@@ -194,7 +194,7 @@ class FolderStorage(Storage):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
 
-    def discard_unfinished(self, prefix: str, min_age_secs: float) -> int:
+    def discard_unfinished(self, prefix: str, min_age_secs: float = ABANDONED_SECS) -> int:
         """Delete what writers that died have left (see `Storage.discard_unfinished`)."""
         gone = 0
         for name in self._names(prefix.rpartition("/")[0], prefix, unfinished=True):

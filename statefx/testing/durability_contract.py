@@ -15,36 +15,37 @@ from statefx.testing.commit_contract import CommitContract
 from statefx.testing.crashes import crashing, every_crash
 from statefx.testing.site import Site, after_parts, image, prepare, writes
 
-Damage = Callable[[Path, bytes], None]
+Damage = Callable[[bytes], bytes | None]
+"""Returns what is left of a file."""
 
 
-def _truncate(path: Path, content: bytes) -> None:
-    path.write_bytes(content[: len(content) // 2])
+def _truncate(content: bytes) -> bytes:
+    return content[: len(content) // 2]
 
 
-def _empty(path: Path, content: bytes) -> None:
-    path.write_bytes(b"")
+def _empty(content: bytes) -> bytes:
+    return b""
 
 
-def _extend(path: Path, content: bytes) -> None:
-    path.write_bytes(content + b"\x00")
+def _extend(content: bytes) -> bytes:
+    return content + b"\x00"
 
 
-def _flip_first(path: Path, content: bytes) -> None:
-    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+def _flip_first(content: bytes) -> bytes:
+    return bytes([content[0] ^ 1]) + content[1:]
 
 
-def _flip_middle(path: Path, content: bytes) -> None:
+def _flip_middle(content: bytes) -> bytes:
     at = len(content) // 2
-    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-def _flip_last(path: Path, content: bytes) -> None:
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+def _flip_last(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
 
 
-def _delete(path: Path, content: bytes) -> None:
-    path.unlink()
+def _delete(content: bytes) -> None:
+    return None
 
 
 DAMAGES: list[Damage] = [_truncate, _empty, _extend, _flip_first, _flip_middle, _flip_last, _delete]
@@ -92,7 +93,7 @@ class DurabilityContract(CommitContract):
         self._require(site, shared=False)
         machines = [site, site.elsewhere(), site.elsewhere()]
         for machine in machines[1:]:
-            machine.checkpoint = site.checkpoint
+            machine.storage = site.storage
         version = EMPTY
         expected: dict[bytes, bytes] = {}
         for number in range(1, 24):
@@ -191,11 +192,14 @@ class DurabilityContract(CommitContract):
             if not content:
                 continue
             machine = site.elsewhere()
-            path = machine.checkpoint / name
-            damage(path, content)
+            left = damage(content)
+            if left is None:
+                machine.storage.delete([name])
+            else:
+                machine.storage.put(name, left)
             with pytest.raises(StateCorruptedError) as caught:
                 image(machine.open(head))
-            assert path.name.rpartition("-")[2] in str(caught.value)
+            assert name.rpartition("-")[2] in str(caught.value)
             assert caught.value.missing is (damage is _delete)
             machine.close()
 
@@ -204,10 +208,9 @@ class DurabilityContract(CommitContract):
         version = site.commit(EMPTY, {b"a": b"1"})
         for component, task in (("other", 0), ("count", 1)):
             other = site.elsewhere()
-            folder = Path(other.folder(other.namespace(component, task)))
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in Path(site.folder(site.namespace())).iterdir():
-                (folder / path.name).write_bytes(path.read_bytes())
+            for name, content in site.files().items():
+                moved = name.replace(site.namespace().prefix, other.namespace(component, task).prefix)
+                other.storage.put(moved, content)
             with pytest.raises(StateCorruptedError):
                 other.open(version, component=component, task=task)
 
@@ -223,8 +226,8 @@ class DurabilityContract(CommitContract):
         self._require(site, shared=False, durable=True)
         version = site.commit(EMPTY, {b"a": b"1"})
         token = prepare(site.open(version), 2, writes({b"a": b"2"}))
-        [path] = [each for each in site.checkpoint.rglob("*") if token in each.name]
-        _flip_last(path, path.read_bytes())
+        [name] = [name for name in site.files() if token in name]
+        site.storage.put(name, _flip_last(site.storage.read(name)))
         store = site.open(version)
         with pytest.raises(StateCorruptedError):
             store.commit(2, token)

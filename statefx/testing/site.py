@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections import Counter
@@ -20,11 +19,13 @@ from statefx.state.contract.store import (
     StateContext,
     StateProvider,
     StateStore,
+    Storage,
     Version,
     Write,
     prepare_as,
 )
 from statefx.state.view.keyvalue import KeyValueState
+from statefx.storage import FolderStorage
 
 
 def writes(changes: Mapping[bytes, bytes | None]) -> list[Write]:
@@ -48,38 +49,40 @@ class Site:
         An empty folder of this machine.
     lineage : str, optional
         Default: a new one.
+    place : callable, optional
+        Makes the storage of an empty checkpoint, given such a folder; by default one in the folder.
 
     Attributes
     ----------
+    storage : Storage
+        The checkpoint.
     files_max : int
         As of `StateContext`; a test may want fewer.
     """
 
-    def __init__(self, provider: StateProvider, root: Path, lineage: str | None = None) -> None:
+    def __init__(
+        self,
+        provider: StateProvider,
+        root: Path,
+        lineage: str | None = None,
+        place: Callable[[Path], Storage] = lambda root: FolderStorage(root / "checkpoint"),
+    ) -> None:
         self.provider = provider
         self.root = root
         self.lineage = lineage or uuid.uuid4().hex
-        self.checkpoint = root / "checkpoint"
+        self.storage = place(root)
         self.cache = root / "cache"
         self.files_max = FILES_MAX
+        self._place = place
         self._opened: list[StateStore | Site] = []
-
-    @property
-    def state_folder(self) -> Path:
-        """``<checkpointLocation>/state``."""
-        return self.checkpoint / "state"
 
     def namespace(self, component: str = "count", task: int = 0) -> Namespace:
         """Return the namespace of one task."""
         return Namespace(self.lineage, component, task)
 
-    def folder(self, namespace: Namespace) -> str:
-        """Return the namespace's folder in the checkpoint."""
-        return str(self.state_folder / namespace.component / str(namespace.task))
-
     def start(self, generation: int) -> None:
         """Do what a driver does that takes `generation`."""
-        self.provider.fence(self.lineage, generation, str(self.state_folder))
+        self.provider.fence(self.lineage, generation, self.storage)
 
     def open(
         self,
@@ -96,7 +99,7 @@ class Site:
         context = StateContext(
             generation=generation,
             version=version,
-            folder=self.folder(namespace),
+            storage=self.storage,
             cache=str(self.cache),
             snapshot=snapshot,
             read_only=read_only,
@@ -132,12 +135,11 @@ class Site:
 
     def elsewhere(self) -> Site:
         """Return the same checkpoint as a machine sees it that has no caches of it; it is closed with this one."""
-        other = Site(self.provider, self.root / f"machine-{uuid.uuid4().hex}", self.lineage)
+        other = Site(self.provider, self.root / f"machine-{uuid.uuid4().hex}", self.lineage, self._place)
         self._opened.append(other)
         other.files_max = self.files_max
         other.root.mkdir()
-        if self.checkpoint.exists():
-            shutil.copytree(self.checkpoint, other.checkpoint)
+        copy(self.storage, other.storage)
         return other
 
     def sweep(
@@ -150,24 +152,29 @@ class Site:
     ) -> int:
         """Do what a driver does that sweeps one namespace; `meanwhile` comes between the listing and the log."""
         namespace = self.namespace(component, task)
-        found = self.provider.artefacts(namespace, self.folder(namespace))
+        found = self.provider.artefacts(namespace, self.storage)
         meanwhile()
-        return self.provider.sweep(namespace, self.folder(namespace), found, retained)
+        return self.provider.sweep(namespace, self.storage, found, retained)
 
     def files(self) -> dict[str, bytes]:
         """Return everything in the checkpoint: name below it, and content."""
-        found = {}
-        for folder, _, names in os.walk(self.checkpoint):
-            for name in names:
-                path = Path(folder, name)
-                found[str(path.relative_to(self.checkpoint))] = path.read_bytes()
-        return found
+        return {each.name: self.storage.read(each.name) for each in self.storage.list()}
 
     def close(self) -> None:
         """Close what was opened here."""
         for opened in self._opened:
             opened.close()
         self._opened.clear()
+
+
+def copy(storage: Storage, other: Storage) -> None:
+    """Make `other`, which is empty, a copy."""
+    if isinstance(storage, FolderStorage) and isinstance(other, FolderStorage):
+        if Path(storage.root).exists():  # quicker than name by name, with what writers that died have left
+            shutil.copytree(storage.root, other.root)
+        return
+    for each in storage.list():
+        other.put(each.name, storage.read(each.name))
 
 
 def after_parts(version: Version) -> tuple[int, str]:

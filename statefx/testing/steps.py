@@ -104,19 +104,19 @@ class SteppedProvider(StateProvider):
         """Open a store whose durable calls are steps."""
         return _SteppedStore(self._inner.newState(namespace, context), str(namespace.id), self._steps)
 
-    def fence(self, lineage: str, generation: int, folder: str) -> None:
+    def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Fence, as one step."""
         with self._steps.around(f"fence {generation}"):
-            self._inner.fence(lineage, generation, folder)
+            self._inner.fence(lineage, generation, storage)
 
-    def artefacts(self, namespace: Namespace, folder: str) -> Sequence[str]:
+    def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[Any]:
         """List, which changes nothing."""
-        return self._inner.artefacts(namespace, folder)
+        return self._inner.artefacts(namespace, storage)
 
-    def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
+    def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Any], retained: Retention) -> int:
         """Sweep; every deletion is a step."""
         with self._deletions(str(namespace.id)):
-            return self._inner.sweep(namespace, folder, found, retained)
+            return self._inner.sweep(namespace, storage, found, retained)
 
     @contextlib.contextmanager
     def _deletions(self, name: str) -> Iterator[None]:

@@ -207,7 +207,7 @@ class TopologyTester:
     def advance(self, secs: float) -> None:
         """Let time pass: the clocks go on, and every state file grows older."""
         self._now += secs
-        for folder, _, names in os.walk(self._folders.state):
+        for folder, _, names in os.walk(os.path.join(self._folders.location, "state")):
             for name in names:
                 path = os.path.join(folder, name)
                 past = os.stat(path).st_mtime - secs

@@ -669,7 +669,7 @@ def test_a_zombie_of_the_source_changes_nothing(place: Path, server: RedisServer
         mover.begin("redis")
         state = read_state(FolderStorage(mover.folder))
         provider = load_provider(REFERENCES["redis"], mover.options["redis"])
-        context = StateContext(1, state.heads["count/0"], str(place), str(place))
+        context = StateContext(1, state.heads["count/0"], FolderStorage(place), str(place))
         zombie = provider.newState(Namespace(state.lineage, "count", 0), context)
         token = prepare(zombie, 3, [(b"x", b"y")])
         moved(mover, "redis", "memory")

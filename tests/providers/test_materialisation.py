@@ -10,13 +10,14 @@ from statefx.state.changelog import materialisation
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.materialisation import MaterialisationCache
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, Version
+from statefx.storage import FolderStorage
 
 NAMESPACE = Namespace("lineage", "count", 0)
 
 
 @pytest.fixture
 def changelog(tmp_path: Path) -> Changelog:
-    return Changelog(NAMESPACE, str(tmp_path / "state" / "count" / "0"))
+    return Changelog(NAMESPACE, FolderStorage(tmp_path))
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def versions(changelog: Changelog) -> list[Version]:
 
 
 def context(changelog: Changelog, version: Version, generation: int = 1, read_only: bool = False) -> StateContext:
-    return StateContext(generation, version, changelog.folder, "", read_only=read_only)
+    return StateContext(generation, version, changelog.storage, "", read_only=read_only)
 
 
 @pytest.mark.parametrize("limit_bytes", [None, 1 << 20])
@@ -106,7 +107,7 @@ class TestSharing:
     ) -> None:
         cache = MaterialisationCache(limit_bytes)
         cache.release(cache.lease(changelog, context(changelog, versions[3])))
-        other = Changelog(Namespace("another", "count", 0), changelog.folder)
+        other = Changelog(Namespace("another", "count", 0), changelog.storage)
         assert cache.lease(other, context(changelog, EMPTY)).entries == {}
 
     def test_damage_while_catching_up_is_not_remembered(
@@ -114,21 +115,22 @@ class TestSharing:
     ) -> None:
         cache = MaterialisationCache(limit_bytes)
         cache.release(cache.lease(changelog, context(changelog, versions[1])))
-        [path] = Path(changelog.folder).glob(f"*{versions[3].token}*")
+        [path] = Path(changelog.where).glob(f"*{versions[3].token}*")
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with pytest.raises(StateCorruptedError):
             cache.lease(changelog, context(changelog, versions[3]))
         path.write_bytes(content)
+        mended = Changelog(changelog.namespace, changelog.storage)
         for version in (versions[1], versions[3]):
-            entries = cache.lease(changelog, context(changelog, version)).entries
+            entries = cache.lease(mended, context(mended, version)).entries
             assert entries.get(b"a", b"%d" % version.txid) == b"%d" % version.txid
 
 
 def test_partial_ones_of_all_folders_together_are_bounded(tmp_path: Path) -> None:
     cache = MaterialisationCache(300_000)
     for task in range(5):
-        changelog = Changelog(Namespace("lineage", "count", task), str(tmp_path / "state" / "count" / str(task)))
+        changelog = Changelog(Namespace("lineage", "count", task), FolderStorage(tmp_path))
         version = Version(1, uuid.uuid4().hex)
         changelog.prepare(version, 1, EMPTY, [(b"%06d" % number, b"v" * 100) for number in range(500)])
         cache.release(cache.lease(changelog, context(changelog, EMPTY)))
@@ -146,7 +148,7 @@ class TestForgetting:
         monkeypatch.setattr(materialisation, "IDLE_BYTES", 200_000)
 
     def checkpoint(self, tmp_path: Path, name: str, entries: int = 500) -> tuple[Changelog, Version]:
-        changelog = Changelog(Namespace(name, "count", 0), str(tmp_path / name / "state" / "count" / "0"))
+        changelog = Changelog(Namespace(name, "count", 0), FolderStorage(tmp_path / name))
         writes = [(b"%06d" % number, b"v" * 100) for number in range(entries)]
         changelog.prepare(Version(1, name), 1, EMPTY, writes)
         return changelog, Version(1, name)

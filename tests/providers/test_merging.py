@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from statefx.errors import StateCorruptedError
-from statefx.state.changelog import artefacts, merging
+from statefx.state.changelog import artefacts, merging, reading
 from statefx.state.changelog.artefacts import Artefact
 from statefx.state.changelog.chain import Changelog
 from statefx.state.contract.store import EMPTY, Namespace, Retention, SnapshotRef, StateProvider, Version, prepare_as
+from statefx.storage import FolderStorage
 from statefx.testing.site import Site, image, prepare, writes
 from statefx_memory import MemoryStateProvider
 from statefx_rocksdb import RocksDbStateProvider
@@ -23,7 +23,7 @@ NAMESPACE = Namespace("lineage", "count", 0)
 
 @pytest.fixture
 def changelog(tmp_path: Path) -> Changelog:
-    return Changelog(NAMESPACE, str(tmp_path / "state" / "count" / "0"))
+    return Changelog(NAMESPACE, FolderStorage(tmp_path))
 
 
 @pytest.fixture(params=[MemoryStateProvider, RocksDbStateProvider])
@@ -52,7 +52,7 @@ def extended(changelog: Changelog, versions: list[Version], value: bytes, keys: 
 
 def chain(changelog: Changelog, head: Version) -> list[Artefact]:
     """Return the files of a version, by a new look at them."""
-    return list(Changelog(changelog.namespace, changelog.folder).route(head, None, None).steps)
+    return list(Changelog(changelog.namespace, changelog.storage).route(head, None, None).steps)
 
 
 class TestNumber:
@@ -63,14 +63,14 @@ class TestNumber:
         versions, written, most = [EMPTY], 0, 0
         for _ in range(500):
             extended(changelog, versions, b"v" * 100)
-            path = os.path.join(changelog.folder, artefacts.changelog_name(versions[-1]))
-            written += artefacts.read_head(path).body_bytes
+            name = artefacts.changelog_name(NAMESPACE.prefix, versions[-1])
+            written += reading.read_head(changelog.storage, name).body_bytes
             most = max(most, len(chain(changelog, versions[-1])))
         assert most <= 3 * merging.files_of(NAMESPACE, 7)
         single = chain(changelog, versions[1])[0].body_bytes
         assert written <= 4 * 500 * single, "once for each tier"
         steps = chain(changelog, versions[-1])
-        assert len({key for step in steps for keys, _ in artefacts.read(step) for key in keys}) == 501
+        assert len({key for step in steps for keys, _ in reading.read(changelog.storage, step) for key in keys}) == 501
 
     def test_of_the_same_keys_few_are_ever_left(self, changelog: Changelog) -> None:
         versions = [EMPTY]
@@ -139,9 +139,9 @@ class TestCovering:
         for _ in range(4):
             extended(changelog, versions, b"v", files_max=20)
         snapshot = changelog.snapshot(versions[4], 1, [(b"all", b"4")])
-        for path in Path(changelog.folder).glob("*.changelog"):
+        for path in Path(changelog.where).glob("*.changelog"):
             path.unlink()
-        fresh = Changelog(changelog.namespace, changelog.folder)
+        fresh = Changelog(changelog.namespace, changelog.storage)
         for _ in range(30):
             extended(fresh, versions, b"v", files_max=2, snapshot=snapshot)
         assert len(fresh.route(versions[-1], snapshot, None).steps) <= 6
@@ -162,16 +162,16 @@ class TestCovering:
         versions = [EMPTY]
         for _ in range(3):
             extended(changelog, versions, b"v", files_max=20)
-        path = Path(changelog.folder, artefacts.changelog_name(versions[2]))
+        path = Path(changelog.storage.url, artefacts.changelog_name(NAMESPACE.prefix, versions[2]))
         path.write_bytes(path.read_bytes()[:-1] + b"\x00")
         with caplog.at_level(logging.WARNING, "statefx"):
-            extended(changelog, versions, b"v", files_max=1)
+            extended(Changelog(changelog.namespace, changelog.storage), versions, b"v", files_max=1)
         assert path.name in caplog.text
-        fresh = Changelog(changelog.namespace, changelog.folder)
+        fresh = Changelog(changelog.namespace, changelog.storage)
         assert len(fresh.route(versions[4], None, versions[3]).steps) == 1
         with pytest.raises(StateCorruptedError, match=path.name):
             list(fresh.route(versions[4], None, None).chunks())
-        assert not list(Path(changelog.folder).glob("*.tmp"))
+        assert not list(Path(changelog.where).glob(".*"))
 
 
 class TestStores:
@@ -179,7 +179,7 @@ class TestStores:
         """Caches of two machines at versions far apart, deletes among what is merged, and late tasks."""
         version, history = EMPTY, [(EMPTY, dict[bytes, bytes]())]
         there = site.elsewhere()
-        there.checkpoint = site.checkpoint
+        there.storage = site.storage
         for number in range(1, 40):
             changes: dict[bytes, bytes | None] = {b"%d" % (number % 5): b"%d" % number, b"%d" % (number % 7): None}
             prepare(site.open(version), number, writes({b"garbage": b"of an attempt"}))
@@ -219,11 +219,11 @@ class TestStores:
                 snapshot = site.open(version).snapshot()
             retained = Retention(1, version, () if snapshot is None else (snapshot,), 0, since=max(0, number - 6))
             site.sweep(retained)
-            files.append(len(list(site.checkpoint.rglob("*.changelog"))))
+            files.append(sum(name.endswith(".changelog") for name in site.files()))
             for at in (number, number - 3, number - 6):
                 if at >= (1 if snapshot is None else snapshot.version.txid):
                     readable = Site(site.provider, tmp_path / f"machine-{number}-{at}", site.lineage)
-                    readable.checkpoint = site.checkpoint
+                    readable.storage = site.storage
                     assert image(readable.open(history[at][0], snapshot=snapshot)) == history[at][1], (number, at)
                     readable.close()
         assert max(files) <= 25, "not one for each transaction, nor garbage"

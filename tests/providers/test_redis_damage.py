@@ -50,10 +50,10 @@ class Scene:
         for version, expected in ((self.first, BEFORE), (self.second, AFTER)):
             for read_only in (True, False):
                 yield f"read {version.txid}", lambda v=version, e=expected, r=read_only: self.read(v, e, r)
-        provider, namespace = self.site.provider, self.site.namespace()
+        provider, namespace, storage = self.site.provider, self.site.namespace(), self.site.storage
         retention = Retention(1, self.first, (), 0)
-        yield "fence", lambda: provider.fence(self.site.lineage, 1, "")
-        yield "sweep", lambda: provider.sweep(namespace, "", provider.artefacts(namespace, ""), retention)
+        yield "fence", lambda: provider.fence(self.site.lineage, 1, storage)
+        yield "sweep", lambda: provider.sweep(namespace, storage, provider.artefacts(namespace, storage), retention)
         yield "rollback", lambda: self.site.open(self.first).rollback(2, "0" * 32)
         yield "prepare", lambda: prepare(self.site.open(self.first), 2, writes(CHANGES))
         yield "commit", lambda: self.site.open(self.first).commit(2, self.second.token)

@@ -312,12 +312,12 @@ def restored(site: Site, *, kept: bool) -> tuple[list[Version], list[Version]]:
     for txid in range(1, 10):
         first.append(writer.commit(first[-1], dict.fromkeys(keys, b"%d" % txid), generation=9))
         if txid == 2:
-            shutil.copytree(site.checkpoint, backup)
+            shutil.copytree(site.storage.url, backup)
     shutil.rmtree(site.cache, ignore_errors=True)
     assert read(site, first[-1], generation=9) == {b"9"}
     if not kept:
-        shutil.rmtree(site.checkpoint)
-        shutil.copytree(backup, site.checkpoint)
+        shutil.rmtree(site.storage.url)
+        shutil.copytree(backup, site.storage.url)
     second += first[1:3]
     for txid in (3, 4):
         second.append(writer.commit(second[-1], dict.fromkeys(keys, b"%d" % txid), generation=3))

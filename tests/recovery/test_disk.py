@@ -55,7 +55,7 @@ def test_a_disk_that_is_full_while_state_is_prepared(
             assert tester.state("count") == words(WORK[: n + 1])
         assert disk.failed == 3 * times
         assert driver.start(totals()).state("total")["total"] == 13
-        leftovers = [path.name for path in driver.folder.rglob("*.tmp")]
+        leftovers = [path.name for path in driver.folder.rglob(".unfinished-*")]
         assert leftovers == []
 
 

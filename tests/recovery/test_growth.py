@@ -7,7 +7,9 @@ import pytest
 
 from statefx import openState
 from statefx.coordinator.snapshots import SnapshotPolicy
-from statefx.state.changelog import artefacts
+from statefx.state.changelog import reading
+from statefx.state.changelog.artefacts import Artefact
+from statefx.storage import Storage
 from statefx.testing import Limits
 from statefx.testing.faults import JobFails, Zombie
 from tests.testing.topologies import Driver, lines, totals, word_count, words
@@ -29,13 +31,13 @@ NEVER = replace(LIMITS, snapshots=SnapshotPolicy())
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose entries have been read."""
     found: list[str] = []
-    original = artefacts.read
+    original = reading.read
 
-    def reading(artefact: artefacts.Artefact) -> object:
-        found.append(artefact.path)
-        return original(artefact)
+    def reading_it(storage: Storage, artefact: Artefact) -> object:
+        found.append(artefact.name)
+        return original(storage, artefact)
 
-    monkeypatch.setattr(artefacts, "read", reading)
+    monkeypatch.setattr(reading, "read", reading_it)
     return found
 
 

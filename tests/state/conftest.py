@@ -3,6 +3,7 @@
 import pytest
 
 from statefx.state import EMPTY, KeyValueState, Namespace, StateContext
+from statefx.storage import FolderStorage
 from statefx_memory import MemoryStateProvider
 from tests.testing.codecs import Marked
 
@@ -25,8 +26,7 @@ class Checkpoint:
         self.namespace = Namespace("lineage", "count", 0)
 
     def store(self, version=EMPTY):
-        folder = self.folder / "state" / "count" / "0"
-        context = StateContext(generation=1, version=version, folder=str(folder), cache=str(self.folder / "cache"))
+        context = StateContext(1, version, FolderStorage(self.folder), cache=str(self.folder / "cache"))
         return self.provider.newState(self.namespace, context)
 
     def open(self, version=EMPTY, **options):

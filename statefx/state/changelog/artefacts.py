@@ -1,4 +1,4 @@
-"""The file format of changelogs and snapshots: one immutable, checksummed file of sorted entries.
+"""The file format of changelogs and snapshots, and how one is written: immutable, checksummed, of sorted entries.
 
 ::
 
@@ -15,45 +15,53 @@ A file gets its name only when it is complete and on disk, so a damaged one is c
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import operator
-import os
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgpack
 from xxhash import xxh3_64_digest, xxh3_128
 
-from statefx.errors import CheckpointFormatError, StateCorruptedError, StateError
+from statefx.errors import StateCorruptedError, StateError
 from statefx.protocol.identity import Namespace, Version
 from statefx.state.contract.store import Write
-from statefx.storage.folder import make_folder, sync_folder
+from statefx.storage import Storage, Stored
 
 CHANGELOG = "changelog"
 SNAPSHOT = "snapshot"
 FORMAT = 1
 
-_MAGIC = b"statefx\n"
-_HEAD = struct.Struct(">8sIIQQ16s")
-_SEAL_BYTES = 16
-_CHECKSUM_DIGITS = 2 * _SEAL_BYTES
-_CHUNK = struct.Struct(">I8s")
+MAGIC = b"statefx\n"
+HEAD = struct.Struct(">8sIIQQ16s")
+SEAL_BYTES = 16
+_CHECKSUM_DIGITS = 2 * SEAL_BYTES
+CHUNK = struct.Struct(">I8s")
 _CHUNK_ENTRIES = 8192
 _CHUNK_BYTES = 4 << 20
-_HEAD_READ_BYTES = 1024
-_IDENTITY_BYTES_MAX = 64 << 10
-
-Chunk = tuple[list[bytes], list[bytes | None]]
 
 _REMEDY = (
     "Restore the file from a backup of the checkpoint, or start over on a new checkpointLocation; "
     "never edit files below state/."
 )
+
+
+class Link(NamedTuple):
+    """A file of changes as the files above it know it.
+
+    Attributes
+    ----------
+    version : Version
+    size_bytes : int
+        Of its entries.
+    """
+
+    version: Version
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +76,9 @@ class Identity:
         The version that a changelog's entries are applied to; a snapshot's own version.
     covers : bytes
         The versions between, to which a changelog can be applied as well (`statefx.state.changelog.merging`).
-    beneath : tuple of int
-        For each tier of sizes, how many changelogs come next before it, without a larger one between.
+    beneath : tuple of Link
+        The changelogs before it, newest first, as far as they are known: who has read this file can read those all at
+        once. What counts is each file's own `predecessor`.
     """
 
     kind: str
@@ -78,50 +87,67 @@ class Identity:
     generation: int
     predecessor: Version
     covers: bytes = field(default=b"", repr=False)
-    beneath: tuple[int, ...] = ()
+    beneath: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """A complete file, as its verified head describes it."""
+    """A complete file, as its verified head describes it.
 
-    path: str
+    Attributes
+    ----------
+    name : str
+        In the storage.
+    size_bytes, body_bytes : int
+        Of all of it, and of its entries.
+    whole : bytes
+        All of it, if it came with the head; else nothing.
+    """
+
+    name: str
     identity: Identity
     entries: int
     size_bytes: int
     checksum: str
     body_bytes: int
+    body_digest: bytes = field(repr=False)
+    whole: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file as its name alone describes it; temporary files have a kind ending in ``.tmp``."""
+    """A file as a listing describes it."""
 
-    path: str
+    name: str
     kind: str
     version: Version
+    modified: float
 
     @property
     def txid(self) -> int:
         """The transaction in which it was written: a snapshot of t is written in t + 1, whose record may name it."""
-        return self.version.txid + self.kind.startswith(SNAPSHOT)
+        return self.version.txid + (self.kind == SNAPSHOT)
 
 
-def changelog_name(version: Version) -> str:
-    """Return the name of a version's changelog: to open one, no folder is listed.
+def changelog_name(prefix: str, version: Version) -> str:
+    """Return the name of a version's changelog: to open one, nothing is listed.
 
     So the generation is in the file and not in its name: who knows a version need not know who wrote it.
     """
-    return f"{version.txid:020d}-{version.token}.{CHANGELOG}"
+    return f"{prefix}/{_stem(version)}.{CHANGELOG}"
 
 
-def snapshot_name(version: Version, checksum: str) -> str:
+def snapshot_name(prefix: str, version: Version, checksum: str) -> str:
     """Return the name of the image of `version` that has `checksum`.
 
     Attempts of several generations write images of one version, and the generation is part of what is summed up:
     named by the version alone, a late one would replace the one that the log names.
     """
-    return f"{version.txid:020d}-{version.token}-{checksum}.{SNAPSHOT}"
+    return f"{prefix}/{_stem(version)}-{checksum}.{SNAPSHOT}"
+
+
+def _stem(version: Version) -> str:
+    return f"{version.txid:020d}-{version.token}"
 
 
 def new_token() -> str:
@@ -136,59 +162,55 @@ def corrupted(path: str, found: str, expected: str, *, missing: bool = False) ->
     )
 
 
-def write(folder: str, identity: Identity, entries: Iterable[Write]) -> Artefact:
+def write(storage: Storage, prefix: str, identity: Identity, entries: Iterable[Write]) -> Artefact:
     """Write `entries` (sorted by key, each key once) and make the file durable, all or nothing.
 
     Raises
     ------
     StateError
-        The operating system refused, for instance because the disk is full; carries ``path`` and ``errno``.
+        The file system or the store refused, for instance because the disk is full; carries ``path`` and ``errno``.
         Nothing is left behind.
     """
-    version = identity.version
-    intended = os.path.join(folder, f"{version.txid:020d}-{version.token}.{identity.kind}")
-    temporary = os.path.join(folder, f".{os.path.basename(intended)}.{new_token()}.tmp")
+    name = changelog_name(prefix, identity.version)
+    stem = f"{prefix}/{_stem(identity.version)}"
+    written: list[Artefact] = []
+
+    def ending() -> str:
+        return written[0].name.removeprefix(stem)
+
     try:
-        make_folder(folder)
-        try:
-            with open(temporary, "xb") as file:
-                artefact = _write_to(file, folder, identity, entries)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, artefact.path)
-        except Exception:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        sync_folder(folder)
+        with storage.writer(stem, ending) as file:
+            written.append(_write_to(file, prefix, identity, entries))
     except OSError as error:
-        raise StateError(
-            f"{intended}: cannot be written: {error.strerror}", path=intended, errno=error.errno
-        ) from error
-    return artefact
+        path = f"{storage.url}/{name.removesuffix(CHANGELOG)}{identity.kind}"
+        raise StateError(f"{path}: cannot be written: {error.strerror}", path=path, errno=error.errno) from error
+    return written[0]
 
 
-def _write_to(file: BinaryIO, folder: str, identity: Identity, entries: Iterable[Write]) -> Artefact:
-    text = json.dumps(_to_json(identity), sort_keys=True).encode()
-    start = _HEAD.size + _SEAL_BYTES + len(text)
+def _write_to(file: BinaryIO, prefix: str, identity: Identity, entries: Iterable[Write]) -> Artefact:
+    text = json.dumps(_to_json(identity), separators=(",", ":"), sort_keys=True).encode()
+    start = HEAD.size + SEAL_BYTES + len(text)
     file.write(bytes(start))
     body = xxh3_128()
     count = size = 0
     for number, payload in _pack(entries):
-        frame = _CHUNK.pack(len(payload), xxh3_64_digest(payload))
+        frame = CHUNK.pack(len(payload), xxh3_64_digest(payload))
         body.update(frame)
         body.update(payload)
         file.write(frame)
         file.write(payload)
         count += number
         size += len(frame) + len(payload)
-    head = _HEAD.pack(_MAGIC, FORMAT, len(text), count, size, body.digest())
+    head = HEAD.pack(MAGIC, FORMAT, len(text), count, size, body.digest())
     seal = xxh3_128(head + text)
     file.seek(0)
     file.write(head + seal.digest() + text)
-    checksum = seal.hexdigest()
-    name = changelog_name(identity.version) if identity.kind == CHANGELOG else snapshot_name(identity.version, checksum)
-    return Artefact(os.path.join(folder, name), identity, count, start + size, checksum, size)
+    checksum, version = seal.hexdigest(), identity.version
+    if identity.kind == CHANGELOG:
+        name = changelog_name(prefix, version)
+    else:
+        name = snapshot_name(prefix, version, checksum)
+    return Artefact(name, identity, count, start + size, checksum, size, body.digest())
 
 
 def _pack(entries: Iterable[Write]) -> Iterator[tuple[int, bytes]]:
@@ -220,108 +242,21 @@ def _slices(keys: list[bytes], values: list[bytes | None]) -> Iterator[tuple[int
     yield low, len(keys)
 
 
-def read_head(path: str) -> Artefact:
-    """Read and verify everything but the entries."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return _read_head(path, file)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+def listed(found: Iterable[Stored]) -> list[Listed]:
+    """Return those of the files `found` that are artefacts."""
+    return [file for each in found if (file := _listed(each)) is not None]
 
 
-def _read_head(path: str, file: BinaryIO) -> Artefact:
-    raw = file.read(_HEAD_READ_BYTES)
-    fixed = _HEAD.size + _SEAL_BYTES
-    if len(raw) < fixed:
-        raise corrupted(path, f"only {len(raw)} bytes", "a complete file")
-    magic, version, length, count, body_bytes, _ = _HEAD.unpack_from(raw)
-    if magic != _MAGIC:
-        raise corrupted(path, "it does not begin as a state file does", "a statefx changelog or snapshot")
-    if length > _IDENTITY_BYTES_MAX:
-        raise corrupted(path, "its head is damaged", f"at most {_IDENTITY_BYTES_MAX} bytes of identity")
-    if len(raw) < fixed + length:
-        raw += file.read(fixed + length - len(raw))
-    text = raw[fixed : fixed + length]
-    seal = xxh3_128(raw[: _HEAD.size] + text)
-    if seal.digest() != raw[_HEAD.size : fixed]:
-        raise corrupted(path, f"the checksum of its head is {seal.hexdigest()}", raw[_HEAD.size : fixed].hex())
-    if version > FORMAT:
-        raise CheckpointFormatError(f"{path}: format {version} is newer than {FORMAT}; upgrade statefx", path=path)
-    size = os.fstat(file.fileno()).st_size
-    if size != fixed + length + body_bytes:
-        raise corrupted(path, f"{size} bytes", f"{fixed + length + body_bytes} bytes")
-    return Artefact(path, _from_json(json.loads(text)), count, size, seal.hexdigest(), body_bytes)
-
-
-def read(artefact: Artefact) -> Iterator[Chunk]:
-    """Yield the entries chunk by chunk, each verified; at the end the whole file has been verified.
-
-    A caller that must not see a part of a damaged file acts when the iterator is exhausted.
-    """
-    path = artefact.path
-    try:
-        with open(path, "rb") as file:
-            if _read_head(path, cast(BinaryIO, file.raw)) != artefact:
-                raise corrupted(path, "it was replaced while it was read", f"checksum {artefact.checksum}")
-            file.seek(0)
-            _, _, length, count, body_bytes, digest = _HEAD.unpack(file.read(_HEAD.size))
-            file.seek(_HEAD.size + _SEAL_BYTES + length)
-            yield from _read_body(path, file, count, body_bytes, digest)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _read_body(path: str, file: BinaryIO, count: int, left: int, digest: bytes) -> Iterator[Chunk]:
-    body = xxh3_128()
-    while left > 0:
-        frame = file.read(_CHUNK.size)
-        size, wanted = _CHUNK.unpack(frame) if len(frame) == _CHUNK.size else (left, b"")
-        payload = file.read(size) if size <= left - len(frame) else b""
-        if xxh3_64_digest(payload) != wanted:
-            raise corrupted(path, "a block of entries is damaged", f"block checksum {wanted.hex()}")
-        body.update(frame)
-        body.update(payload)
-        keys, values = msgpack.unpackb(payload, raw=True, use_list=True)
-        yield keys, values
-        count -= len(keys)
-        left -= len(frame) + size
-    if body.digest() != digest or count or left:
-        raise corrupted(path, f"the checksum of its entries is {body.hexdigest()}", digest.hex())
-
-
-def listing(folder: str) -> list[str]:
-    """Return the names of all that is in `folder`; none if the folder isn't there."""
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise _unreadable(folder, error) from error
-
-
-def parsed(folder: str, names: Iterable[str]) -> list[Listed]:
-    """Return those of `names` that are artefacts' in `folder`."""
-    return [listed for name in names if (listed := _parse(folder, name)) is not None]
-
-
-def _parse(folder: str, name: str) -> Listed | None:
-    stem, _, kind = name.lstrip(".").partition(".")
-    if kind.endswith(".tmp"):
-        kind = f"{kind.partition('.')[0]}.tmp"
+def _listed(found: Stored) -> Listed | None:
+    stem, _, kind = found.name.rpartition("/")[2].partition(".")
     if kind == SNAPSHOT:
         stem, _, checksum = stem.rpartition("-")
         if len(checksum) != _CHECKSUM_DIGITS:
             return None
     txid, _, token = stem.partition("-")
-    if kind.removesuffix(".tmp") not in (CHANGELOG, SNAPSHOT) or not token or not txid.isdecimal():
+    if kind not in (CHANGELOG, SNAPSHOT) or not token or not txid.isdecimal():
         return None
-    return Listed(os.path.join(folder, name), kind, Version(int(txid), token))
-
-
-def _unreadable(path: str, error: OSError) -> StateError:
-    if isinstance(error, FileNotFoundError):
-        return corrupted(path, "the file is missing", "a file that a committed version needs", missing=True)
-    return StateError(f"{path}: cannot be read: {error.strerror}", path=path, errno=error.errno)
+    return Listed(found.name, kind, Version(int(txid), token), found.modified)
 
 
 def _to_json(identity: Identity) -> dict[str, Any]:
@@ -335,11 +270,12 @@ def _to_json(identity: Identity) -> dict[str, Any]:
         "generation": identity.generation,
         "predecessor": [identity.predecessor.txid, identity.predecessor.token],
         "covers": base64.b64encode(identity.covers).decode("ascii"),
-        "beneath": identity.beneath,
+        "beneath": [(link.version.txid, link.version.token, link.size_bytes) for link in identity.beneath],
     }
 
 
-def _from_json(data: dict[str, Any]) -> Identity:
+def identity_of(data: dict[str, Any]) -> Identity:
+    """Return the identity that a file's JSON tells."""
     return Identity(
         kind=data["kind"],
         namespace=Namespace(data["lineage"], data["component"], data["task"]),
@@ -347,5 +283,5 @@ def _from_json(data: dict[str, Any]) -> Identity:
         generation=data["generation"],
         predecessor=Version(*data["predecessor"]),
         covers=base64.b64decode(data["covers"]),
-        beneath=tuple(data["beneath"]),
+        beneath=tuple(Link(Version(txid, token), size) for txid, token, size in data["beneath"]),
     )

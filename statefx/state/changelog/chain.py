@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from statefx.errors import StateCorruptedError, StatePhaseError
+from statefx.errors import StateCorruptedError, StateError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state.changelog import artefacts, merging
-from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Artefact, Chunk, Identity, corrupted
-from statefx.state.changelog.merging import TIERS, Intake, covers, start_of
+from statefx.state.changelog import artefacts, merging, reading
+from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Artefact, Identity, Link, corrupted
+from statefx.state.changelog.merging import LINKS_MAX, covers, start_of
+from statefx.state.changelog.reading import Chunk
 from statefx.state.contract.store import FILES_MAX, SnapshotRef, Write
+from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
@@ -23,6 +24,8 @@ class Route:
 
     Attributes
     ----------
+    storage : Storage
+        Where the files are.
     start : Version
         The cached version, or the snapshot's, or EMPTY.
     cached : bool
@@ -33,6 +36,7 @@ class Route:
         Changelogs, oldest first.
     """
 
+    storage: Storage
     start: Version
     cached: bool
     snapshot: Artefact | None
@@ -45,25 +49,27 @@ class Route:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all that has to be applied to `start`, verified; the first may be a snapshot."""
-        for artefact in (*((self.snapshot,) if self.snapshot else ()), *self.steps):
-            yield from artefacts.read(artefact)
+        files = (*((self.snapshot,) if self.snapshot else ()), *self.steps)
+        return reading.read_in_order(self.storage, files)
 
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """The files of `namespace` in `folder`, as one store needs them; their names are known, so none is looked for.
+    """The files of `namespace` in a checkpoint, as one store needs them; their names are known, so none is looked for.
 
-    Heads that were read are remembered, so that whoever asks for a second route reads none twice.
+    Each file names those before it (`Identity.beneath`): so when the newest one has been read, all others that are
+    needed are read at once, and not one after the other. Heads that were read are remembered, with the entries of small
+    files: who asks for a second route reads none twice.
     """
 
     namespace: Namespace
-    folder: str
-    _heads: dict[Version, Artefact] = field(default_factory=dict, init=False, compare=False, repr=False)
+    storage: Storage
+    _files: dict[Version, Artefact] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
-    def state_folder(self) -> str:
-        """``<checkpointLocation>/state``, two above the namespace's own."""
-        return os.path.dirname(os.path.dirname(os.path.abspath(self.folder)))
+    def where(self) -> str:
+        """What nothing else has: the place of these files."""
+        return f"{self.storage.url}/{self.namespace.prefix}"
 
     def prepare(
         self,
@@ -93,34 +99,59 @@ class Changelog:
             Bytes by which the files of the chain have grown; negative if they take less than before.
         """
         oldest = 0 if snapshot is None else snapshot.version.txid
-        files_max = merging.files_of(self.namespace, files_max)
         try:
-            intake = merging.intake(self._find, previous, oldest, files_max, lambda: _size(writes))
-            written = self._write(version, generation, intake, writes)
+            beneath = self._beneath(previous, oldest)
+            taken = merging.taken_in(beneath, merging.files_of(self.namespace, files_max), lambda: _size(writes))
+            self._load([link.version for link in beneath[:taken]])
+            files = [self._files[link.version] for link in beneath[:taken]]
+            written = self._write(version, generation, previous, beneath, files, writes)
         except StateCorruptedError as error:  # of what is prepared already: not the fault of this transaction
             logger.warning("changelogs of %s can't be merged: %s", self.namespace, error)
-            intake = Intake(previous, (), (0,) * TIERS)
-            written = self._write(version, generation, intake, writes)
-        return written.size_bytes - sum(file.size_bytes for file in intake.files)
+            files = []
+            written = self._write(version, generation, previous, (), files, writes)
+        return written.size_bytes - sum(file.size_bytes for file in files)
 
-    def _write(self, version: Version, generation: int, intake: Intake, writes: Sequence[Write]) -> Artefact:
+    def _beneath(self, previous: Version, oldest: int) -> tuple[Link, ...]:
+        """Return the files that a changelog on top of `previous` has before it, down to the newest snapshot."""
+        if previous.txid <= oldest:
+            return ()
+        file = self._file(previous)
+        known = (Link(previous, file.body_bytes), *file.identity.beneath)
+        return tuple(link for link in known if link.version.txid > oldest)[:LINKS_MAX]
+
+    def _write(
+        self,
+        version: Version,
+        generation: int,
+        previous: Version,
+        beneath: Sequence[Link],
+        files: Sequence[Artefact],
+        writes: Sequence[Write],
+    ) -> Artefact:
         identity = Identity(
-            CHANGELOG, self.namespace, version, generation, intake.predecessor, intake.covers, intake.beneath
+            CHANGELOG,
+            self.namespace,
+            version,
+            generation,
+            predecessor=files[-1].identity.predecessor if files else previous,
+            covers=merging.marks_of(files),
+            beneath=tuple(beneath[len(files) :]),
         )
-        entries = merging.merged(writes, intake.files) if intake.files else writes
-        return artefacts.write(self.folder, identity, entries)
+        entries = merging.merged(self.storage, writes, files) if files else writes
+        return artefacts.write(self.storage, self.namespace.prefix, identity, entries)
 
     def prepared(self, version: Version, predecessor: Version) -> list[Chunk]:
         """Return the entries of `version`, verified to the last, as something that can follow `predecessor`."""
-        artefact = self._find(version)
+        artefact = self._file(version)
         if artefact.identity.predecessor != predecessor and not covers(artefact, predecessor):
+            path = self._path(artefact.name)
             raise StatePhaseError(
-                f"{artefact.path} was prepared on top of {artefact.identity.predecessor}, but this store is at "
+                f"{path} was prepared on top of {artefact.identity.predecessor}, but this store is at "
                 f"{predecessor}; open the store at the version that the transaction log names",
-                path=artefact.path,
+                path=path,
                 txid=version.txid,
             )
-        return list(artefacts.read(artefact))
+        return list(reading.read(self.storage, artefact))
 
     def route(self, version: Version, snapshot: SnapshotRef | None, cached: Version | None) -> Route:
         """Return how to reach `version`, from a cache at `cached` if that is in the chain.
@@ -130,39 +161,47 @@ class Changelog:
         StateCorruptedError
             A file of the chain is damaged, foreign or missing (``missing`` is then True).
         """
-        steps: list[Artefact] = []
-        at = version
-        while at not in (cached, EMPTY) and (snapshot is None or at != snapshot.version):
-            steps.append(self._find(at))
-            at = start_of(steps[-1], (cached, None if snapshot is None else snapshot.version))
-        steps.reverse()
+        base = None if snapshot is None else snapshot.version
+        found, at = self._back(version, (cached, base))
+        steps = tuple(reversed(found))
         if at == cached:
-            return Route(at, True, None, tuple(steps))
-        if snapshot is None or at != snapshot.version:
-            return Route(EMPTY, False, None, tuple(steps))
-        image = self.find_snapshot(snapshot)
-        older = None if cached is None else self._older(cached, image)
+            return Route(self.storage, at, True, None, steps)
+        if snapshot is None or at != base:
+            return Route(self.storage, EMPTY, False, None, steps)
+        older = None if cached is None else self._older(cached, snapshot)
         if older is not None and cached is not None:
-            return Route(cached, True, None, (*older, *steps))
-        return Route(snapshot.version, False, image, tuple(steps))
+            return Route(self.storage, cached, True, None, (*older, *steps))
+        return Route(self.storage, at, False, self.find_snapshot(snapshot), steps)
 
-    def _older(self, cached: Version, image: Artefact) -> list[Artefact] | None:
+    def _older(self, cached: Version, snapshot: SnapshotRef) -> list[Artefact] | None:
         """Return the steps from a cache older than the snapshot, if they are there and less to read than it is."""
-        steps: list[Artefact] = []
-        at, size = image.identity.version, 0
-        while at != cached:
-            if at.txid <= cached.txid:
+        try:
+            found, at = self._back(snapshot.version, (cached,), cached.txid, snapshot.size_bytes)
+        except StateCorruptedError as error:
+            if error.missing:
                 return None
-            try:
-                steps.append(self._find(at))
-            except StateCorruptedError as error:
-                if error.missing:
-                    return None
-                raise
-            at, size = start_of(steps[-1], (cached,)), size + steps[-1].size_bytes
-            if size > image.size_bytes:
-                return None
-        return steps[::-1]
+            raise
+        return found[::-1] if at == cached else None
+
+    def _back(
+        self, version: Version, wanted: Collection[Version | None], down_to: int = 0, limit_bytes: float = float("inf")
+    ) -> tuple[list[Artefact], Version]:
+        """Go back from file to file until a version is `wanted`; return the files, newest first, and that version.
+
+        Ends early at a version of txid `down_to` or before, or after more than `limit_bytes`.
+        """
+        files: list[Artefact] = []
+        at, size = version, 0
+        ahead: Sequence[Link] = ()
+        while at.txid > down_to and at not in wanted and size <= limit_bytes:
+            if at not in self._files:
+                # all that is needed before the next version that may be wanted, in one go
+                floor = max((each.txid for each in wanted if each is not None and each.txid < at.txid), default=down_to)
+                self._load([at, *(link.version for link in ahead if floor < link.version.txid < at.txid)])
+            file = self._files[at]
+            files.append(file)
+            at, size, ahead = start_of(file, wanted), size + file.size_bytes, file.identity.beneath
+        return files, at
 
     def follows(self, later: Version, version: Version) -> bool:
         """Say whether `later` came from `version`, by the files that are there.
@@ -170,21 +209,23 @@ class Changelog:
         What is committed is one chain. So a cache that is at neither an ancestor nor a descendant of a committed
         version is of a history that is over: the checkpoint was restored from a backup, and went on from there.
         """
-        at = later
-        while at.txid > version.txid:
-            try:
-                at = start_of(self._find(at), (version,))
-            except StateCorruptedError:  # what it came from was deleted with that history
-                return False
+        try:
+            _, at = self._back(later, (version,), version.txid)
+        except StateCorruptedError:  # what it came from was deleted with that history
+            return False
         return at == version
 
-    def _find(self, version: Version) -> Artefact:
+    def _file(self, version: Version) -> Artefact:
         """Return the changelog of `version`, which must be this namespace's."""
-        found = self._heads.get(version)
-        if found is None:
-            path = os.path.join(self.folder, artefacts.changelog_name(version))
-            found = self._heads[version] = self._verified(path, CHANGELOG, version)
-        return found
+        self._load([version])
+        return self._files[version]
+
+    def _load(self, versions: Iterable[Version]) -> None:
+        """Read the changelogs of `versions` that were not read yet, several at a time."""
+        absent = [version for version in versions if version not in self._files]
+        names = [artefacts.changelog_name(self.namespace.prefix, version) for version in absent]
+        for version, found in zip(absent, reading.read_heads(self.storage, names), strict=True):
+            self._files[version] = self._verified(found, CHANGELOG, version)
 
     def find_snapshot(self, snapshot: SnapshotRef) -> Artefact:
         """Return the snapshot that the log names.
@@ -194,27 +235,32 @@ class Changelog:
         StateCorruptedError
             It is missing or damaged.
         """
-        path = os.path.join(self.folder, artefacts.snapshot_name(snapshot.version, snapshot.checksum))
-        artefact = self._verified(path, SNAPSHOT, snapshot.version)
+        name = artefacts.snapshot_name(self.namespace.prefix, snapshot.version, snapshot.checksum)
+        artefact = self._verified(reading.read_head(self.storage, name), SNAPSHOT, snapshot.version)
         if artefact.checksum != snapshot.checksum:
-            raise corrupted(path, f"checksum {artefact.checksum}", f"checksum {snapshot.checksum}")
+            raise corrupted(self._path(name), f"checksum {artefact.checksum}", f"checksum {snapshot.checksum}")
         return artefact
 
-    def _verified(self, path: str, kind: str, version: Version) -> Artefact:
+    def _verified(self, found: Artefact | StateError, kind: str, version: Version) -> Artefact:
         """Return the file if it is what its name and the log say; its lineage may be the one this is a fork of."""
-        artefact = artefacts.read_head(path)
-        identity = artefact.identity
+        if isinstance(found, StateError):
+            raise found
+        identity = found.identity
         namespace = replace(self.namespace, lineage=identity.namespace.lineage)
         if identity != replace(identity, kind=kind, namespace=namespace, version=version):
-            raise corrupted(path, f"it is the file of {identity}", f"{self.namespace} at {version}")
+            raise corrupted(self._path(found.name), f"it is the file of {identity}", f"{self.namespace} at {version}")
         if kind == CHANGELOG and identity.predecessor.txid >= version.txid:
-            raise corrupted(path, f"it follows {identity.predecessor}", f"a version before {version.txid}")
-        return artefact
+            follows = f"it follows {identity.predecessor}"
+            raise corrupted(self._path(found.name), follows, f"a version before {version.txid}")
+        return found
+
+    def _path(self, name: str) -> str:
+        return f"{self.storage.url}/{name}"
 
     def snapshot(self, version: Version, generation: int, entries: Iterable[tuple[bytes, bytes]]) -> SnapshotRef:
         """Write a full image of `version`; two writers of one image write the same bytes."""
         identity = Identity(SNAPSHOT, self.namespace, version, generation, version)
-        artefact = artefacts.write(self.folder, identity, entries)
+        artefact = artefacts.write(self.storage, self.namespace.prefix, identity, entries)
         return SnapshotRef(version, artefact.checksum, artefact.size_bytes)
 
 

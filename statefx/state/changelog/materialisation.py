@@ -122,7 +122,7 @@ class MaterialisationCache:
     def lease(self, changelog: Changelog, context: StateContext) -> Materialisation:
         """Return a materialisation of ``context.version``, to be given back with `release`."""
         with self._lock:
-            place = context.cache, changelog.folder
+            place = context.cache, changelog.where
             cached = self._newest.pop(place, None)
             if cached is not None and cached.namespace != changelog.namespace:
                 cached = None

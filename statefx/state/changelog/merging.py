@@ -21,15 +21,16 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import takewhile
 from zlib import crc32
 
 from xxhash import xxh3_64_digest
 
-from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state.changelog import artefacts
-from statefx.state.changelog.artefacts import Artefact
+from statefx.protocol.identity import Namespace, Version
+from statefx.state.changelog import reading
+from statefx.state.changelog.artefacts import Artefact, Link
 from statefx.state.contract.store import Write
+from statefx.storage import Storage
 
 TIERS_BYTES = (16 << 10, 128 << 10, 1 << 20, 4 << 20)
 """Where each tier ends. Eight files of one come to about one of the next; at the most eight times 4 MiB are merged in
@@ -39,40 +40,22 @@ TIERS = len(TIERS_BYTES)
 COVERED_MAX = 4096
 """Versions that a file names as covered, the newest; a cache that is further behind is built again. 8 bytes each."""
 
+LINKS_MAX = 64
+"""Files that a file knows to be before it, the newest: four tiers of fourteen files are 56. There are more only where
+large files are many, and the last of those that are known knows of the next ones."""
+
 _MARK_BYTES = 8
-_FILES_MAX = 1024
-
-Head = Callable[[Version], Artefact]
-
-
-@dataclass(frozen=True, slots=True)
-class Intake:
-    """What the next changelog takes in.
-
-    Attributes
-    ----------
-    predecessor : Version
-        What its entries are applied to.
-    files : tuple of Artefact
-        Newest first.
-    beneath : tuple of int
-        For each tier, how many files of it and of lower ones come next, without a larger one between.
-    """
-
-    predecessor: Version
-    files: tuple[Artefact, ...]
-    beneath: tuple[int, ...]
-
-    @property
-    def covers(self) -> bytes:
-        """Marks of the versions between, oldest first."""
-        marks = [part for file in reversed(self.files) for part in (file.identity.covers, mark(file.identity.version))]
-        return b"".join(marks)[-COVERED_MAX * _MARK_BYTES :]
 
 
 def files_of(namespace: Namespace, files: int) -> int:
     """Return how many files of a tier a task leaves: `files` to twice as many, so that not all merge at once."""
     return files + crc32(f"{namespace.component}/{namespace.task}".encode()) % files
+
+
+def marks_of(files: Sequence[Artefact]) -> bytes:
+    """Return the marks of the versions that a file covers which takes in `files` (newest first), oldest first."""
+    marks = [part for file in reversed(files) for part in (file.identity.covers, mark(file.identity.version))]
+    return b"".join(marks)[-COVERED_MAX * _MARK_BYTES :]
 
 
 def mark(version: Version) -> bytes:
@@ -105,77 +88,52 @@ def start_of(file: Artefact, wanted: Iterable[Version | None]) -> Version:
     return file.identity.predecessor
 
 
-def intake(head: Head, previous: Version, oldest: int, files_max: int, size: Callable[[], int]) -> Intake:
-    """Say what a changelog on top of `previous` takes in.
+def taken_in(beneath: Sequence[Link], files_max: int, size: Callable[[], int]) -> int:
+    """Say how many of the newest files a changelog takes in.
 
     Parameters
     ----------
-    head : callable
-        Reads the head of a version's file; most often only that of `previous`.
-    previous : Version
-    oldest : int
-        The txid of the newest snapshot: what is not newer than that is not looked at, and may be gone.
+    beneath : sequence of Link
+        The files that are there, newest first.
     files_max : int
         How many files of a tier are left.
     size : callable
         Bytes of what the changelog itself has to hold; called if it may take something in.
     """
-    at, taken, beneath = previous, [], _beneath(head, previous, oldest)
-    if beneath[-1] < files_max:
-        return Intake(at, (), beneath)
+    taken = 0
+    if _run(beneath, TIERS - 1) < files_max:
+        return taken
     total = size()
-    while (tier := _tier(total)) < TIERS and beneath[tier] >= files_max:
-        found = _newest(head, at, oldest, tier)
-        if len(found) < files_max:  # the count goes on below a snapshot that was not there when it began
-            beneath = tuple(min(count, len(found)) for count in beneath)
-            break
-        taken += found
-        total += sum(file.body_bytes for file in found)
-        at = found[-1].identity.predecessor
-        beneath = _beneath(head, at, oldest)
-    return Intake(at, tuple(taken), beneath)
+    while (tier := _tier(total)) < TIERS and (run := _run(beneath[taken:], tier)) >= files_max:
+        total += sum(link.size_bytes for link in beneath[taken : taken + run])
+        taken += run
+    return taken
 
 
-def merged(writes: Iterable[Write], files: Sequence[Artefact]) -> Iterator[Write]:
+def _run(beneath: Sequence[Link], tier: int) -> int:
+    """Count the newest files, as long as they are of the tier or a lower one."""
+    return sum(1 for _ in takewhile(lambda link: _tier(link.size_bytes) <= tier, beneath))
+
+
+def merged(storage: Storage, writes: Iterable[Write], files: Sequence[Artefact]) -> Iterator[Write]:
     """Yield the newest value of every key, in key order; `files` are newest first, `writes` newer still.
 
     Deletes stay: they have to reach caches at the versions that are covered.
     """
     last: bytes | None = None
     sources: list[Iterator[tuple[bytes, int, bytes | None]]] = [((key, 0, value) for key, value in writes)]
-    sources += [_ranked(rank, file) for rank, file in enumerate(files, 1)]
+    sources += [_ranked(storage, rank, file) for rank, file in enumerate(files, 1)]
     for key, _, value in heapq.merge(*sources):
         if key != last:
             yield key, value
             last = key
 
 
-def _ranked(rank: int, file: Artefact) -> Iterator[tuple[bytes, int, bytes | None]]:
-    for keys, values in artefacts.read(file):
+def _ranked(storage: Storage, rank: int, file: Artefact) -> Iterator[tuple[bytes, int, bytes | None]]:
+    for keys, values in reading.read(storage, file):
         for key, value in zip(keys, values, strict=True):
             yield key, rank, value
 
 
 def _tier(size_bytes: int) -> int:
     return bisect_right(TIERS_BYTES, size_bytes)
-
-
-def _beneath(head: Head, at: Version, oldest: int) -> tuple[int, ...]:
-    """Count the files of each tier from `at` on: by the head of its file, which knows of those before it."""
-    if at == EMPTY or at.txid <= oldest:
-        return (0,) * TIERS
-    file = head(at)
-    tier = _tier(file.body_bytes)
-    return tuple(count + 1 if tier <= each else 0 for each, count in enumerate(file.identity.beneath))
-
-
-def _newest(head: Head, at: Version, oldest: int, tier: int) -> list[Artefact]:
-    """Return the newest files from `at` on, as long as they are of the tier or a lower one."""
-    found: list[Artefact] = []
-    while at != EMPTY and at.txid > oldest and len(found) < _FILES_MAX:
-        file = head(at)
-        if _tier(file.body_bytes) > tier:
-            break
-        found.append(file)
-        at = file.identity.predecessor
-    return found

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from statefx.errors import StateClosedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
-from statefx.state.changelog import artefacts, fencing, sweeping
+from statefx.state.changelog import fencing, sweeping
 from statefx.state.changelog.chain import Changelog
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.store import (
@@ -21,6 +21,7 @@ from statefx.state.contract.store import (
     StateStore,
     Write,
 )
+from statefx.storage import Storage, Stored
 
 
 class Image(ABC):
@@ -171,7 +172,7 @@ class ChangelogStore(StateStore):
             raise self._phase(f"{call} on state that was opened read-only")
 
     def _check_fence(self) -> None:
-        fencing.check(self._changelog.state_folder, self._changelog.namespace.lineage, self._context.generation)
+        fencing.check(self._context.storage, self._changelog.namespace.lineage, self._context.generation)
 
     def _phase(self, message: str) -> StatePhaseError:
         return StatePhaseError(
@@ -192,17 +193,17 @@ class ChangelogProvider(StateProvider):
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
         """Open the store of `namespace` at ``context.version``; never deletes and never fences."""
-        changelog = Changelog(namespace, context.folder)
+        changelog = Changelog(namespace, context.storage)
         return ChangelogStore(changelog, context, self.open_image(changelog, context))
 
-    def fence(self, lineage: str, generation: int, folder: str) -> None:
+    def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Refuse commits and deletions of generations older than `generation` from now on."""
-        fencing.fence(folder, lineage, generation)
+        fencing.fence(storage, lineage, generation)
 
-    def artefacts(self, namespace: Namespace, folder: str) -> Sequence[str]:
-        """Return the names of the namespace's files."""
-        return artefacts.listing(folder)
+    def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[Stored]:
+        """Return the namespace's files."""
+        return list(storage.list(f"{namespace.prefix}/"))
 
-    def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
+    def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Stored], retained: Retention) -> int:
         """Delete those of the files `found` that no retained version needs; return how many."""
-        return sweeping.sweep(Changelog(namespace, folder), found, retained)
+        return sweeping.sweep(Changelog(namespace, storage), found, retained)

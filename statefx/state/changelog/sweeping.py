@@ -2,33 +2,37 @@
 
 ::
 
-    1 the folder is listed      2 the log is read: what is retained      3 the generation is checked      4 files go
+    1 the names are listed      2 the log is read: what is retained      3 the generation is checked      4 files go
 
 In this order (`StateProvider.artefacts` is 1, `StateProvider.sweep` is 3 and 4): a file that is there at 1 was written
 by a generation that had been taken by then, so whoever is the newest at 2 knows of all that can ever name it. It may
 run beside transactions. What is deleted was written in a transaction that is committed at 2 and is not named by what is
 retained then, and no later record names a file of a transaction that is committed: neither of this generation, nor of
-one that takes over between 2 and 4. So one look at the generation for all files of the namespace is enough.
+one that takes over between 2 and 4. So one look at the generation for each batch of deletions is enough.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from statefx.errors import StateCorruptedError, StatePhaseError
-from statefx.state.changelog import artefacts, fencing
+from statefx.state.changelog import artefacts, fencing, reading
 from statefx.state.changelog.artefacts import CHANGELOG, Artefact, Listed
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.merging import covers, forgets
 from statefx.state.contract.store import Retention
+from statefx.storage import Stored
+from statefx.storage.contract import BATCH
+
+_HEADS = 64
+"""Heads that are read at once: with them come the first bytes of their files."""
 
 
 def sweep(
-    changelog: Changelog, found: Iterable[str], retained: Retention, clock: Callable[[], float] = time.time
+    changelog: Changelog, found: Iterable[Stored], retained: Retention, clock: Callable[[], float] = time.time
 ) -> int:
     """Delete what no retained version needs of the files `found`; return how many went (see `StateProvider.sweep`).
 
@@ -39,19 +43,25 @@ def sweep(
     StateCorruptedError
         What is retained is not whole: nothing was deleted, for a file that seems to be of no use may help to mend it.
     """
-    known = [each for each in artefacts.parsed(changelog.folder, found) if each.txid <= retained.head.txid]
+    known = [each for each in artefacts.listed(found) if each.txid <= retained.head.txid]
     needed = _Needed(changelog, known, retained)
     youngest = clock() - retained.min_age_secs
-    passed = [each for each in known if not needed.keeps(each) and _older_than(each.path, youngest)]
-    gone = [listed.path for listed in passed if _generation(listed) <= retained.generation]
-    if gone:
-        fencing.check(changelog.state_folder, changelog.namespace.lineage, retained.generation)
-    deleted = 0
-    for path in gone:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-            deleted += 1
-    return deleted
+    passed = [each.name for each in known if each.modified <= youngest and not needed.keeps(each)]
+    gone = [name for part in _parts(passed, _HEADS) for name in _of_generation(changelog, part, retained.generation)]
+    for batch in _parts(gone, BATCH):
+        fencing.check(changelog.storage, changelog.namespace.lineage, retained.generation)
+        changelog.storage.delete(batch)
+    return len(gone)
+
+
+def _parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+def _of_generation(changelog: Changelog, names: Sequence[str], newest: int) -> list[str]:
+    """Return those of the files that a generation up to `newest` wrote; of a damaged one nobody knows."""
+    heads = reading.read_heads(changelog.storage, names)
+    return [head.name for head in heads if isinstance(head, Artefact) and head.identity.generation <= newest]
 
 
 class _Needed:
@@ -65,14 +75,14 @@ class _Needed:
     """
 
     def __init__(self, changelog: Changelog, found: Iterable[Listed], retained: Retention) -> None:
-        snapshots = [changelog.find_snapshot(snapshot).path for snapshot in retained.snapshots]
+        snapshots = [changelog.find_snapshot(snapshot).name for snapshot in retained.snapshots]
         oldest = retained.snapshots[0] if retained.snapshots else None
         route = changelog.route(retained.head, oldest, None)
         if oldest is not None and route.snapshot is None:
-            raise StatePhaseError(f"{changelog.folder}: {oldest.version} is no version that {retained.head} came from")
+            raise StatePhaseError(f"{changelog.where}: {oldest.version} is no version that {retained.head} came from")
         self._chain = route.steps
         self._txids = [step.identity.version.txid for step in route.steps]
-        self._paths = {*snapshots, *(step.path for step in route.steps)}
+        self._names = {*snapshots, *(step.name for step in route.steps)}
         self._floor = route.start.txid
         for version, snapshot in retained.pinned:  # its files may be merged into others since: it is looked at whole
             pinned = changelog.route(version, snapshot, None)
@@ -83,12 +93,12 @@ class _Needed:
         if before:
             with contextlib.suppress(StateCorruptedError):  # if it can't be read, all that is committed stays
                 steps = changelog.route(max(before), oldest, None).steps
-                self._paths.update(step.path for step in steps)
+                self._names.update(step.name for step in steps)
                 self._floor = max(before).txid
 
     def keeps(self, listed: Listed) -> bool:
         """Say whether a file that is not newer than the head is needed."""
-        if listed.path in self._paths or self._committed(listed):
+        if listed.name in self._names or self._committed(listed):
             return True
         step = self._at(listed)
         return step is not None and forgets(step, listed.version)
@@ -96,27 +106,10 @@ class _Needed:
     def _committed(self, listed: Listed) -> bool:
         """Say whether a changelog after the floor is known to have been committed."""
         step = self._at(listed)
-        return step is not None and (listed.path == step.path or covers(step, listed.version))
+        return step is not None and (listed.name == step.name or covers(step, listed.version))
 
     def _at(self, listed: Listed) -> Artefact | None:
         """Return the file of the chain that would hold what a changelog after the floor does."""
         if listed.kind != CHANGELOG or listed.version.txid <= self._floor:
             return None
         return self._chain[bisect_left(self._txids, listed.version.txid)]
-
-
-def _generation(listed: Listed) -> float:
-    """Return who wrote a file; 0 of one that is not complete: its transaction is over, so whoever writes it is late."""
-    if listed.kind.endswith(".tmp"):
-        return 0
-    try:
-        return artefacts.read_head(listed.path).identity.generation
-    except StateCorruptedError:
-        return float("inf")  # nobody knows what it was
-
-
-def _older_than(path: str, limit: float) -> bool:
-    try:
-        return os.stat(path).st_mtime <= limit
-    except FileNotFoundError:
-        return False

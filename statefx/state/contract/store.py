@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from statefx.errors import StateError
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, Version
+from statefx.storage import Storage
 
 Write = tuple[bytes, bytes | None]
 
@@ -67,8 +68,9 @@ class StateContext:
         The committed version to open at.
     snapshot : SnapshotRef | None
         The newest snapshot at or before `version` that the transaction log names.
-    folder : str
-        ``<checkpointLocation>/state/<component>/<task>``, seen by driver and executors.
+    storage : Storage
+        The checkpoint, seen by driver and executors. What a provider keeps in it of a namespace has names that begin
+        with ``f"{namespace.prefix}/"``.
     cache : str
         Folder on this machine that caches of this checkpoint may use; may be lost at any time.
     read_only : bool
@@ -80,7 +82,7 @@ class StateContext:
 
     generation: int
     version: Version
-    folder: str
+    storage: Storage
     cache: str
     snapshot: SnapshotRef | None = None
     read_only: bool = False
@@ -248,21 +250,21 @@ class StateProvider(ABC):
         """
         return None if self.options else {}
 
-    def fence(self, lineage: str, generation: int, folder: str) -> None:
+    def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Refuse commits and deletions of generations older than `generation` from now on.
 
-        Called by the driver at start, with ``<checkpointLocation>/state``, after the generation is in the log.
+        Called by the driver at start, with the checkpoint, after the generation is in the log.
         """
 
-    def artefacts(self, namespace: Namespace, folder: str) -> Sequence[str]:
-        """Return the names of all that `sweep` may have to judge: what has been prepared, and not gone since.
+    def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[Any]:
+        """Return all that `sweep` may have to judge, as it wants it: what has been prepared, and not gone since.
 
         The driver calls this for all namespaces first, reads the transaction log second, and calls `sweep` third. So
         what a record may yet name is either not among the names, or of a transaction that the log does not have.
         """
         return ()
 
-    def sweep(self, namespace: Namespace, folder: str, found: Sequence[str], retained: Retention) -> int:
+    def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Any], retained: Retention) -> int:
         """Delete what nothing needs of the artefacts `found`; return how many were deleted.
 
         Called by the driver now and then, beside transactions, on a thread of its own. Only artefacts may go that are
@@ -287,6 +289,7 @@ __all__ = [
     "StateContext",
     "StateProvider",
     "StateStore",
+    "Storage",
     "Version",
     "Write",
     "prepare_as",

@@ -19,6 +19,7 @@ from measuring import arguments, latency
 
 from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, Version
+from statefx.storage import FolderStorage
 from tests.providers.redis_server import RedisServer
 
 BATCH_KEYS = 10_000
@@ -40,7 +41,7 @@ class Place:
 
     def context(self, version: Version) -> StateContext:
         """Where a worker opens `version`."""
-        return StateContext(1, version, str(self.folder / "state" / "count" / "0"), str(self.folder / "cache"))
+        return StateContext(1, version, FolderStorage(self.folder), str(self.folder / "cache"))
 
 
 def transact(provider: StateProvider, place: Place, before: Version, keys: list[bytes]) -> tuple[Version, float, float]:
@@ -85,7 +86,7 @@ def main() -> None:
             options = {"url": stack.enter_context(RedisServer(appendonly="no")).url}
         place = Place(args.work, args.provider, options)
         provider = place.provider()
-        provider.fence(place.namespace.lineage, 1, str(args.work / "state"))
+        provider.fence(place.namespace.lineage, 1, FolderStorage(args.work))
         version = EMPTY
         for start in range(0, args.keys, LOAD_KEYS):
             version, *_ = transact(provider, place, version, names(range(start, min(start + LOAD_KEYS, args.keys))))

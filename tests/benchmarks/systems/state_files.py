@@ -36,12 +36,12 @@ class Tasks:
         self.provider = provider
         self.cache = str(work / "cache")
         write_format(self.folders.storage)
-        provider.fence(self.lineage, 1, self.folders.state)
+        provider.fence(self.lineage, 1, self.folders.storage)
 
     def context(self, task: int, version: Version) -> tuple[Namespace, StateContext]:
         """What a worker opens."""
-        folder = f"{self.folders.state}/count/{task}"
-        return Namespace(self.lineage, "count", task), StateContext(1, version, folder, self.cache, files_max=UNMERGED)
+        context = StateContext(1, version, self.folders.storage, self.cache, files_max=UNMERGED)
+        return Namespace(self.lineage, "count", task), context
 
     def transact(self, task: int, version: Version) -> tuple[Version, float]:
         """Commit one more transaction of a task; its version, and how long opening and closing took, in ms."""

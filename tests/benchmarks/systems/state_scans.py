@@ -19,6 +19,7 @@ from measuring import arguments, latency
 from statefx import KeyValueState
 from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, Version
+from statefx.storage import FolderStorage
 from tests.providers.redis_server import RedisServer
 
 ALIKE = 10
@@ -65,13 +66,13 @@ def main() -> None:
             options = {"url": stack.enter_context(RedisServer(appendonly="no")).url}
         provider = load_provider(args.provider, options)
         namespace = Namespace(uuid.uuid4().hex, "count", 0)
-        provider.fence(namespace.lineage, 1, str(args.work / "state"))
+        storage = FolderStorage(args.work)
+        provider.fence(namespace.lineage, 1, storage)
         version = EMPTY
 
         def transact(change: Callable[[KeyValueState, list[int]], None], numbers: list[int]) -> tuple[Version, float]:
             started = time.perf_counter()
-            folder, cache = str(args.work / "state" / "count" / "0"), str(args.work / "cache")
-            store = provider.newState(namespace, StateContext(1, version, folder, cache))
+            store = provider.newState(namespace, StateContext(1, version, storage, str(args.work / "cache")))
             state = KeyValueState(store, version=version)
             change(state, numbers)
             state.prepareCommit(version.txid + 1)
