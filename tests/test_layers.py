@@ -60,3 +60,50 @@ def test_statefx_testing_is_imported_without_the_test_libraries() -> None:
     hidden = "import sys; sys.modules.update(pytest=None, hypothesis=None); import statefx.testing"
     run = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
+
+
+FILES = {
+    *("access", "chmod", "fdopen", "fsync", "link", "listdir", "makedirs", "mkdir", "open", "readlink", "remove"),
+    *("removedirs", "rename", "renames", "replace", "rmdir", "scandir", "stat", "symlink", "truncate", "unlink"),
+    *("utime", "walk"),
+}
+"""Functions of `os` that look at files or change them."""
+
+MAY_OPEN_FILES = {
+    "statefx/storage/": "the one room that may",
+    "statefx/testing/": "no part of what is run",
+    "statefx/coordinator/homes.py": "notes in this machine's cache",
+    "statefx/admin/migration.py": "a temporary folder of this machine, for caches",
+    "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
+    "statefx/spark/": "Spark's own part, which Spark reads and writes",
+    "providers/statefx_rocksdb/": "RocksDB's directories, on the executor's disk",
+}
+
+
+def _opens_files(path: Path) -> Iterator[str]:
+    """Yield where a module uses what opens, lists, moves or deletes files."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id="open")):
+                found = "open"
+            case ast.Attribute(value=ast.Name(id="os"), attr=name) if name in FILES:
+                found = f"os.{name}"
+            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="os"), attr="path"), attr=name) if name in (
+                "exists", "isdir", "isfile", "samefile", "getsize", "getmtime",
+            ):  # fmt: skip
+                found = f"os.path.{name}"
+            case ast.Import(names=names) if {"shutil", "pathlib", "glob", "tempfile"} & {each.name for each in names}:
+                found = ", ".join(each.name for each in names)
+            case ast.ImportFrom(module="os" | "shutil" | "pathlib" | "glob" | "tempfile" | "io" as name):
+                found = name
+            case _:
+                continue
+        yield f"{path.relative_to(ROOT)}:{node.lineno} {found}"
+
+
+def test_only_storage_opens_files_of_a_checkpoint() -> None:
+    """Where it is not a folder, nothing else can."""
+    found = [each for path in _modules() for each in _opens_files(path)]
+    assert [each for each in found if not each.startswith(tuple(MAY_OPEN_FILES))] == []
+    for prefix in MAY_OPEN_FILES:
+        assert any(each.startswith(prefix) for each in found), f"{prefix} opens no file any more: take it from the list"

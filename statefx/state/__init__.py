@@ -10,7 +10,6 @@ from statefx.state.contract.store import (
     StateContext,
     StateProvider,
     StateStore,
-    Storage,
     Version,
     Write,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "StateContext",
     "StateProvider",
     "StateStore",
-    "Storage",
     "Version",
     "Write",
     "load_provider",

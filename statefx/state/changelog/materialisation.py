@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import cast
 
-from statefx.state.changelog.artefacts import Chunk
 from statefx.state.changelog.chain import Changelog, Route
+from statefx.state.changelog.reading import Chunk
 from statefx.state.changelog.store import Image
 from statefx.state.contract.ranges import OrderedEntries
 from statefx.state.contract.store import Namespace, StateContext, Version
