@@ -86,9 +86,9 @@ class _Needed:
         self._floor = route.start.txid
         for version, snapshot in retained.pinned:  # its files may be merged into others since: it is looked at whole
             pinned = changelog.route(version, snapshot, None)
-            self._paths.update(step.path for step in pinned.steps)
+            self._names.update(step.name for step in pinned.steps)
             if snapshot is not None:
-                self._paths.add(changelog.find_snapshot(snapshot).path)
+                self._names.add(changelog.find_snapshot(snapshot).name)
         before = [each.version for each in found if each.version.txid <= retained.since and self._committed(each)]
         if before:
             with contextlib.suppress(StateCorruptedError):  # if it can't be read, all that is committed stays
