@@ -1,40 +1,52 @@
-"""The driver's side of the protocol: one transaction after another, and recovery at start.
+"""The driver's loop: takes input, carries out what the pipeline commands, and tells it what came of that.
 
-::
+Of one transaction (the numbers are those of rule 9; several may be in flight, each at another step)::
 
-    1 PREPARING is durable      2 the attempt runs        3 its acks are judged
-    4 COMMITTING is durable     5 hooks and stores commit 6 COMMITTED is durable
+    1 its input is there         2 PREPARING is durable     3 job P runs, or the only job; its acks are judged
+    4 PROCESSED is durable, where spouts emit metadata      5 job O runs; all acks are judged
+    6 COMMITTING is durable      7 all participants commit, again and again until all have
+    8 COMMITTED is durable       9 what it came to is told
 
-A failure before 4 rolls the attempt back and tries again; after 4 the commit is repeated until it succeeds.
+A failure before 6 rolls the attempt back, and everything behind it; from 6 on nothing can. What comes next is decided
+by `statefx.protocol.pipeline` alone: a rule that stood here would be one that the model check does not run.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from statefx.coordinator.engine import Engine, JobFailedError, RenewInputError, StoppedError
+from statefx.coordinator.engine import (
+    Engine,
+    Finished,
+    Job,
+    RenewInputError,
+    StoppedError,
+)
+from statefx.coordinator.flights import Flights
+from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress, TransactionProgress
-from statefx.coordinator.resolving import Resolver, backoff_secs
+from statefx.coordinator.resolving import Resolver
+from statefx.coordinator.retrying import Waits, backoff_secs, exhausted, may_be_tried_again
 from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.source import Batch, OneBatch, Source
 from statefx.errors import (
     AttemptsExhaustedError,
     BoltError,
     FailedException,
-    FencedError,
-    StateCorruptedError,
     StatefxError,
     TransactionError,
-    TransactionTimeoutError,
 )
 from statefx.protocol.commands import (
     Acked,
     Append,
+    Cancel,
     Command,
     Deliver,
     Durable,
@@ -46,23 +58,25 @@ from statefx.protocol.commands import (
     Resolve,
     Resolved,
     Run,
+    Stop,
     Unresolved,
 )
-from statefx.protocol.failure import FailureKind
 from statefx.protocol.flight import Shape
-from statefx.protocol.identity import TaskId, TransactionAttempt, Version
-from statefx.protocol.ledger import AckLedger, Complete
-from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.pipeline import Pipeline
-from statefx.protocol.records import Committed, Committing, Input, Preparing, RolledBack
+from statefx.protocol.records import Input
 from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")
 
+LOOK_SECS = 0.1
+"""How long the loop waits before it asks a source again that was not ready: a tenth of the usual time between two
+transactions."""
+
 
 @dataclass
 class Coordinator:
-    """Carries out what the `Pipeline` commands; one transaction at a time, called from one thread.
+    """The loop of one driver; everything but `stop` is called by one thread.
 
     Parameters
     ----------
@@ -72,39 +86,55 @@ class Coordinator:
         Open, with this driver's GENERATION record as the newest of its kind.
     engine : Engine
     participants : Participants
+    judge : Judge
     attempts_max : int
         How often a transaction may fail before the query ends.
     pause : callable
-        Waits the given seconds between tries; returns False if the query is being stopped.
+        Waits the given seconds while nothing runs; returns False if the query is being stopped.
     committed : callable
         Called with what a transaction came to when it is committed for everybody.
     ended : callable
         Called when the query ends; whatever it did beside transactions has ended when it returns.
     policy : SnapshotPolicy
+    pending : int
+        How many transactions may be in flight; above 1, the plan of `judge` and of the engine is cut.
     """
 
     name: str
     log: TransactionLog
     engine: Engine
     participants: Participants
+    judge: Judge
     attempts_max: int
     pause: Callable[[float], bool]
     committed: Callable[[TransactionProgress], None] = lambda done: None
     ended: Callable[[], None] = lambda: None
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     progress: Progress = field(default_factory=Progress)
+    pending: int = 1
     _pipeline: Pipeline = field(default_factory=Pipeline, init=False)
-    _source: tuple[Input, Any] | None = field(default=None, init=False)
-    """What the next transaction reads."""
-    _complete: Complete | None = field(default=None, init=False)
-    """The acks of the attempt under way."""
-    _failure: StatefxError | None = field(default=None, init=False)
-    """Why the attempt under way is rolled back."""
-    _untold: int | None = field(default=None, init=False)
-    """A transaction that was committed here, and that nobody was told of yet."""
+    _offered: Batch | None = field(default=None, init=False)
+    """The input of the transaction that begins now."""
+    _runs: dict[str, Run] = field(default_factory=dict, init=False)
+    """The segments that run, by their jobs."""
+    _failures: dict[int, StatefxError] = field(default_factory=dict, init=False)
+    """Why transactions are being rolled back."""
+    _again: tuple[int, StatefxError, Any] | None = field(default=None, init=False)
+    """A transaction that was rolled back and is to be tried again: why, and what it reads."""
+    _ending: StatefxError | None = field(default=None, init=False)
+    """What is raised when everything in flight has ended."""
+    _delivered: int | None = field(default=None, init=False)
+    """A transaction that is committed here and not told of yet: its COMMITTED may not be durable."""
+    _last: TransactionProgress | None = field(default=None, init=False)
+    _stops: deque[Stop] = field(default_factory=deque, init=False)
+    """What `stop` asked for; filled by other threads."""
 
     def __post_init__(self) -> None:
-        self._resolver = Resolver(self.engine, self.progress, self.attempts_max, self.pause)
+        self._resolver = Resolver(self.engine, self.progress, self.attempts_max)
+        self._flights = Flights(self.log, self.participants, self.judge, self.policy, self.progress)
+        self._waits = Waits(self.progress.clock)
+
+    # ---- what is called from outside
 
     def recover(self) -> None:
         """Roll the transactions that a former driver left under way forward or back."""
@@ -114,13 +144,17 @@ class Coordinator:
             way = "forward" if entry.phase is Phase.COMMITTING else "back"
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
             self.progress.recovering(way, entry.name)
-        shape = Shape(settles=not self.participants.committing, attempts_max=self.attempts_max)
-        self._failure = FailedException("found under way at start")  # no cause of anything that goes wrong from here on
-        self._pipeline, commands = Pipeline.found(shape, state.committed, under_way, state.attempts)
-        self._carry_out(commands)
-        self._happen(Idle())
-        if self._untold not in (None, state.committed):  # a former driver has told of that one
-            self._tell()
+            self._failures[entry.txid] = FailedException("found under way at start")
+        settles = self.participants.settles
+        shape = Shape(self.pending, self.judge.segments, settles=settles, attempts_max=self.attempts_max)
+        with self._cancelling():
+            self._pipeline, commands = Pipeline.found(shape, state.committed, under_way, state.attempts)
+            self._carry_out(commands)
+            while self._pipeline.entries:
+                self._heed_stops()
+                self._await()
+            self._happen(Idle())
+        self._failures.clear()
 
     def transact(self, source: Input, work: Any) -> TransactionProgress:
         """Run the next transaction over `work` until it is committed.
@@ -141,27 +175,138 @@ class Coordinator:
             The query is being stopped; rolled back.
         """
         txid = self._pipeline.next.txid
-        self._source = source, work
-        while True:
-            self._failure = None
-            self._happen(Offered())
-            if self._pipeline.committed == txid:
-                self._happen(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
-                return self._tell()
-            self._check_retry(txid, work)
+        self.run(OneBatch(Batch(source, work), txid, lambda: self._pipeline.committed))
+        if self._pipeline.committed < txid:  # `stop` came first
+            raise StoppedError("the query was stopped")
+        assert self._last is not None
+        return self._last
 
-    def _check_retry(self, txid: int, work: Any) -> None:
-        """Raise what ends the query, or wait before the next attempt of a transaction that was rolled back."""
-        failure, tries = self._failure, self._pipeline.failures(txid)
-        assert failure is not None
-        if not _may_be_tried_again(failure):
-            raise failure
-        if self._pipeline.stopping:
-            raise _exhausted(txid, tries, failure) from failure
+    def run(self, source: Source) -> None:
+        """Take transactions from `source` until it has ended, or `stop` was called and nothing is in flight.
+
+        Raises
+        ------
+        StatefxError
+            As `transact`. What was in flight behind the transaction that failed is rolled back as well.
+        """
+        with self._cancelling():
+            while self._turn(source):
+                pass
+
+    @contextmanager
+    def _cancelling(self) -> Iterator[None]:
+        """Cancel what runs when the block raises: nobody takes what it comes to."""
+        try:
+            yield
+        except BaseException:
+            for job_id in (*self._runs, *self._resolver.running):
+                self.engine.cancel(job_id)
+            self._runs.clear()
+            raise
+
+    def stop(self, *, now: bool = False) -> None:
+        """Have `run` begin nothing more and return; from any thread.
+
+        The lowest transaction in flight is finished, unless `now`; the others are rolled back.
+        """
+        self._stops.append(Stop(now))
+        self.engine.interrupt()
+
+    # ---- the loop
+
+    def _turn(self, source: Source) -> bool:
+        """Do one thing; tell whether the loop goes on."""
+        self._heed_stops()
+        if self._pipeline.ended:
+            if self._ending is not None:
+                raise self._ending
+            return False
+        if self._again is not None:
+            if not self._pipeline.admits:  # what is below it is rolled back as well
+                self._await()
+                return True
+            self._hold(*self._again)
+        upcoming = self._pipeline.next.txid
+        if self._may_begin and source.ready(upcoming):
+            self._offered = source.next(upcoming)
+            self._happen(Offered())
+            return True
+        if not self._pipeline.entries and not self._waits:
+            self._happen(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
+            if source.ended(self._pipeline.next.txid):
+                return False
+        self._await(look=self._may_begin and not source.ended(upcoming))
+        return True
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._pipeline.admits and not self._waits.attempt
+
+    def _hold(self, txid: int, failure: StatefxError, work: Any) -> None:
+        """Let some time pass before the next attempt of a transaction that was rolled back."""
+        self._again = None
         if self.engine.reuses(work):
             raise RenewInputError(failure.message, **failure.data) from failure
-        if not self.pause(backoff_secs(tries)):
-            raise StoppedError("the query was stopped")
+        self._waits.add(backoff_secs(self._pipeline.failures(txid)))
+
+    def _await(self, *, look: bool = False) -> None:
+        """Wait until a job has ended or a wait is over; with `look`, until the source may be asked again."""
+        first = self._waits.first()
+        secs = None if first is None else self._waits.left_secs(first)
+        if look and (secs is None or secs > LOOK_SECS):
+            first, secs = None, LOOK_SECS
+        if self._runs or self._resolver.running:
+            finished = self.engine.next(secs)
+            if finished is not None:
+                self._finished(finished)
+                return
+            if first is not None and self._waits.left_secs(first) > 0:  # it was interrupted
+                return
+        else:
+            assert secs is not None, "nothing runs, and nothing is waited for"
+            if not self.pause(secs):
+                raise self._resolver.stopped() if self._waits.resolution else StoppedError("the query was stopped")
+        if first is not None:
+            self._waits.remove(first)
+            if first.then is not None:
+                self.log.check()  # a successor may have swept the state that the tasks need: they would ask for ever
+                self._happen(first.then)
+
+    def _heed_stops(self) -> None:
+        while self._stops:
+            stop = self._stops.popleft()
+            if stop.now and self._waits.resolution:  # it may fail for ever; the next driver goes on with it
+                raise self._resolver.stopped()
+            self._happen(stop)
+
+    def _finished(self, finished: Finished) -> None:
+        """Take what came of a job."""
+        if self._resolver.runs(finished.job_id):
+            self._resolution_finished(finished)
+            return
+        run = self._runs.pop(finished.job_id, None)
+        if run is None:  # of an attempt that was cancelled: its tasks may run on for seconds (rule 6.4)
+            return
+        failure = finished.failure
+        if failure is None:
+            failure = self._flights.judged(run, finished.acks)
+        elif not isinstance(failure, BoltError | TransactionError):
+            raise failure
+        if isinstance(failure, StatefxError):
+            self._fail(run.attempt, failure)
+        else:
+            self._happen(Acked(run.segment, run.attempt))
+
+    def _fail(self, attempt: TransactionAttempt, failure: StatefxError) -> None:
+        """Have an attempt rolled back; the pipeline decides whether there is another one."""
+        txid, final, stopping = attempt.txid, not may_be_tried_again(failure), self._pipeline.stopping
+        self._failures[txid] = failure
+        self._pipeline, commands = self._pipeline.on(Failed(attempt, final))
+        if final:
+            self._ending = self._ending or failure
+        elif self._pipeline.stopping and not stopping:
+            self._ending = exhausted(txid, self._pipeline.failures(txid), failure)
+        self._carry_out(commands)
 
     # ---- the pipeline's commands
 
@@ -175,178 +320,80 @@ class Coordinator:
             event = self._do(left.popleft())
             if event is not None:
                 self._pipeline, more = self._pipeline.on(event)
+                self._tell_if_durable()
                 left += more
 
     def _do(self, command: Command) -> Happening | None:
-        """Carry out one command; return what came of it."""
+        """Carry out one command; return what came of it, if that is known by now."""
         match command:
             case Append():
                 self._append(command)
                 return Durable(command)
-            case Run(segment, attempt):
-                failure = self._run(attempt)
-                if failure is None:
-                    return Acked(segment, attempt)
-                self._failure = failure
-                return Failed(attempt, final=not _may_be_tried_again(failure))
+            case Run():
+                job_id = f"{command.segment} {command.attempt.txid}/{command.attempt.attempt}"
+                self._runs[job_id] = command
+                self.engine.start(Job(job_id, self._flights.job(command)))
+            case Cancel(attempt):
+                for job_id in [job_id for job_id, run in self._runs.items() if run.attempt == attempt]:
+                    del self._runs[job_id]
+                    self.engine.cancel(job_id)
             case Resolve(resolution, attempt):
-                done = self._resolve(resolution, attempt)
-                return Resolved(resolution, attempt) if done else Unresolved(resolution, attempt)
+                if self._resolve(resolution, attempt):
+                    return self._resolved(resolution, attempt)
             case Deliver(txid):
-                self._untold = txid
+                self._delivered = txid
+                self._tell_if_durable()
         return None
 
     def _append(self, append: Append) -> None:
-        """Make the record of a command durable. From the moment COMMITTING begins nothing is rolled back."""
-        txid, attempt = append.attempt.txid, append.attempt.attempt
-        match append.kind:
-            case "PREPARING":
-                assert self._source is not None
-                self.progress.begin(append.attempt)
-                self.log.append(Preparing(txid, attempt, self.log.state.generation, self._source[0], append.committed))
-                self.progress.running()
-            case "COMMITTING":
-                self.log.append(self._decision(append))
-                self.progress.committing()
-            case "COMMITTED":
-                self.log.append(Committed(txid))
-            case "ROLLED_BACK":
-                reason = "stopped" if self._failure is None else self._failure.message
-                self.log.append(RolledBack(txid, attempt, reason))
-                self.progress.rolled_back()
-                logger.warning("transaction %d, attempt %d was rolled back: %s", txid, attempt, reason)
+        """Make the record of a command durable."""
+        name = append.attempt
+        if append.kind == "PREPARING":
+            assert self._offered is not None
+            self._flights.begin(append, self._offered)
+        elif append.kind == "ROLLED_BACK":
+            failure = self._failures.pop(name.txid, None)
+            lowest = min(self._failures, default=0)
+            reason = failure.message if failure else f"transaction {lowest} failed before it" if lowest else "stopped"
+            work = self._flights.end(name, reason)
+            if failure is not None and work is not None and not self._pipeline.stopping:
+                self._again = name.txid, failure, work
+        else:
+            self._flights.go_on(append)
 
-    def _tell(self) -> TransactionProgress:
-        """Tell what the transaction that was just committed came to."""
-        assert self._untold is not None
-        done = self.progress.end(self._untold, self.log.state.stored_bytes())
-        self._untold = None
-        logger.info("%s: %s", self.name, done)
-        self.committed(done)
-        return done
-
-    def _run(self, attempt: TransactionAttempt) -> StatefxError | None:
-        """Run one attempt and judge its acks; return why it is to be rolled back, if it is.
-
-        Raises
-        ------
-        FencedError
-            Nothing may be rolled back: a successor does that.
-        """
-        assert self._source is not None
-        ledger = AckLedger(attempt, self.participants.tasks, self.participants.edges)
-        try:
-            for ack in self.engine.attempt(self._order(attempt), self._source[1]):
-                if not ledger.add(ack):
-                    logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
-        except (BoltError, TransactionError) as error:
-            return error
-        verdict = ledger.judge()
-        if isinstance(verdict, Complete):
-            self._complete = verdict
-            self.progress.acked(verdict, self._input_rows(verdict))
-            return None
-        failure = next((each for each in verdict.failures if each.kind is FailureKind.BOLT), verdict.failure)
-        where = f"{failure.component}[{failure.task}]: {failure.reason}"
-        if failure.kind is FailureKind.FENCED:
-            raise FencedError(where, txid=attempt.txid)
-        if failure.kind is FailureKind.BOLT:
-            return BoltError(failure.reason, **failure.facts)
-        if failure.kind is FailureKind.CORRUPTED:
-            return StateCorruptedError(failure.reason, component=failure.component, task=failure.task)
-        return FailedException(where, component=failure.component, task=failure.task)
-
-    def _order(self, attempt: TransactionAttempt) -> Order:
-        state = self.log.state
-        newest = {name: kept[-1] for name, kept in state.snapshots.items()}
-        due = self.policy.due(state.growth, newest)
-        return Order(attempt, state.generation, state.heads, newest, due)
-
-    def _decision(self, append: Append) -> Committing:
-        """Return the record of the decision to commit."""
-        attempt, complete = append.attempt, self._complete
-        assert complete is not None
-        rows, sources = self.progress.rows(), {edge.source for edge in self.participants.edges}
-        stateful = sorted(self.participants.stateful)
-        snapshots = {str(task): complete.acks[task].snapshot for task in stateful}
-        return Committing(
-            attempt.txid,
-            attempt.attempt,
-            self.log.state.generation,
-            tokens={str(task): complete.tokens[task] for task in stateful},
-            snapshots={name: snapshot for name, snapshot in snapshots.items() if snapshot is not None},
-            prepared_bytes={str(task): complete.acks[task].prepared_bytes for task in stateful},
-            hooks=tuple(str(task) for task in sorted(self.participants.committing)),
-            rows=rows,
-            input_rows=self._input_rows(complete),
-            output_rows=sum(received for component, received in rows.items() if component not in sources),
-            committed=append.committed,
-        )
-
-    def _input_rows(self, complete: Complete) -> int:
-        """Count the rows of the raw DataFrames, each once, however many edges leave them."""
-        received: dict[int, int] = {}
-        for ack in complete.acks.values():
-            for edge_id, rows in ack.received.items():
-                received[edge_id] = received.get(edge_id, 0) + rows
-        raw: dict[str, int] = {}
-        for edge in self.participants.raw:
-            rows = received.get(edge.id, 0) // edge.multiplicity
-            raw[edge.source] = max(raw.get(edge.source, 0), rows)
-        return sum(raw.values())
-
-    # ---- commits and rollbacks
+    def _tell_if_durable(self) -> None:
+        """Tell what the transaction that was committed came to, once no crash can take its COMMITTED back."""
+        if self._delivered is None or self._pipeline.unwritten:
+            return
+        txid, self._delivered = self._delivered, None
+        if not self.progress.knows(txid):  # found committed at start: a former driver has told of it
+            return
+        self._last = self.progress.end(txid, self.log.state.stored_bytes())
+        logger.info("%s: %s", self.name, self._last)
+        self.committed(self._last)
 
     def _resolve(self, resolution: Resolution, attempt: TransactionAttempt) -> bool:
-        """Tell the tasks once; return whether all have done what they were told."""
-        if resolution is Resolution.COMMIT:
-            done = self._resolver.round(self._commit_order())
-            self.progress.ending()
-        else:
-            done = self._roll_back(attempt)
-        if not done:  # a successor may have swept the state that they need: they would ask for it for ever
-            self.log.check()
-        return done
+        """Start a round of a commit or a rollback; tell whether there was nothing to do."""
+        if resolution is Resolution.ROLLBACK:
+            self.progress.rolling_back(attempt)
+        return self._resolver.round(resolution, attempt, self.participants.works(resolution, attempt))
 
-    def _roll_back(self, attempt: TransactionAttempt) -> bool:
-        self.progress.rolling_back(attempt)
+    def _resolved(self, resolution: Resolution, attempt: TransactionAttempt) -> Resolved:
+        if resolution is Resolution.COMMIT:
+            self.progress.ending(attempt)
+        return Resolved(resolution, attempt)
+
+    def _resolution_finished(self, finished: Finished) -> None:
+        resolution, attempt = self._resolver.under_way
         try:
-            return self._resolver.round(self._rollback_order(attempt))
+            done = self._resolver.finished(finished)
+            if done:
+                self._happen(self._resolved(resolution, attempt))
+            elif done is False:
+                self._waits.add(self._resolver.wait_secs(), Unresolved(resolution, attempt))
         except (AttemptsExhaustedError, BoltError) as error:
-            if self._failure is None or _may_be_tried_again(self._failure):
+            failure = self._failures.get(attempt.txid)
+            if resolution is Resolution.COMMIT or failure is None or may_be_tried_again(failure):
                 raise
             logger.error("%s; the next start rolls it back", error.message)
-            raise self._failure from error  # what ended the query is still what is raised
-
-    def _commit_order(self) -> ResolutionOrder:
-        """Return the order for the decision that is in the log."""
-        state = self.log.state
-        assert state.committing is not None
-        record = state.committing.committing
-        assert record is not None
-        order = Order(
-            TransactionAttempt(record.txid, record.attempt),
-            state.generation,
-            {name: Version(record.txid, token) for name, token in record.tokens.items()},
-            {name: kept[-1] for name, kept in state.snapshots.items()},
-        )
-        return ResolutionOrder(
-            Resolution.COMMIT, order, tuple(TaskId.parse(name) for name in record.hooks), state.heads
-        )
-
-    def _rollback_order(self, attempt: TransactionAttempt) -> ResolutionOrder:
-        order = Order(attempt, self.log.state.generation, self.log.state.heads, self._order(attempt).snapshots)
-        return ResolutionOrder(Resolution.ROLLBACK, order, tuple(sorted(self.participants.rolling_back)))
-
-
-def _may_be_tried_again(failure: StatefxError) -> bool:
-    return isinstance(failure, JobFailedError | FailedException)
-
-
-def _exhausted(txid: int, tries: int, last: StatefxError) -> TransactionError:
-    """Build the error that ends the query after the last try."""
-    kind = TransactionTimeoutError if last.data.get("timeout") else AttemptsExhaustedError
-    return kind(
-        f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {last.message}",
-        **{**last.data, "txid": txid, "attempts": tries},
-    )
+            raise failure from error  # what ended the query is still what is raised

@@ -1,17 +1,23 @@
-"""What the coordinator asks of the engine that runs a transaction's tasks."""
+"""What the coordinator asks of the engine: run jobs, several at a time, and say what came of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from statefx.errors import TransactionError
 from statefx.protocol.barrier import Ack
+from statefx.protocol.commands import Segment
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.protocol.report import Report
 
 
-class JobFailedError(TransactionError):
+class AttemptFailedError(TransactionError):
+    """The attempt is rolled back and may be tried again; ``data["kind"]`` is the FailureKind, where tasks told one."""
+
+
+class JobFailedError(AttemptFailedError):
     """The attempt's job ended without a bolt's error: an executor or worker was lost, it was cancelled or re-run."""
 
 
@@ -23,36 +29,93 @@ class StoppedError(TransactionError):
     """The query is being stopped; the attempt is rolled back and not tried again."""
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """A job that runs one segment of an attempt; it ends with the acks of the segment's tasks.
+
+    Attributes
+    ----------
+    segment : Segment
+    order : Order
+        What the tasks are told.
+    work : Any
+        What the attempt reads: a DataFrame; in the tester, rows.
+    """
+
+    segment: Segment
+    order: Order
+    work: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DriverCall:
+    """A job that calls something on the driver, and ends with nothing, or with what the call raised.
+
+    It is a job because it may take long, such as the commit of a sink: transactions behind it go on meanwhile.
+    """
+
+    call: Callable[[], object]
+
+
+Work = SegmentRun | ResolutionOrder | DriverCall
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something that an engine runs; `id` is never used again."""
+
+    id: str
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What came of a job.
+
+    Attributes
+    ----------
+    job_id : str
+    acks : tuple of Ack
+        Of a SegmentRun.
+    reports : tuple of Report
+        Of a ResolutionOrder.
+    failure : BaseException or None
+        BoltError: a bolt's code raised, and went on raising when its task was tried again. JobFailedError:
+        infrastructure; the same may be tried again. StoppedError: the query is being stopped. Another TransactionError:
+        trying again would not help. Of a DriverCall, whatever the call raised. Anything else ends the driver.
+    """
+
+    job_id: str
+    acks: tuple[Ack, ...] = ()
+    reports: tuple[Report, ...] = ()
+    failure: BaseException | None = None
+
+
 class Engine(Protocol):
-    """Runs attempts and hooks; Spark, or a loop in this process."""
+    """Runs jobs: as Spark jobs, or as a loop in this process.
 
-    def attempt(self, order: Order, work: Any) -> Iterable[Ack]:
-        """Run one attempt over `work` and return its acks.
+    Contract
+    --------
+    * All methods but `interrupt` are called by one thread.
+    * Jobs end in any order; what came of each is told once.
+    * No task waits for another job: it would hold a slot that the other one may need (rule 2.3).
+    * A job that was cancelled may go on for a while, and may still be told of by `next` (rule 6.4).
+    """
 
-        Raises
-        ------
-        BoltError
-            A bolt's code raised, and went on raising when its task was tried again.
-        JobFailedError
-            Infrastructure; the attempt may be tried again.
-        TransactionError
-            Trying again would not help.
-        StoppedError
-            The query is being stopped.
+    def start(self, job: Job) -> None:
+        """Begin `job`; returns at once."""
+
+    def next(self, timeout_secs: float | None) -> Finished | None:
+        """Wait until a job has ended; None after `timeout_secs`, or when it was interrupted. None seconds are for ever.
+
+        With one job at a time an engine may run it here, in the caller's thread.
         """
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job; nobody waits for its end."""
+
+    def interrupt(self) -> None:
+        """Let `next` return; called by another thread."""
 
     def reuses(self, work: Any) -> bool:
         """Tell whether another attempt over `work` would read results that an earlier one has left behind."""
-
-    def hooks(self, order: ResolutionOrder) -> Iterable[Report]:
-        """Run the commit or the rollback of ``order.tasks`` and return their reports.
-
-        Raises
-        ------
-        JobFailedError
-            Infrastructure; the hooks may be run again.
-        TransactionError
-            Trying again would not help.
-        StoppedError
-            The query is being stopped.
-        """

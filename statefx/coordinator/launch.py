@@ -24,11 +24,14 @@ from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import Engine
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
+from statefx.coordinator.judging import Judge
 from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.participants import participants_of
+from statefx.coordinator.participant import Participant
+from statefx.coordinator.participants import Participants, check_participants
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.state import StateParticipant
 from statefx.errors import ConfigError
 from statefx.plan.deployment import Deployment, cache_folder
 from statefx.plan.levels import compile_plan
@@ -64,6 +67,10 @@ class Launch:
     plan : Plan
     provider : StateProvider
         The driver's own; `deployment` has each worker load one.
+    others : tuple of Participant
+        Who takes part in transactions beside state: a sink will be one.
+    pending : int
+        How many transactions may be in flight.
     references : list of str
         What workers load beside statefx, as ``module:Class``: the state provider, the user's encodings.
 
@@ -83,9 +90,13 @@ class Launch:
         caller: str,
         dumps: Callable[[Any], bytes] | None,
         cache: str = "",
+        others: tuple[Participant, ...] = (),
+        pending: int = 1,
     ) -> None:
         self.settings = check_settings(topology, config, caller)
         self.topology = topology
+        self.others = others
+        self.pending = pending
         self._adopt = adopt
         self._cache = cache
         if dumps is not None:
@@ -95,7 +106,7 @@ class Launch:
         self.provider = load_provider(self._provider_reference, self.settings.state_provider_config)
         check_misplaced(self.settings, self.provider)
         self._encodings = encodings_of(topology, self.settings)
-        self.plan = compile_plan(topology)
+        self.plan = compile_plan(topology, segments=1 if pending == 1 else 2)
         self._identity = identify(topology, self._provider_reference, self._encodings, self.provider.public_options())
 
     @property
@@ -113,6 +124,7 @@ class Launch:
         """
         found = read_checkpoint(self.folders)
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
+        check_participants(found, [each.name for each in self.others])
         homes.check_home(found, self.folders, self._adopt, self._cache or cache_folder())
         return found
 
@@ -134,8 +146,12 @@ class Launch:
         log = take_generation(self.folders, self._identity, self._adopt, shared=self._shared, opened=opened)
         homes.note_home(log.state, self._cache or cache_folder())
         # the log fences the records of older drivers; state files and servers have fences of their own
-        self.provider.fence(log.state.lineage, log.state.generation, self.folders.storage)
+        self.participants(log).fence()
         return log
+
+    def participants(self, log: TransactionLog) -> Participants:
+        """Return who takes part in the transactions of the generation of `log`."""
+        return Participants(StateParticipant.of(self.plan, log, self.provider, self.folders.storage), self.others)
 
     def deployment(self, log: TransactionLog, files_max: int = FILES_MAX) -> Deployment:
         """Return what tasks are sent in the generation of `log`."""
@@ -190,13 +206,15 @@ class Launch:
             name=self.topology.name,
             log=log,
             engine=engine,
-            participants=participants_of(self.plan, lazy_commit=self.provider.capabilities.lazy_commit),
+            participants=self.participants(log),
+            judge=Judge(self.plan),
             attempts_max=self.settings.transaction_attempts_max,
             pause=pause,
             committed=swept,
             ended=janitor.close,
             policy=policy or SnapshotPolicy(),
             progress=progress or Progress(),
+            pending=self.pending,
         )
 
     @property

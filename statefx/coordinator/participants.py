@@ -1,65 +1,103 @@
-"""Who takes part in the transactions of a topology."""
+"""Who takes part in the decision to commit a transaction: state, and what else has effects that go with it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from statefx.operators.hooks import overrides
-from statefx.plan.levels import Plan
-from statefx.protocol.identity import TaskId
-from statefx.protocol.ledger import LedgerEdge
+from statefx.coordinator.engine import Work
+from statefx.coordinator.participant import Participant
+from statefx.coordinator.progress import received_rows
+from statefx.coordinator.state import StateParticipant
+from statefx.errors import CheckpointMismatchError
+from statefx.protocol.barrier import Ack
+from statefx.protocol.commands import Resolution
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Committing
 
 
 @dataclass(frozen=True)
 class Participants:
-    """Who takes part in a transaction.
+    """All that take part in the transactions of a topology.
 
     Attributes
     ----------
-    tasks : tuple of TaskId
-        Every task that must ack.
-    edges : tuple of LedgerEdge
-    stateful : frozenset of TaskId
-        Tasks that prepare state.
-    committing, rolling_back : frozenset of TaskId
-        Tasks that have something to run in the commit, in the rollback.
+    state : StateParticipant
+        Always there, also where no bolt has state: then it has nothing to do.
+    others : tuple of Participant
+        Sinks, for example; with names of their own.
     """
 
-    tasks: tuple[TaskId, ...]
-    edges: tuple[LedgerEdge, ...]
-    stateful: frozenset[TaskId]
-    committing: frozenset[TaskId]
-    rolling_back: frozenset[TaskId]
+    state: StateParticipant
+    others: tuple[Participant, ...] = ()
+
+    def __iter__(self) -> Iterator[Participant]:
+        yield self.state
+        yield from self.others
 
     @property
-    def raw(self) -> tuple[LedgerEdge, ...]:
-        """Edges from raw DataFrames."""
-        components = {component for component, _ in self.tasks}
-        return tuple(edge for edge in self.edges if edge.source not in components)
+    def settles(self) -> bool:
+        """Whether COMMITTING commits, since nobody has anything to do at a commit."""
+        return not self.others and not self.state.committing
+
+    def decide(
+        self,
+        attempt: TransactionAttempt,
+        acks: Mapping[TaskId, Ack],
+        *,
+        input_rows: int,
+        output_rows: int,
+        committed: int | None,
+    ) -> Committing:
+        """Return the record of the decision to commit; the numbers of rows are for its readers."""
+        return Committing(
+            attempt.txid,
+            attempt.attempt,
+            self.state.log.state.generation,
+            **self.state.decision(acks),
+            rows=received_rows(acks),
+            input_rows=input_rows,
+            output_rows=output_rows,
+            committables={each.name: each.decision(acks) for each in self.others},
+            committed=committed,
+        )
+
+    def works(self, resolution: Resolution, attempt: TransactionAttempt) -> dict[str, Work]:
+        """Return what everybody has to do at the end of an attempt, by name.
+
+        A commit is that of the record in the log, which a former driver may have written: of its committables, not of
+        what this driver would decide.
+        """
+        if resolution is Resolution.ROLLBACK:
+            found = {each.name: each.rollback(attempt) for each in self}
+        else:
+            record = self.state.record
+            named = [each for each in self.others if each.name in record.committables]  # others are new in the topology
+            found = {each.name: each.commit(attempt, record.committables[each.name]) for each in named}
+            found[self.state.name] = self.state.commit(attempt, None)
+        return {name: work for name, work in found.items() if work is not None}
+
+    def fence(self) -> None:
+        """Keep older drivers out, before anything is recovered."""
+        for each in self:
+            each.fence(self.state.log.state)
 
 
-def participants_of(plan: Plan, *, lazy_commit: bool) -> Participants:
-    """Read the participants from a plan.
+def check_participants(found: LogState, others: Collection[str] = ()) -> None:
+    """Refuse a checkpoint whose decided transaction names a participant that the topology lacks (rule 10).
 
-    Parameters
-    ----------
-    plan : Plan
-    lazy_commit : bool
-        The state provider's capability: a store without it has to be told of every commit.
+    Raises
+    ------
+    CheckpointMismatchError
+        Nobody could commit what was decided for it.
     """
-    stateful = frozenset(plan.stateful)
-    edges = tuple(
-        LedgerEdge(edge.id, edge.source, edge.target, plan.multiplicity(edge), local=plan.fused(edge))
-        for edge in plan.edges
-    )
-
-    def having(hook: str) -> frozenset[TaskId]:
-        return frozenset(task for task in stateful if overrides(type(plan.components[task.component].operator), hook))
-
-    return Participants(
-        tasks=plan.tasks,
-        edges=edges,
-        stateful=stateful,
-        committing=having("preCommit") if lazy_commit else stateful,
-        rolling_back=having("preRollback"),
-    )
+    record = None if found.committing is None else found.committing.committing
+    lacking = sorted(set(record.committables if record else ()) - set(others))
+    if record is not None and lacking:
+        raise CheckpointMismatchError(
+            f"transaction {record.txid} of the checkpoint in {found.location} is decided, and not committed to "
+            f"{', '.join(lacking)}, which this topology does not have: start once with the former topology",
+            txid=record.txid,
+            lacking=lacking,
+        )

@@ -12,7 +12,7 @@ from typing import Any
 
 from statefx.plan.levels import INGEST
 from statefx.protocol.barrier import Ack
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import Complete
 
 RECENT = 100
@@ -40,7 +40,8 @@ class TransactionProgress:
         the slowest task did.
     duration_ms : Mapping[str, float]
         Time of the driver by phase: ``run`` (the attempt, until its acks are judged), ``hooks`` (what the commit has to
-        run), ``log`` (the records). They don't overlap; attempts that were rolled back are not in it.
+        run), ``log`` (the records), and with several transactions under way ``wait`` (for those before it). They don't
+        overlap; attempts that were rolled back are not in it.
     committed_at : float
         When COMMITTED was durable, in seconds since the epoch.
     """
@@ -90,8 +91,21 @@ class TransactionProgress:
 
 
 @dataclass
+class _Attempt:
+    """What is known of one attempt that is under way."""
+
+    name: TransactionAttempt
+    phase: str
+    doing: str
+    since: float
+    secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("run", "hooks", "log"), 0.0))
+    acks: Mapping[TaskId, Ack] = field(default_factory=dict)
+    input_rows: int = 0
+
+
+@dataclass
 class Progress:
-    """Kept by the coordinator, read from other threads.
+    """Kept by the coordinator, read from other threads; several transactions may be under way.
 
     Parameters
     ----------
@@ -108,57 +122,49 @@ class Progress:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
-        self._attempt: TransactionAttempt | None = None
-        self._complete: Complete | None = None
-        self._input_rows = 0
-        self._phase = "idle"
-        self._secs: dict[str, float] = {}
-        self._doing, self._since = "log", 0.0
+        self._under_way: dict[int, _Attempt] = {}
+        self._last: TransactionAttempt | None = None
         self._stuck: dict[str, Any] | None = None
 
     def begin(self, attempt: TransactionAttempt) -> None:
         """An attempt begins."""
-        with self._lock:
-            self._attempt, self._phase, self._complete = attempt, "PREPARING", None
-            self._start("log")
+        self._enter(attempt, "PREPARING", "log")
 
-    def running(self) -> None:
-        """PREPARING is durable."""
-        with self._lock:
-            self._turn("run")
+    def running(self, attempt: TransactionAttempt) -> None:
+        """A job of it runs."""
+        self._turn(attempt, "run")
 
-    def acked(self, complete: Complete, input_rows: int) -> None:
+    def waiting(self, attempt: TransactionAttempt) -> None:
+        """The first of its two jobs has ended; the second one waits for the transactions before it."""
+        self._turn(attempt, "wait")
+
+    def acked(self, attempt: TransactionAttempt, complete: Complete, input_rows: int) -> None:
         """All tasks have acked; `input_rows` came from the raw DataFrames."""
+        self._turn(attempt, "log")
         with self._lock:
-            self._complete, self._input_rows = complete, input_rows
-            self._turn("log")
+            entry = self._under_way[attempt.txid]
+            entry.acks, entry.input_rows = complete.acks, input_rows
 
-    def committing(self) -> None:
+    def committing(self, attempt: TransactionAttempt) -> None:
         """The decision is durable."""
-        with self._lock:
-            self._phase = "COMMITTING"
-            self._turn("hooks")
+        self._turn(attempt, "hooks", phase="COMMITTING")
 
-    def ending(self) -> None:
+    def ending(self, attempt: TransactionAttempt) -> None:
         """All that a commit has to run has been run."""
-        with self._lock:
-            self._turn("log")
-
-    def rows(self) -> Mapping[str, int]:
-        """Rows received by each bolt in the transaction under way."""
-        return {bolt: sum(sum(ack.received.values()) for ack in acks) for bolt, acks in self._acks().items()}
+        self._turn(attempt, "log")
 
     def end(self, txid: int, stored_bytes: Mapping[str, int]) -> TransactionProgress:
         """COMMITTED is durable; `stored_bytes` is what the log says of each bolt."""
-        acks = self._acks()
-        stateful = {bolt: of for bolt, of in acks.items() if any(ack.keys for ack in of)}
         with self._lock:
-            self._turn("log")
+            entry = self._under_way.pop(txid)
+            self._charge(entry, "log")
+            acks = by_bolt(entry.acks)
+            stateful = {bolt: of for bolt, of in acks.items() if any(ack.keys for ack in of)}
             done = TransactionProgress(
                 txid=txid,
-                attempt=self._attempt.attempt if self._attempt and self._attempt.txid == txid else 0,
-                input_rows=self._input_rows if self._complete else 0,
-                rows=self.rows(),
+                attempt=entry.name.attempt,
+                input_rows=entry.input_rows,
+                rows=received_rows(entry.acks),
                 keys={bolt: sum(ack.keys for ack in of) for bolt, of in stateful.items()},
                 state_bytes={bolt: sum(ack.prepared_bytes for ack in of) for bolt, of in stateful.items()},
                 found_keys={
@@ -168,48 +174,30 @@ class Progress:
                 },
                 stored_bytes=stored_bytes,
                 bolt_ms={bolt: _spent(of) for bolt, of in acks.items()},
-                duration_ms={phase: secs * 1000 for phase, secs in self._secs.items()},
+                duration_ms={phase: secs * 1000 for phase, secs in entry.secs.items()},
                 committed_at=self.now(),
             )
             self._recent.append(done)
-            self._phase = "idle"
             return done
 
-    def _acks(self) -> dict[str, list[Ack]]:
-        """Return the acks that count in the transaction under way, by the user's bolts."""
-        found: dict[str, list[Ack]] = {}
-        for (component, _), ack in (self._complete.acks if self._complete else {}).items():
-            if not component.startswith(INGEST):
-                found.setdefault(component, []).append(ack)
-        return found
-
-    def _start(self, doing: str) -> None:
-        self._secs = dict.fromkeys(("run", "hooks", "log"), 0.0)
-        self._doing, self._since = doing, self.clock()
-
-    def _turn(self, doing: str) -> None:
-        """Charge the time since the last turn to what was being done, and go on with `doing`."""
-        now = self.clock()
-        self._secs[self._doing] = self._secs.get(self._doing, 0.0) + now - self._since
-        self._doing, self._since = doing, now
+    def knows(self, txid: int) -> bool:
+        """Tell whether a transaction is under way here."""
+        with self._lock:
+            return txid in self._under_way
 
     def rolling_back(self, attempt: TransactionAttempt) -> None:
         """An attempt is being rolled back."""
-        with self._lock:
-            self._attempt, self._phase, self._complete = attempt, "ROLLING_BACK", None
+        self._enter(attempt, "ROLLING_BACK", "hooks")
 
-    def rolled_back(self) -> None:
+    def rolled_back(self, attempt: TransactionAttempt) -> None:
         """ROLLED_BACK is durable."""
         with self._lock:
-            self._phase = "idle"
+            self._under_way.pop(attempt.txid, None)
 
     def recovering(self, direction: str, attempt: TransactionAttempt) -> None:
         """A transaction of a former driver is being rolled ``forward`` or ``back``."""
         self.recoveries.append({"txid": attempt.txid, "rolled": direction})
-        with self._lock:
-            self._attempt, self._complete = attempt, None
-            self._phase = "COMMITTING" if direction == "forward" else "ROLLING_BACK"
-            self._start("hooks")
+        self._enter(attempt, "COMMITTING" if direction == "forward" else "ROLLING_BACK", "hooks")
 
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
         """A commit or rollback fails and is tried again; None: it went through."""
@@ -232,14 +220,48 @@ class Progress:
             return [done.as_dict() for done in self._recent]
 
     def status(self) -> dict[str, Any]:
-        """Return what is going on now."""
+        """Return what is going on now; of several transactions under way, with the lowest."""
         with self._lock:
-            status: dict[str, Any] = {"phase": self._phase, "isTransactionActive": self._phase != "idle"}
-            if self._attempt is not None:
-                status |= {"txid": self._attempt.txid, "attempt": self._attempt.attempt}
+            lowest = self._under_way[min(self._under_way)] if self._under_way else None
+            phase = "idle" if lowest is None else lowest.phase
+            status: dict[str, Any] = {"phase": phase, "isTransactionActive": lowest is not None}
+            name = self._last if lowest is None else lowest.name
+            if name is not None:
+                status |= {"txid": name.txid, "attempt": name.attempt}
             if self._stuck is not None:
                 status["stuck"] = dict(self._stuck)
             return status
+
+    def _enter(self, attempt: TransactionAttempt, phase: str, doing: str) -> None:
+        with self._lock:
+            self._last = attempt
+            self._under_way[attempt.txid] = _Attempt(attempt, phase, doing, self.clock())
+
+    def _turn(self, attempt: TransactionAttempt, doing: str, phase: str = "") -> None:
+        with self._lock:
+            entry = self._under_way[attempt.txid]
+            entry.phase = phase or entry.phase
+            self._charge(entry, doing)
+
+    def _charge(self, entry: _Attempt, doing: str) -> None:
+        """Charge the time since the last turn to what was being done, and go on with `doing`."""
+        now = self.clock()
+        entry.secs[entry.doing] = entry.secs.get(entry.doing, 0.0) + now - entry.since
+        entry.doing, entry.since = doing, now
+
+
+def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:
+    """Return acks by the bolts of the user's that they are of."""
+    found: dict[str, list[Ack]] = {}
+    for (component, _), ack in acks.items():
+        if not component.startswith(INGEST):
+            found.setdefault(component, []).append(ack)
+    return found
+
+
+def received_rows(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
+    """Return how many rows each bolt received."""
+    return {bolt: sum(sum(ack.received.values()) for ack in of) for bolt, of in by_bolt(acks).items()}
 
 
 def _spent(acks: Iterable[Ack]) -> dict[str, float]:

@@ -1,44 +1,42 @@
-"""Tells the tasks of an attempt to commit or to roll back, until every one of them has done it."""
+"""Tells all participants of an attempt to commit or to roll back, until every one of them has done it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from statefx.coordinator.engine import Engine, JobFailedError, StoppedError
+from statefx.coordinator.engine import DriverCall, Engine, Finished, Job, JobFailedError, SegmentRun, StoppedError, Work
 from statefx.coordinator.progress import Progress
+from statefx.coordinator.retrying import backoff_secs
 from statefx.errors import AttemptsExhaustedError, BoltError, FencedError
 from statefx.protocol.commands import Resolution
 from statefx.protocol.failure import FailureKind
-from statefx.protocol.identity import TaskId
+from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
 
 logger = logging.getLogger("statefx")
 
-BACKOFF_FIRST_SECS = 0.1
-BACKOFF_MAX_SECS = 10.0
+_REASONS_SHOWN = 3
 
-_MEND = {
+_REMEDIES = {
     Resolution.COMMIT: "It is decided: mend what fails and start again, and it is committed first",
     Resolution.ROLLBACK: "The next start goes on with it",
 }
-_AGAIN = {
+_WARNINGS = {
     Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what "
     "fails; if that is the bolt's code, call query.stop(), mend it and submit again",
     Resolution.ROLLBACK: "rollback of transaction %d is tried again: %s",
 }
 
 
-def backoff_secs(tries: int) -> float:
-    """Return how long to wait after so many tries that failed."""
-    doublings = min(tries - 1, 64)  # a commit may be tried for ever
-    return min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2.0**doublings)
-
-
 @dataclass
 class Resolver:
-    """One commit or rollback at a time, round by round; a round asks those tasks that have not done it yet.
+    """One commit or rollback at a time, round by round; a round has those do it who have not done it yet.
+
+    So a participant that fails keeps no other from ending, and none is told again once it has said that it is done. One
+    at a time is enough: the pipeline commits before it lets the next one be decided (rule 9, step 6), and rolls back
+    only what nothing before it is left to be committed of.
 
     Parameters
     ----------
@@ -47,74 +45,151 @@ class Resolver:
         Shows what is stuck, since when, and why.
     attempts_max : int
         How often a rollback is tried. A commit is tried for ever: it is decided.
-    pause : callable
-        Waits the given seconds; returns False if the query is being stopped.
     """
 
     engine: Engine
     progress: Progress
     attempts_max: int
-    pause: Callable[[float], bool]
-    _order: ResolutionOrder | None = field(default=None, init=False)
-    _left: tuple[TaskId, ...] = field(default=(), init=False)
+    _resolution: Resolution = field(default=Resolution.COMMIT, init=False)
+    _attempt: TransactionAttempt | None = field(default=None, init=False)
+    """What is under way."""
+    _left: dict[str, Work] = field(default_factory=dict, init=False)
+    """What participants have still to do, by their names."""
+    _reasons: list[str] = field(default_factory=list, init=False)
+    """Why this round has left something to do."""
+    _running: dict[str, str] = field(default_factory=dict, init=False)
+    """Participants by the jobs that run."""
     _tries: int = field(default=0, init=False)
 
-    def round(self, order: ResolutionOrder) -> bool:
-        """Run one round of `order`; tell whether all tasks have done it. If not, call it again with the same order.
+    def round(self, resolution: Resolution, attempt: TransactionAttempt, works: Mapping[str, Work]) -> bool:
+        """Start a round of jobs; tell whether there was nothing left to do.
+
+        Parameters
+        ----------
+        resolution, attempt
+        works : Mapping[str, Work]
+            What each participant has to do, by its name; passed over where this attempt is under way already.
+        """
+        if (resolution, attempt) != (self._resolution, self._attempt):
+            self._resolution, self._attempt = resolution, attempt
+            self._left, self._tries = dict(works), 0
+        if not self._left:
+            self._end()
+            return True
+        self._tries += 1
+        self._reasons = []
+        for name, work in self._left.items():
+            job = Job(f"{resolution} {attempt.txid}/{attempt.attempt} of {name}, try {self._tries}", work)
+            self._running[job.id] = name
+            self.engine.start(job)
+        return False
+
+    @property
+    def under_way(self) -> tuple[Resolution, TransactionAttempt]:
+        """What the round under way is about."""
+        assert self._attempt is not None
+        return self._resolution, self._attempt
+
+    def runs(self, job_id: str) -> bool:
+        """Tell whether a job is one of the round under way."""
+        return job_id in self._running
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The jobs of the round under way."""
+        return tuple(self._running)
+
+    def finished(self, finished: Finished) -> bool | None:
+        """Take what came of a job; tell whether all is done. None: other jobs of the round go on.
 
         Raises
         ------
         FencedError
             A newer generation has taken over.
-        AttemptsExhaustedError
-            A rollback has failed too often.
         BoltError
             A hook did what no further try would mend.
         StoppedError
             The query is being stopped; the next driver goes on.
         """
-        if order != self._order:
-            self._order, self._left, self._tries = order, order.tasks, 0
+        name = self._running.pop(finished.job_id)
+        work, reasons = self._judged(name, self._left.pop(name), finished)
+        if work is not None:
+            self._left[name] = work
+            self._reasons += reasons
+        if self._running:
+            return None
         if self._left:
-            self._tries += 1
-            failed = self._run(replace(order, tasks=self._left))
-            self._left = tuple(task for task in self._left if task in failed)
-            if self._left:
-                shown = (f"{task.component}[{task.task}]: {failed[task]}" for task in self._left[:3])
-                self._wait(order, "; ".join(shown))
-                return False
-        self.progress.stuck(None, 0, "")
-        self._order = None
+            return False
+        self._end()
         return True
 
-    def _wait(self, order: ResolutionOrder, reason: str) -> None:
-        txid = order.attempt.txid
+    def wait_secs(self) -> float:
+        """Say, and show in the status, what is stuck; return how long to wait before the next round.
+
+        Raises
+        ------
+        AttemptsExhaustedError
+            A rollback has failed too often.
+        """
+        assert self._attempt is not None
+        txid, reason = self._attempt.txid, self._reason
         if self._tries.bit_count() == 1:  # at the first try, and then as rarely as it has lasted
-            logger.warning(_AGAIN[order.resolution], txid, reason)
-        self.progress.stuck(order.resolution, txid, reason)
-        if order.resolution is Resolution.ROLLBACK and self._tries >= self.attempts_max:
+            logger.warning(_WARNINGS[self._resolution], txid, reason)
+        self.progress.stuck(self._resolution, txid, reason)
+        if self._resolution is Resolution.ROLLBACK and self._tries >= self.attempts_max:
             raise AttemptsExhaustedError(
                 f"the rollback of transaction {txid} failed {self._tries} times: {reason}", txid=txid
             )
-        if not self.pause(backoff_secs(self._tries)):
-            raise StoppedError(
-                f"stopped while the {order.resolution} of transaction {txid} went on: {reason}. "
-                f"{_MEND[order.resolution]}"
-            )
+        return backoff_secs(self._tries)
 
-    def _run(self, order: ResolutionOrder) -> dict[TaskId, str]:
-        """Return the tasks that have not done it, with the reason."""
-        failed: dict[TaskId, str] = dict.fromkeys(order.tasks, "no report")
-        try:
-            for report in self.engine.hooks(order):
-                if report.kind is FailureKind.FENCED:
-                    raise FencedError(report.error or "", component=report.component, task=report.task)
-                if report.kind is FailureKind.MISUSE:
-                    raise BoltError(f"{report.error}. {_MEND[order.resolution]}", **report.facts)
-                if report.error is None:
-                    failed.pop(report.id, None)
-                else:
-                    failed[report.id] = report.error
-        except JobFailedError as error:
-            return dict.fromkeys(order.tasks, error.message)
-        return failed
+    def stopped(self) -> StoppedError:
+        """Return the error of a driver that is stopped before the next round."""
+        assert self._attempt is not None
+        return StoppedError(
+            f"stopped while the {self._resolution} of transaction {self._attempt.txid} went on: {self._reason}. "
+            f"{_REMEDIES[self._resolution]}"
+        )
+
+    @property
+    def _reason(self) -> str:
+        return "; ".join(self._reasons[:_REASONS_SHOWN])
+
+    def _end(self) -> None:
+        self.progress.stuck(None, 0, "")
+        self._attempt = None
+
+    def _judged(self, name: str, work: Work, finished: Finished) -> tuple[Work | None, list[str]]:
+        """Return what is left of `work`, and why."""
+        failure = finished.failure
+        match work:
+            case DriverCall():
+                if failure is None:
+                    return None, []
+                # Whatever a sink's client raises: it is decided, and may be done again (rule 10). What is no Exception
+                # ends the driver; FencedError and StoppedError do as well.
+                if not isinstance(failure, Exception) or isinstance(failure, FencedError | StoppedError):
+                    raise failure
+                return work, [f"{name}: {getattr(failure, 'message', None) or f'{type(failure).__name__}: {failure}'}"]
+            case ResolutionOrder():
+                if failure is not None and not isinstance(failure, JobFailedError):
+                    raise failure
+                return self._tasks_left(work, finished)
+            case SegmentRun():
+                raise AssertionError(f"{name} can't be resolved by a segment")
+
+    def _tasks_left(self, order: ResolutionOrder, finished: Finished) -> tuple[ResolutionOrder | None, list[str]]:
+        message = "no report" if finished.failure is None else str(getattr(finished.failure, "message", ""))
+        failed = dict.fromkeys(order.tasks, message)
+        for report in finished.reports:
+            if report.kind is FailureKind.FENCED:
+                raise FencedError(report.error or "", component=report.component, task=report.task)
+            if report.kind is FailureKind.MISUSE:
+                raise BoltError(f"{report.error}. {_REMEDIES[order.resolution]}", **report.facts)
+            if report.error is None:
+                failed.pop(report.id, None)
+            else:
+                failed[report.id] = report.error
+        if not failed:
+            return None, []
+        tasks = tuple(task for task in order.tasks if task in failed)
+        return replace(order, tasks=tasks), [f"{task.component}[{task.task}]: {failed[task]}" for task in tasks]

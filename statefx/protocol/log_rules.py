@@ -157,7 +157,7 @@ def _committing(state: LogState, record: Committing) -> LogState:
     transaction = entry.transaction.step(Event.ALL_ACKED)
     entry = replace(entry, transaction=transaction, committing=record, committing_ms=state.time_ms)
     decided = replace(_with(state, entry), snapshots=snapshots, growth=growth)
-    return decided if record.hooks else _end(decided, record, record.txid)
+    return decided if record.hooks or record.committables else _end(decided, record, record.txid)
 
 
 def _committed(state: LogState, record: Committed) -> LogState:

@@ -183,8 +183,8 @@ class Committing:
     prepared_bytes : Mapping[str, int]
         By how much what has to be read has grown; less than 0 where files were merged.
     hooks : tuple of str
-        Tasks whose commit has something to run; the others are committed by this record. Where there are none, the
-        transaction is COMMITTED with it.
+        Tasks whose commit has something to run; the others are committed by this record. Where there are none, and no
+        committables, the transaction is COMMITTED with it.
     rows : Mapping[str, int]
         What each bolt received, for the reader of the log.
     input_rows, output_rows : int
@@ -192,7 +192,7 @@ class Committing:
     emitted : Mapping[str, Metadata]
         What opaque spouts say that they emitted: they may emit other rows after a rollback, so it counts from here.
     committables : Mapping[str, JSON]
-        By participant, what it needs to carry out the decision, also after a restart.
+        By participant beside state, what it needs to commit, also after a restart (rule 10).
     acknowledged : Mapping[str, JSON]
         By spout, which tuples have been processed.
     committed : int or None

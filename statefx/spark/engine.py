@@ -1,25 +1,29 @@
-"""Runs attempts and hooks as Spark jobs."""
+"""Runs segments, commits and rollbacks as Spark jobs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.util import InheritableThread
 
-from statefx.coordinator.engine import JobFailedError, StoppedError
+from statefx.coordinator.engine import DriverCall, Finished, Job, JobFailedError, SegmentRun, StoppedError
 from statefx.coordinator.orders import Orders
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution
-from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.order import ResolutionOrder
 from statefx.protocol.report import Report
 from statefx.spark.deadline import Deadline
 from statefx.spark.failures import cant_start_workers, job_error
@@ -30,7 +34,7 @@ from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
 
 _STATUS_LOOKS = 500
 _STATUS_LOOK_SECS = 0.01
-_UNTOLD = "Spark's status store does not tell whether a stage of the job was run again"
+_STAGES_UNKNOWN = "Spark's status store does not tell whether a stage of the job was run again"
 
 
 class SparkEngine:
@@ -45,10 +49,17 @@ class SparkEngine:
         After it the attempt's jobs are cancelled.
     stopping : threading.Event
         Set when the query is being stopped.
+    jobs_max : int
+        How many jobs may run at a time; above 1, each in a thread of its own.
     """
 
     def __init__(
-        self, deployment: Deployment, frame: DataFrame, timeout_secs: float, stopping: threading.Event
+        self,
+        deployment: Deployment,
+        frame: DataFrame,
+        timeout_secs: float,
+        stopping: threading.Event,
+        jobs_max: int = 1,
     ) -> None:
         self._plan = deployment.plan
         self._parcel = Parcel.pack(deployment)
@@ -60,7 +71,10 @@ class SparkEngine:
         self._timeout_secs = timeout_secs
         self._storage = deployment.storage
         self._orders = Orders(deployment.plan, deployment.storage)
-        self._tag = ""
+        self._jobs_max = jobs_max
+        self._tags: dict[str, str] = {}
+        self._waiting: deque[Job] = deque()
+        self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._session: SparkSession | None = None
         self._tracker: Any = None
         self._arrays: Any = None
@@ -88,26 +102,85 @@ class SparkEngine:
         session.conf.set("spark.sql.classic.shuffleDependency.fileCleanup.enabled", "true")
 
     def stop(self) -> None:
-        """Cancel the job under way; the attempt ends as stopped."""
+        """Cancel the jobs under way; their attempts end as stopped. Called by any thread."""
         self._stopping.set()
-        if self._tag:
-            self._context().cancelJobsWithTag(self._tag)
+        for tag in list(self._tags.values()):
+            self._context().cancelJobsWithTag(tag)
+        self.interrupt()
 
-    def attempt(self, order: Order, work: DataFrame) -> Iterable[Ack]:
-        """Run one attempt as one Spark job (see `Engine.attempt`)."""
+    def start(self, job: Job) -> None:
+        """Begin a job (see `Engine.start`).
 
-        def run(own: Any, frame: DataFrame) -> list[Row]:
+        Where only one can run it waits for `next`, which runs it in its own thread: that one belongs to the query of
+        Spark that calls back, and another one would have to be waited for.
+        """
+        self._tags[job.id] = f"statefx-{uuid.uuid4().hex}"
+        if self._jobs_max == 1:
+            self._waiting.append(job)
+            return
+        # with a thread of the JVM's own, which has a copy of this one's local properties
+        InheritableThread(target=self._run_aside, args=(job,), name=f"statefx-{job.id}", daemon=True).start()
+
+    def next(self, timeout_secs: float | None) -> Finished | None:
+        """Run the job that waits, or wait for one that runs (see `Engine.next`)."""
+        if self._waiting:
+            return self._run(self._waiting.popleft())
+        with contextlib.suppress(queue.Empty):
+            return self._finished.get(timeout=timeout_secs)
+        return None
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job (see `Engine.cancel`).
+
+        One that is just about to begin runs to its end: nobody takes what it comes to, and nothing of it counts.
+        """
+        tag = self._tags.pop(job_id, None)
+        self._waiting = deque(job for job in self._waiting if job.id != job_id)
+        if tag is not None:
+            with contextlib.suppress(Py4JError):  # the context was stopped, and the job with it
+                self._context().cancelJobsWithTag(tag)
+
+    def interrupt(self) -> None:
+        """Let `next` return."""
+        self._finished.put(None)
+
+    def _run_aside(self, job: Job) -> None:
+        try:
+            finished = self._run(job)
+        except BaseException as error:  # noqa: BLE001 - it ends the driver, not this thread alone
+            finished = Finished(job.id, failure=error)
+        self._finished.put(finished)
+
+    def _run(self, job: Job) -> Finished:
+        try:
+            match job.work:
+                case SegmentRun():
+                    return Finished(job.id, acks=self._segment(job.id, job.work))
+                case ResolutionOrder():
+                    return Finished(job.id, reports=self._resolve(job.id, job.work))
+                case DriverCall():
+                    job.work.call()
+        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
+            return Finished(job.id, failure=error)
+        finally:
+            self._tags.pop(job.id, None)
+        return Finished(job.id)
+
+    def _segment(self, job_id: str, run: SegmentRun) -> tuple[Ack, ...]:
+        """Run a segment as one Spark job."""
+
+        def collect(own: Any, frame: DataFrame) -> list[Row]:
             acks = self._chain.over(frame)
             assert self._session is not None
             activate(self._session)  # the labels have Spark make the plan's shuffles, by the settings of the thread
-            self._labels.name_attempt(own, acks, order.attempt)
+            self._labels.name_attempt(own, acks, run.order.attempt)
             return collected(acks)
 
-        with self._orders.sent(order) as text:
-            rows = self._job(text, lambda own: run(own, work), check=True)
-            if not rows:
-                rows = self._job(text, lambda own: run(own, self._no_rows(work)), check=True)
-        return [Ack.unpack(bytes(row.payload)) for row in rows]
+        with self._orders.sent(run.order) as text:
+            rows = self._job(job_id, text, lambda own: collect(own, run.work), check=True)
+            if not rows:  # Spark leaves out what it knows to be empty (rule 5.6)
+                rows = self._job(job_id, text, lambda own: collect(own, self._no_rows(run.work)), check=True)
+        return tuple(Ack.unpack(bytes(row.payload)) for row in rows)
 
     def reuses(self, work: DataFrame) -> bool:
         """Tell whether all attempts over `work` read the same shuffle files (see `Engine.reuses`)."""
@@ -116,22 +189,22 @@ class SparkEngine:
         except (PySparkException, Py4JError):
             return True
 
-    def hooks(self, order: ResolutionOrder) -> Iterable[Report]:
-        """Run commits or rollbacks as one Spark job (see `Engine.hooks`).
+    def _resolve(self, job_id: str, order: ResolutionOrder) -> tuple[Report, ...]:
+        """Run commits or rollbacks as one Spark job.
 
         A rollback is run also while the query is being stopped: it belongs to the stop.
         """
         stoppable = order.resolution is not Resolution.ROLLBACK
         width = len(order.tasks)
 
-        def run(own: Any) -> list[Row]:
+        def collect(own: Any) -> list[Row]:
             assert self._session is not None
             self._labels.name_hooks(own, order)
             return collected(self._hooks(self._session.range(0, width, 1, width)).select("payload"))
 
         with self._orders.sent(order) as text:
-            rows = self._job(text, run, stoppable=stoppable)
-        return [Report.unpack(bytes(row.payload)) for row in rows]
+            rows = self._job(job_id, text, collect, stoppable=stoppable)
+        return tuple(Report.unpack(bytes(row.payload)) for row in rows)
 
     def _no_rows(self, work: DataFrame) -> DataFrame:
         """Return an empty frame that Spark does not optimise away, so that every task runs."""
@@ -140,11 +213,19 @@ class SparkEngine:
         return self._session.createDataFrame(rdd, work.schema)
 
     def _job(
-        self, order: str, run: Callable[[Any], list[Row]], *, check: bool = False, stoppable: bool = True
+        self,
+        job_id: str,
+        order: str,
+        run: Callable[[Any], list[Row]],
+        *,
+        check: bool = False,
+        stoppable: bool = True,
     ) -> list[Row]:
         """Run what `run` does, which is given the thread's local properties, as a job that can be cancelled."""
         context = self._context()
-        tag = self._tag = f"statefx-{uuid.uuid4().hex}"
+        tag = self._tags.get(job_id)
+        if tag is None:
+            raise JobFailedError("the job was cancelled before it began")
         deadline = Deadline(self._timeout_secs, self._storage, lambda: context.cancelJobsWithTag(tag))
         if self._stopping.is_set() or context._jsc is None:  # stop() may have come before there was a tag to cancel
             self._check_stopped(stoppable=stoppable)
@@ -186,7 +267,7 @@ class SparkEngine:
             if self._query is None:
                 return context_stopped, False
             return context_stopped, context_stopped or not self._query.isActive
-        except Py4JError:  # nothing can be asked any more
+        except Py4JError:  # the JVM is gone: report nothing as stopped, let the caller raise
             return False, False
 
     def _rerun(self, tag: str) -> bool:
@@ -197,7 +278,7 @@ class SparkEngine:
                     if self._tracker.getStageInfo(stage).get().currentAttemptId() > 0:
                         return True
                 except Py4JJavaError as error:  # of None's get: the store has forgotten the stage
-                    raise JobFailedError(_UNTOLD) from error
+                    raise JobFailedError(_STAGES_UNKNOWN) from error
         return False
 
     def _ended_jobs(self, tag: str) -> list[Any]:
@@ -208,7 +289,7 @@ class SparkEngine:
             if jobs and all(str(job.status()) in ("SUCCEEDED", "FAILED") for job in jobs):
                 return jobs
             self._stopping.wait(_STATUS_LOOK_SECS)
-        raise JobFailedError(_UNTOLD)
+        raise JobFailedError(_STAGES_UNKNOWN)
 
     def _numbers(self, array: Any) -> list[int]:
         """Read an int[] of the JVM with one call, not with one for each element."""

@@ -18,7 +18,7 @@ from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
-from statefx.coordinator.resolving import backoff_secs
+from statefx.coordinator.retrying import backoff_secs
 from statefx.errors import (
     AttemptsExhaustedError,
     CheckpointMismatchError,

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from statefx.coordinator.engine import JobFailedError
+from statefx.coordinator.engine import DriverCall, Finished, Job, JobFailedError, SegmentRun
 from statefx.coordinator.orders import Orders
 from statefx.errors import BoltError, StatefxError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
+from statefx.plan.segments import segments_of
 from statefx.protocol.barrier import Ack
-from statefx.protocol.order import Order, ResolutionOrder, TaskOrder
+from statefx.protocol.commands import Segment
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.order import ResolutionOrder, TaskOrder
 from statefx.protocol.report import Report
 from statefx.runtime.orders import SentOrder
 from statefx.testing.faults import Echo, Fault, HooksFail, Stage
@@ -77,35 +80,77 @@ class LocalEngine(Stage):
         self._fresh = fresh
         self._processes = [self._process(os.path.join(cache, str(n))) for n in range(processes)]
         self._acks: list[Ack] = []
+        self._jobs: list[Job] = []
+        self._segments = segments_of(self._plan)
+        self._kept: dict[TransactionAttempt, Sequence[Sequence[pa.RecordBatch]]] = {}
 
-    def attempt(self, order: Order, work: Work) -> Iterable[Ack]:
-        """Run one attempt over the rows of `work`."""
-        with self._orders.sent(order) as text:
-            return self._attempt(SentOrder(text, self._deployment), work)
+    def start(self, job: Job) -> None:
+        """Begin a job: it runs when `next` is called."""
+        self._jobs.append(job)
 
-    def _attempt(self, order: TaskOrder, work: Work) -> list[Ack]:
-        self.seen.clear()
-        inputs: Sequence[Sequence[pa.RecordBatch]] = scatter(self._plan, work)
-        sent: list[list[wire.Row]] = []
-        for level, slots in enumerate(self._plan.levels):
-            sent = []
-            for partition in range(len(slots)):
-                process = self._random.choice(self._processes)
-                sent.append(self._run(TaskJob(process, order, (level, partition), inputs[partition], self.seen)))
-            last = level + 1 == len(self._plan.levels)
-            self._check_job(level, last)
-            inputs = self._shuffled(sent, 1 if last else len(self._plan.levels[level + 1]))
-        acks = [Ack.unpack(row[4]) for rows in sent for row in rows if row[1] == wire.ACK]
-        echoed = self._acks if self._struck(lambda fault: isinstance(fault, Echo)) else []
-        self._acks = acks
-        return [*echoed, *acks]
+    def next(self, timeout_secs: float | None) -> Finished | None:
+        """Run one of the jobs that have begun: the first one, or with a seed whichever chance decides on."""
+        if not self._jobs:
+            return None
+        job = self._jobs.pop(self._random.randrange(len(self._jobs)) if self._mixed else 0)
+        try:
+            match job.work:
+                case SegmentRun():
+                    return Finished(job.id, acks=self._segment(job.work))
+                case ResolutionOrder():
+                    return Finished(job.id, reports=self._resolve(job.work))
+                case DriverCall():
+                    job.work.call()
+        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
+            return Finished(job.id, failure=error)
+        return Finished(job.id)
+
+    def cancel(self, job_id: str) -> None:
+        """Drop a job; or, if chance decides so, let it run all the same, as tasks on Spark may."""
+        if not self._mixed or self._random.random() < 0.5:
+            self._jobs = [job for job in self._jobs if job.id != job_id]
+
+    def interrupt(self) -> None:
+        """Do nothing: `next` never waits."""
 
     def reuses(self, work: Work) -> bool:
         """Tell whether attempts over `work` share results: here none do."""
         return False
 
-    def hooks(self, order: ResolutionOrder) -> Iterable[Report]:
-        """Run the hooks of a commit or a rollback."""
+    def _segment(self, run: SegmentRun) -> tuple[Ack, ...]:
+        """Run one segment of an attempt; of the first one keep what the second one reads."""
+        with self._orders.sent(run.order) as text:
+            return self._levels(run, SentOrder(text, self._deployment))
+
+    def _levels(self, run: SegmentRun, order: TaskOrder) -> tuple[Ack, ...]:
+        levels, attempt = self._segments[run.segment].levels, run.order.attempt
+        inputs: Sequence[Sequence[pa.RecordBatch]]
+        if run.segment is Segment.ORDERED:
+            inputs = self._kept.pop(attempt)
+        else:
+            if len(self._segments) == 1:
+                self.seen.clear()
+            inputs = scatter(self._plan, run.work)
+        acks: list[Ack] = []
+        for level in levels:
+            sent = []
+            for partition in range(len(self._plan.levels[level])):
+                process = self._random.choice(self._processes)
+                sent.append(self._run(TaskJob(process, order, (level, partition), inputs[partition], self.seen)))
+            self._check_job(level, level + 1 == levels.stop)
+            driver = self._plan.driver_of(level)[1]
+            widths = (*self._plan.widths, 0)
+            inputs = self._shuffled(sent, widths[level + 1])
+            if level + 1 == levels.stop:
+                acks = [Ack.unpack(row[4]) for rows in sent for row in rows if (row[0], row[1]) == (driver, wire.ACK)]
+        if run.segment is Segment.PROCESSING:
+            self._kept[attempt] = inputs
+        echoed = self._acks if self._struck(lambda fault: isinstance(fault, Echo)) else []
+        self._acks = acks
+        return (*echoed, *acks)
+
+    def _resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
+        """Run the commit or the rollback of tasks."""
         failing = self._struck(lambda fault: isinstance(fault, HooksFail) and fault.phase == order.resolution)
         done = failing.done if isinstance(failing, HooksFail) else len(order.tasks)
         reports = []
@@ -117,7 +162,7 @@ class LocalEngine(Stage):
                     reports.append(process.resolve(text, place))
         if failing is not None:
             raise JobFailedError("the executor was lost")
-        return reports
+        return tuple(reports)
 
     def fresh_process(self) -> Process:
         """Return a worker process that has seen nothing yet, on a machine without caches."""

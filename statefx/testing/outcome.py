@@ -7,6 +7,7 @@ from typing import Any
 
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.errors import TopologyError
+from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
 from statefx.testing.processes import Emitted
 from statefx.topology.graph import Topology
@@ -59,7 +60,7 @@ class WatchedProgress(Progress):
 
     complete: Complete | None = None
 
-    def acked(self, complete: Complete, input_rows: int) -> None:
+    def acked(self, attempt: TransactionAttempt, complete: Complete, input_rows: int) -> None:
         """All tasks have acked."""
-        super().acked(complete, input_rows)
+        super().acked(attempt, complete, input_rows)
         self.complete = complete

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from statefx.admin.reading import openState
 from statefx.coordinator.launch import Launch, check_batch_id
+from statefx.coordinator.participant import Participant
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
 from statefx.protocol.records import BatchInput, Input
 from statefx.testing.engine import LocalEngine
@@ -73,6 +74,10 @@ class TopologyTester:
             assert tester.state("count") == {"to": 2, "be": 1}
     """
 
+    _others: tuple[Participant, ...] = ()
+    _pending = 1
+    """Those of `Launch`. No topology has others than these yet; tests of the coordinator do."""
+
     def __init__(
         self,
         topology: Topology,
@@ -109,7 +114,7 @@ class TopologyTester:
         steps, limits = self._steps, self._limits
         launch = Launch(
             self.topology, self._config, checkpoint, adopt,
-            caller="TopologyTester", dumps=_dumps(), cache=self._cache,
+            caller="TopologyTester", dumps=_dumps(), cache=self._cache, others=self._others, pending=self._pending,
         )  # fmt: skip
         launch.provider = SteppedProvider(launch.provider, steps)
         self._folders = launch.folders

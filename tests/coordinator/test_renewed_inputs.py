@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.coordinator import backoff_secs
 from statefx.coordinator.engine import JobFailedError, RenewInputError
+from statefx.coordinator.retrying import backoff_secs
 from statefx.errors import AttemptsExhaustedError, FailedException, TransactionTimeoutError
 from statefx.protocol.records import BatchInput
 from statefx.testing import TopologyTester
@@ -64,10 +64,10 @@ def test_a_verdict_too_calls_for_another_input(driver: Driver) -> None:
 
 
 def test_a_timeout_stays_one(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(self: LocalEngine, order: object, work: object) -> None:
+    def late(self: LocalEngine, run: object) -> None:
         raise JobFailedError("it took too long", timeout=True)
 
-    monkeypatch.setattr(LocalEngine, "attempt", late)
+    monkeypatch.setattr(LocalEngine, "_segment", late)
     tester = driver.start(witnessed())
     for _ in range(2):
         with pytest.raises(RenewInputError) as renewed:

@@ -91,8 +91,9 @@ def told():
     """What a query tells of a transaction."""
     acks = {("count", 0): Ack(TransactionAttempt(1, 0), "count", 0, "t", metrics=dict.fromkeys(METRICS, 1.0))}
     progress = Progress()
-    progress.begin(TransactionAttempt(1, 0))
-    progress.acked(Complete({}, acks), 0)
+    attempt = TransactionAttempt(1, 0)
+    progress.begin(attempt)
+    progress.acked(attempt, Complete({}, acks), 0)
     return progress.end(1, {}).as_dict()
 
 

@@ -1,0 +1,124 @@
+"""What this driver knows of the attempts in flight: their input and their acks; their orders and records follow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from statefx.coordinator.engine import SegmentRun
+from statefx.coordinator.judging import Judge
+from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.participants import Participants
+from statefx.coordinator.progress import Progress
+from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.source import Batch
+from statefx.errors import StatefxError
+from statefx.protocol.barrier import Ack
+from statefx.protocol.commands import Append, Run, Segment
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.ledger import Complete
+from statefx.protocol.order import Order
+from statefx.protocol.records import Committed, Preparing, Processed, RolledBack
+
+logger = logging.getLogger("statefx")
+
+
+@dataclass
+class _Flight:
+    batch: Batch
+    acks: list[Ack] = field(default_factory=list)
+    complete: Complete | None = None
+
+
+@dataclass
+class Flights:
+    """The attempts in flight, from PREPARING to COMMITTING or ROLLED_BACK.
+
+    Those that a former driver left are not among them: the log has all that is needed of these.
+
+    Parameters
+    ----------
+    log : TransactionLog
+    participants : Participants
+    judge : Judge
+    policy : SnapshotPolicy
+    progress : Progress
+    """
+
+    log: TransactionLog
+    participants: Participants
+    judge: Judge
+    policy: SnapshotPolicy
+    progress: Progress
+    _flights: dict[TransactionAttempt, _Flight] = field(default_factory=dict, init=False)
+
+    def job(self, run: Run) -> SegmentRun:
+        """Return what the job of a segment runs."""
+        self.progress.running(run.attempt)
+        return SegmentRun(run.segment, self._order(run.attempt), self._flights[run.attempt].batch.work)
+
+    def _order(self, attempt: TransactionAttempt) -> Order:
+        """Return what the tasks of an attempt are told.
+
+        Their state opens as the transaction before has decided it, also while that is still being committed (rule 9,
+        step 5): job O begins when COMMITTING of the one before it is durable.
+        """
+        state = self.log.state
+        newest = {name: kept[-1] for name, kept in state.snapshots.items()}
+        due = self.policy.due(state.growth, newest)
+        return Order(attempt, state.generation, state.heads_to_come(), newest, due)
+
+    def judged(self, run: Run, acks: Iterable[Ack]) -> StatefxError | None:
+        """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
+        flight = self._flights[run.attempt]
+        flight.acks += acks
+        verdict = self.judge.judge(run.segment, run.attempt, flight.acks)
+        if isinstance(verdict, StatefxError):
+            return verdict
+        if run.segment is Segment.PROCESSING:
+            self.progress.waiting(run.attempt)
+        else:
+            flight.complete = verdict
+            self.progress.acked(run.attempt, verdict, self.judge.input_rows(verdict))
+        return None
+
+    def begin(self, append: Append, batch: Batch) -> None:
+        """Make PREPARING durable."""
+        name = append.attempt
+        self.progress.begin(name)
+        generation = self.log.state.generation
+        self.log.append(Preparing(name.txid, name.attempt, generation, batch.input, append.committed))
+        self._flights[name] = _Flight(batch)
+
+    def go_on(self, append: Append) -> None:
+        """Make any other record of a transaction that goes on durable.
+
+        From the moment that COMMITTING begins nothing of it is rolled back (rule 3.2).
+        """
+        name = append.attempt
+        if append.kind == "PROCESSED":
+            self.log.append(Processed(name.txid, name.attempt))
+        elif append.kind == "COMMITTING":
+            complete = self._flights.pop(name).complete
+            assert complete is not None
+            record = self.participants.decide(
+                name,
+                complete.acks,
+                input_rows=self.judge.input_rows(complete),
+                output_rows=self.judge.output_rows(complete),
+                committed=append.committed,
+            )
+            self.log.append(record)
+            self.progress.committing(name)
+        else:
+            self.log.append(Committed(name.txid))
+
+    def end(self, name: TransactionAttempt, reason: str) -> Any | None:
+        """Make ROLLED_BACK durable; return what the attempt has read, if it was this driver's."""
+        self.log.append(RolledBack(name.txid, name.attempt, reason))
+        self.progress.rolled_back(name)
+        logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
+        flight = self._flights.pop(name, None)
+        return None if flight is None else flight.batch.work

@@ -1,0 +1,97 @@
+"""What the acks of an attempt come to: it may be committed, or an error says why not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from statefx.coordinator.engine import AttemptFailedError
+from statefx.coordinator.progress import received_rows
+from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StatefxError
+from statefx.plan.levels import Plan
+from statefx.plan.segments import segments_of
+from statefx.protocol.barrier import Ack
+from statefx.protocol.commands import Segment
+from statefx.protocol.failure import Failure, FailureKind
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
+
+logger = logging.getLogger("statefx")
+
+
+class Judge:
+    """Judges the acks of one plan's segments (rules 5 and 9).
+
+    Parameters
+    ----------
+    plan : Plan
+
+    Attributes
+    ----------
+    segments : int
+        How many jobs an attempt has.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._segments = {
+            segment: (
+                part.judged_tasks,
+                tuple(
+                    LedgerEdge(edge.id, edge.source, edge.target, plan.multiplicity(edge), local=plan.fused(edge))
+                    for edge in part.judged_edges
+                ),
+            )
+            for segment, part in segments_of(plan).items()
+        }
+        self.segments = len(self._segments)
+        self._sources = frozenset(edge.source for edge in plan.edges)
+        self._raw = [(edge.id, edge.source, plan.multiplicity(edge)) for edge in plan.raw]
+
+    def judge(self, segment: Segment, attempt: TransactionAttempt, acks: Iterable[Ack]) -> Complete | StatefxError:
+        """Judge the acks of `segment`, with those of the segment before it: a job may run a part of that again.
+
+        Raises
+        ------
+        FencedError
+            Nothing may be rolled back: a successor does that (rule 3.2).
+        """
+        ledger = AckLedger(attempt, *self._segments[segment])
+        for ack in acks:
+            if not ledger.add(ack):
+                logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
+        verdict = ledger.judge()
+        return verdict if isinstance(verdict, Complete) else _error(attempt, verdict)
+
+    def input_rows(self, complete: Complete) -> int:
+        """Count the rows of the raw DataFrames, each once, however many edges leave them."""
+        received: dict[int, int] = {}
+        for ack in complete.acks.values():
+            for edge_id, rows in ack.received.items():
+                received[edge_id] = received.get(edge_id, 0) + rows
+        raw: dict[str, int] = {}
+        for edge_id, source, multiplicity in self._raw:
+            raw[source] = max(raw.get(source, 0), received.get(edge_id, 0) // multiplicity)
+        return sum(raw.values())
+
+    def output_rows(self, complete: Complete) -> int:
+        """Count the rows that reached the ends of the topology: the bolts that nobody reads from."""
+        rows = received_rows(complete.acks)
+        return sum(received for component, received in rows.items() if component not in self._sources)
+
+
+def _error(attempt: TransactionAttempt, verdict: Incomplete) -> StatefxError:
+    """Return what the failures come to. A bolt's error comes first: what else failed may well follow from it."""
+    bolts = (each for each in verdict.failures if each.kind is FailureKind.BOLT)
+    failure: Failure = next(bolts, verdict.failure)
+    message, data = f"{failure.component}[{failure.task}]: {failure.reason}", {"component": failure.component}
+    match failure.kind:
+        case FailureKind.FENCED:
+            raise FencedError(message, txid=attempt.txid)
+        case FailureKind.BOLT:
+            return BoltError(failure.reason, **failure.facts)
+        case FailureKind.CORRUPTED:
+            return StateCorruptedError(failure.reason, **data, task=failure.task)
+        case FailureKind.FAILED:
+            return FailedException(message, **data, task=failure.task)
+        case kind:
+            return AttemptFailedError(message, **data, task=failure.task, kind=kind)

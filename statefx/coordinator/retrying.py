@@ -1,0 +1,101 @@
+"""What is tried again after a failure, how often, and after which time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from statefx.coordinator.engine import AttemptFailedError
+from statefx.errors import (
+    AttemptsExhaustedError,
+    FailedException,
+    StatefxError,
+    TransactionError,
+    TransactionTimeoutError,
+)
+from statefx.protocol.commands import Unresolved
+
+BACKOFF_FIRST_SECS = 0.1
+BACKOFF_MAX_SECS = 10.0
+"""What fails is a server or a file system that comes back; looking for it six times a minute loads neither."""
+
+
+def backoff_secs(tries: int) -> float:
+    """Return how long to wait after so many tries that failed."""
+    doublings = min(tries - 1, 64)  # a commit may be tried for ever
+    return min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2.0**doublings)
+
+
+def may_be_tried_again(failure: StatefxError) -> bool:
+    """Tell whether another attempt may succeed: nothing is known to be wrong with a bolt or with state."""
+    return isinstance(failure, AttemptFailedError | FailedException)
+
+
+def exhausted(txid: int, tries: int, last: StatefxError) -> TransactionError:
+    """Return the error that ends the query after the last try."""
+    kind = TransactionTimeoutError if last.data.get("timeout") else AttemptsExhaustedError
+    error = kind(
+        f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {last.message}",
+        **{**last.data, "txid": txid, "attempts": tries},
+    )
+    error.__cause__ = last
+    return error
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One such time.
+
+    Attributes
+    ----------
+    secs, since : float
+    then : Unresolved or None
+        The next round of a commit or a rollback; None: the next attempt of a transaction.
+    """
+
+    secs: float
+    since: float
+    then: Unresolved | None = None
+
+
+@dataclass
+class Waits:
+    """All that is waited for. There may be two: a commit fails, and behind it the next transaction has failed.
+
+    Parameters
+    ----------
+    clock : callable
+        Monotonic seconds.
+    """
+
+    clock: Callable[[], float]
+    _waits: list[Wait] = field(default_factory=list, init=False)
+
+    def __bool__(self) -> bool:
+        return bool(self._waits)
+
+    def add(self, secs: float, then: Unresolved | None = None) -> None:
+        """Wait from now on."""
+        self._waits.append(Wait(secs, self.clock(), then))
+
+    def first(self) -> Wait | None:
+        """Return the one that is over first."""
+        return min(self._waits, key=self.left_secs, default=None)
+
+    def left_secs(self, wait: Wait) -> float:
+        """Return how long it lasts still."""
+        return max(0.0, wait.secs - (self.clock() - wait.since))
+
+    def remove(self, wait: Wait) -> None:
+        """It is over."""
+        self._waits.remove(wait)
+
+    @property
+    def attempt(self) -> bool:
+        """Whether the next attempt of a transaction is waited for."""
+        return any(wait.then is None for wait in self._waits)
+
+    @property
+    def resolution(self) -> bool:
+        """Whether the next round of a commit or a rollback is waited for."""
+        return any(wait.then is not None for wait in self._waits)

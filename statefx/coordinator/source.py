@@ -1,0 +1,63 @@
+"""Where transactions come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from statefx.protocol.records import Input
+
+
+class Batch(NamedTuple):
+    """The input of one transaction: what PREPARING says of it, and what its first job reads."""
+
+    input: Input
+    work: Any
+
+
+class Source(Protocol):
+    """Gives transactions their input; called by the coordinator's thread alone.
+
+    A transaction that was rolled back is asked for again, also after later ones were given: a source whose input must
+    be the same again remembers it until the transaction is committed (rule 9, metadata).
+    """
+
+    def ready(self, txid: int) -> bool:
+        """Tell whether there is input for `txid` now."""
+
+    def next(self, txid: int) -> Batch:
+        """Return the input of `txid`, for which it is ready."""
+
+    def ended(self, txid: int) -> bool:
+        """Tell whether there will never be any for `txid`."""
+
+
+@dataclass
+class OneBatch:
+    """The source of one transaction, whose input is there: a micro-batch of Spark, or a batch DataFrame.
+
+    Parameters
+    ----------
+    batch : Batch
+    txid : int
+        The transaction.
+    committed : callable
+        Returns the last committed txid.
+    """
+
+    batch: Batch
+    txid: int
+    committed: Callable[[], int]
+
+    def ready(self, txid: int) -> bool:
+        """Tell whether it is not committed yet."""
+        return txid == self.txid and not self.ended(txid)
+
+    def next(self, txid: int) -> Batch:
+        """Return the batch; the same one to every attempt."""
+        return self.batch
+
+    def ended(self, txid: int) -> bool:
+        """Tell whether it is committed."""
+        return self.committed() >= self.txid

@@ -1,0 +1,107 @@
+"""State as a participant: the decision names what its tasks prepared, and tasks with something to do are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statefx.coordinator.engine import Work
+from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.participant import Participant
+from statefx.operators.hooks import overrides
+from statefx.plan.levels import Plan
+from statefx.protocol.barrier import Ack
+from statefx.protocol.commands import Resolution
+from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
+from statefx.protocol.log_state import LogState
+from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.records import Committing
+from statefx.state.contract.store import StateProvider
+from statefx.storage import Storage
+
+
+@dataclass(frozen=True)
+class StateParticipant(Participant):
+    """The state of all stateful tasks.
+
+    Its decision has fields of its own in COMMITTING, and no committable: the log folds them into the heads of all
+    tasks.
+
+    Attributes
+    ----------
+    log : TransactionLog
+        Names the versions.
+    provider : StateProvider
+    storage : Storage
+        The checkpoint.
+    stateful : tuple of TaskId
+        Tasks that prepare state.
+    committing, rolling_back : tuple of TaskId
+        Tasks that have something to run in the commit, in the rollback: a hook, or a store that has to be told.
+    """
+
+    log: TransactionLog
+    provider: StateProvider
+    storage: Storage
+    stateful: tuple[TaskId, ...]
+    committing: tuple[TaskId, ...]
+    rolling_back: tuple[TaskId, ...]
+
+    name = "state"
+
+    @classmethod
+    def of(cls, plan: Plan, log: TransactionLog, provider: StateProvider, storage: Storage) -> StateParticipant:
+        """Read from a plan who has what to do."""
+        stateful = tuple(sorted(task for task in plan.tasks if plan.components[task.component].stateful))
+
+        def having(hook: str) -> tuple[TaskId, ...]:
+            return tuple(task for task in stateful if overrides(type(plan.components[task.component].operator), hook))
+
+        committing = having("preCommit") if provider.capabilities.lazy_commit else stateful
+        return cls(log, provider, storage, stateful, committing, having("preRollback"))
+
+    @property
+    def record(self) -> Committing:
+        """The decision that is in the log, and not committed for everybody."""
+        entry = self.log.state.committing
+        assert entry is not None
+        assert entry.committing is not None
+        return entry.committing
+
+    def decision(self, acks: Mapping[TaskId, Ack]) -> dict[str, Any]:
+        """Return its fields of COMMITTING."""
+        snapshots = {str(task): acks[task].snapshot for task in self.stateful}
+        return {
+            "tokens": {str(task): acks[task].token for task in self.stateful},
+            "snapshots": {name: snapshot for name, snapshot in snapshots.items() if snapshot is not None},
+            "prepared_bytes": {str(task): acks[task].prepared_bytes for task in self.stateful},
+            "hooks": tuple(str(task) for task in self.committing),
+        }
+
+    def commit(self, attempt: TransactionAttempt, decision: object) -> Work | None:
+        """Tell the tasks that the record names: it may be of a topology that had others."""
+        record, state = self.record, self.log.state
+        if not record.hooks:
+            return None
+        versions = {name: Version(record.txid, token) for name, token in record.tokens.items()}
+        order = Order(attempt, state.generation, versions, _newest(state))
+        return ResolutionOrder(
+            Resolution.COMMIT, order, tuple(TaskId.parse(name) for name in record.hooks), state.heads
+        )
+
+    def rollback(self, attempt: TransactionAttempt) -> Work | None:
+        """Tell the tasks of bolts with ``preRollback``; what was prepared is garbage without being told."""
+        if not self.rolling_back:
+            return None
+        state = self.log.state
+        order = Order(attempt, state.generation, state.heads, _newest(state))
+        return ResolutionOrder(Resolution.ROLLBACK, order, self.rolling_back)
+
+    def fence(self, state: LogState) -> None:
+        """Have the provider refuse what older generations prepare and commit from now on."""
+        self.provider.fence(state.lineage, state.generation, self.storage)
+
+
+def _newest(state: LogState) -> Mapping[str, SnapshotRef]:
+    return {name: kept[-1] for name, kept in state.snapshots.items()}
