@@ -95,7 +95,8 @@ class StateParticipant(Participant):
         if not self.rolling_back:
             return None
         state = self.log.state
-        order = Order(attempt, state.generation, state.heads, _newest(state))
+        # what is before it is committed for everybody by now, but its COMMITTED may still wait for the next record
+        order = Order(attempt, state.generation, state.heads_to_come(), _newest(state))
         return ResolutionOrder(Resolution.ROLLBACK, order, self.rolling_back)
 
     def fence(self, state: LogState) -> None:
