@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from statefx.errors import ConfigError
 from statefx.storage import FolderStorage, Storage
@@ -21,14 +22,17 @@ class Folders:
     Parameters
     ----------
     location : str
+    wrap : callable
+        What stands before the storage; for tests.
     """
 
     location: str
+    wrap: Callable[[Storage], Storage] = field(default=lambda storage: storage, compare=False, repr=False)
 
     @property
     def storage(self) -> Storage:
         """All of it, by name."""
-        return FolderStorage(self.location)
+        return self.wrap(FolderStorage(self.location))
 
     @property
     def log(self) -> str:

@@ -12,7 +12,7 @@ import pytest
 from statefx.errors import FencedError, StateCorruptedError
 from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateStore, Version
 from statefx.testing.commit_contract import CommitContract
-from statefx.testing.crashes import crashing, every_crash
+from statefx.testing.crashes import every_crash
 from statefx.testing.site import Site, after_parts, image, prepare, writes
 
 Damage = Callable[[bytes], bytes | None]
@@ -122,15 +122,14 @@ class DurabilityContract(CommitContract):
         self._require(site, durable=True)
         version = site.commit(EMPTY, {b"a": b"1"})
         for at in every_crash():
-            store = site.open(version)
-            with crashing(at) as point:
-                prepare(store, 2, writes({b"a": b"2"}))
-            if point.hit is None:
-                assert at > 4 or site.provider.capabilities.shared, "a durable prepare has durable steps"
+            with site.crashing(at) as point:
+                prepare(site.open(version), 2, writes({b"a": b"2"}))
+            if point.crashed is None:
+                assert at > 2 or site.provider.capabilities.shared, "a durable prepare has durable steps"
                 break
             for machine in (site, site.elsewhere()):
                 again = machine.open(version)
-                assert image(again) == {b"a": b"1"}, point.hit
+                assert image(again) == {b"a": b"1"}, point.crashed
                 token = prepare(again, 2, writes({b"a": b"3"}))
                 again.rollback(2, token)
                 machine.close()
@@ -140,14 +139,14 @@ class DurabilityContract(CommitContract):
         for at in every_crash():
             task = at
             token = prepare(site.open(task=task), 1, writes({b"a": b"1"}))
-            with crashing(at) as point:
+            with site.crashing(at) as point:
                 site.open(task=task).commit(1, token)
             for machine in (site, site.elsewhere()):
                 for version in (EMPTY, Version(1, token)):
                     store = machine.open(version, task=task)
                     store.commit(1, token)
-                    assert image(store) == {b"a": b"1"}, point.hit
-            if point.hit is None:
+                    assert image(store) == {b"a": b"1"}, point.crashed
+            if point.crashed is None:
                 break
 
     def test_a_crash_while_opening_harms_no_version(self, site: Site) -> None:
@@ -157,12 +156,12 @@ class DurabilityContract(CommitContract):
             machine = site.elsewhere()
             image(machine.open(old))
             new = machine.commit(old, {b"a": b"2", b"b": None})
-            with crashing(at) as point:
+            with machine.crashing(at) as point:
                 machine.open(new)
-            assert image(machine.open(new)) == {b"a": b"2"}, point.hit
-            assert image(machine.open(old)) == {b"a": b"1", b"b": b"1"}, point.hit
+            assert image(machine.open(new)) == {b"a": b"2"}, point.crashed
+            assert image(machine.open(old)) == {b"a": b"1", b"b": b"1"}, point.crashed
             machine.close()
-            if point.hit is None:
+            if point.crashed is None:
                 break
 
     def test_a_crash_in_snapshot_or_sweep_harms_no_version(self, site: Site) -> None:
@@ -171,15 +170,15 @@ class DurabilityContract(CommitContract):
         for at in every_crash():
             machine = site.elsewhere()
             named = None
-            with crashing(at) as point:
+            with machine.crashing(at) as point:
                 named = machine.open(head).snapshot()
                 self._sweep(machine, head, named)
             reader = machine.elsewhere()
-            assert image(reader.open(head, snapshot=named)) == expected, point.hit
-            assert reader.open(head, snapshot=named).snapshot() is not None, point.hit
+            assert image(reader.open(head, snapshot=named)) == expected, point.crashed
+            assert reader.open(head, snapshot=named).snapshot() is not None, point.crashed
             reader.close()
             machine.close()
-            if point.hit is None:
+            if point.crashed is None:
                 break
 
     # ---- damage
@@ -269,13 +268,13 @@ class DurabilityContract(CommitContract):
 
     def test_a_crash_while_fencing_is_mended_by_fencing_again(self, site: Site) -> None:
         for at in every_crash():
-            with crashing(at) as point:
+            with site.crashing(at) as point:
                 site.start(at + 1)
             site.start(at + 1)
             if site.provider.capabilities.fences_writers:
                 with pytest.raises(FencedError):
                     site.start(at)
-            if point.hit is None:
+            if point.crashed is None:
                 break
 
     def test_fencing_one_lineage_leaves_others_alone(self, site: Site, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from statefx.state.contract.store import (
 )
 from statefx.state.view.keyvalue import KeyValueState
 from statefx.storage import FolderStorage
+from statefx.testing.crashes import Crash
+from statefx.testing.steps import SteppedStorage, Steps
 
 
 def writes(changes: Mapping[bytes, bytes | None]) -> list[Write]:
@@ -155,6 +158,20 @@ class Site:
         found = self.provider.artefacts(namespace, self.storage)
         meanwhile()
         return self.provider.sweep(namespace, self.storage, found, retained)
+
+    @contextlib.contextmanager
+    def crashing(self, at: int) -> Iterator[Steps]:
+        """Crash in the block at moment `at`, counted from 1, before or after something in the checkpoint changes.
+
+        What is opened in the block may crash; the moment is then in the steps' ``crashed``.
+        """
+        steady, steps = self.storage, Steps(at)
+        self.storage = SteppedStorage(steady, steps)
+        try:
+            with contextlib.suppress(Crash):
+                yield steps
+        finally:
+            self.storage = steady
 
     def files(self) -> dict[str, bytes]:
         """Return everything in the checkpoint: name below it, and content."""

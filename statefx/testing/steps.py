@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
 
+from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Record
+from statefx.runtime.restoring import FOLDER as RESTORING
+from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT
 from statefx.state.contract.store import (
     Namespace,
     Prepared,
@@ -20,7 +22,8 @@ from statefx.state.contract.store import (
     StateStore,
     Write,
 )
-from statefx.storage import Storage
+from statefx.storage import Storage, Stored
+from statefx.storage.contract import ABANDONED_SECS
 from statefx.testing.crashes import Crash
 
 
@@ -38,12 +41,15 @@ class Steps:
         Such as ``before PREPARING(1, 0)`` or ``after prepare count/0 for 1``.
     crashed : str or None
         The moment of the crash.
+    left : list of ExitStack
+        What was being written at the crash.
     """
 
     def __init__(self, crash_at: int | None = None) -> None:
         self.passed: list[str] = []
         self.crashed: str | None = None
         self._crash_at = crash_at
+        self.left: list[contextlib.ExitStack] = []
         self._waiting: dict[str, list[Callable[[], object]]] = {}
 
     def when(self, moment: str, do: Callable[[], object]) -> None:
@@ -84,6 +90,104 @@ class SteppedLog(TransactionLog):
             return super()._append(record, after, text)
 
 
+class SteppedStorage(Storage):
+    """A storage whose changes are steps, named by what they are for, such as ``prepare count/0 for 2`` or ``fence 1``.
+
+    Records are the steps of `SteppedLog`: an append ends with the look at what came after it, and not with the file.
+
+    A crash before a file gets its name leaves it without one, as that of a process does. Of several names that are
+    deleted together each is a step: a store may delete some and not the others.
+
+    Parameters
+    ----------
+    inner : Storage
+    steps : Steps
+    """
+
+    def __init__(self, inner: Storage, steps: Steps) -> None:
+        self._inner = inner
+        self._steps = steps
+
+    @property
+    def url(self) -> str:
+        """That of the storage it stands before."""
+        return self._inner.url
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create, as one step."""
+        with _around(self._steps, _creation(name), not name.startswith(LOG)):
+            self._inner.create(name, data)
+
+    @contextlib.contextmanager
+    def writer(self, name: str, ending: Callable[[], str] = str) -> Iterator[BinaryIO]:
+        """Write; that the file gets its name is one step."""
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(self._inner.writer(name, ending))
+            yield file
+            if name.startswith(RESTORING):  # by a thread of its own, which nothing waits for
+                return
+            moments = self._steps.around(_writing(name + ending()))
+            try:
+                moments.__enter__()
+            except Crash:
+                file.close()
+                self._steps.left.append(stack.pop_all())  # it is not cleaned up by who is dead
+                raise
+        moments.__exit__(None, None, None)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete, each name as one step, but those of the markers of tasks that restore."""
+        for name in names:
+            with _around(self._steps, f"delete {_owner(name)}", not name.startswith(RESTORING)):
+                self._inner.delete([name])
+
+    def reader(self, name: str) -> BinaryIO:
+        """Read, which changes nothing."""
+        return self._inner.reader(name)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Read, which changes nothing."""
+        return self._inner.read(name, start, stop)
+
+    def read_all(self, names: Sequence[str], stop: int | None = None) -> Sequence[bytes | OSError]:
+        """Read, which changes nothing."""
+        return self._inner.read_all(names, stop)
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
+        """List, which changes nothing."""
+        return self._inner.list(prefix, after)
+
+    def parts(self) -> Iterator[str]:
+        """List, which changes nothing."""
+        return self._inner.parts()
+
+    def shares(self, name: str, other: Storage) -> bool:
+        """Compare, which changes nothing."""
+        return self._inner.shares(name, other)
+
+    def discard_unfinished(self, prefix: str, min_age_secs: float = ABANDONED_SECS) -> int:
+        """Delete what has no name, which nobody can miss."""
+        return self._inner.discard_unfinished(prefix, min_age_secs)
+
+
+def _creation(name: str) -> str:
+    first, _, rest = name.partition("/")
+    return f"fence {int(rest.rpartition('/')[2])}" if first == "fences" else f"create {first}"
+
+
+def _writing(name: str) -> str:
+    version, _, kind = name.rpartition("/")[2].partition(".")
+    if kind == SNAPSHOT:
+        return f"snapshot {_owner(name)}"
+    return f"prepare {_owner(name)} for {int(version.partition('-')[0])}" if kind == CHANGELOG else f"write {name}"
+
+
+def _owner(name: str) -> str:
+    """Return the task whose file it is, or what it is a file of."""
+    first, *parts = name.split("/")
+    return "/".join(parts[:2]) if first == "state" else first
+
+
 def _named(record: Record) -> str:
     numbers = [str(getattr(record, name)) for name in ("txid", "attempt") if hasattr(record, name)]
     if record.kind == "GENERATION":
@@ -92,7 +196,7 @@ def _named(record: Record) -> str:
 
 
 class SteppedProvider(StateProvider):
-    """A state provider whose durable calls are steps."""
+    """A state provider whose durable calls are steps, but for what it writes into the checkpoint (`SteppedStorage`)."""
 
     def __init__(self, inner: StateProvider, steps: Steps) -> None:
         super().__init__(inner.options)
@@ -102,11 +206,12 @@ class SteppedProvider(StateProvider):
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
         """Open a store whose durable calls are steps."""
-        return _SteppedStore(self._inner.newState(namespace, context), str(namespace.id), self._steps)
+        store = self._inner.newState(namespace, context)
+        return _SteppedStore(store, str(namespace.id), self._steps, elsewhere=self.capabilities.shared)
 
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Fence, as one step."""
-        with self._steps.around(f"fence {generation}"):
+        with _around(self._steps, f"fence {generation}", self.capabilities.shared):
             self._inner.fence(lineage, generation, storage)
 
     def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[Any]:
@@ -114,30 +219,21 @@ class SteppedProvider(StateProvider):
         return self._inner.artefacts(namespace, storage)
 
     def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Any], retained: Retention) -> int:
-        """Sweep; every deletion is a step."""
-        with self._deletions(str(namespace.id)):
-            return self._inner.sweep(namespace, storage, found, retained)
+        """Sweep; what is deleted is nobody's."""
+        return self._inner.sweep(namespace, storage, found, retained)
 
-    @contextlib.contextmanager
-    def _deletions(self, name: str) -> Iterator[None]:
-        unlink = os.unlink
 
-        def step(path: Any, **named: Any) -> None:
-            with self._steps.around(f"delete {name}"):
-                unlink(path, **named)
-
-        os.unlink = step
-        try:
-            yield
-        finally:
-            os.unlink = unlink
+def _around(steps: Steps, step: str, counts: bool) -> contextlib.AbstractContextManager[None]:
+    """Pass the moments before and after `step` if it counts."""
+    return steps.around(step) if counts else contextlib.nullcontext()
 
 
 class _SteppedStore(StateStore):
-    def __init__(self, inner: StateStore, name: str, steps: Steps) -> None:
+    def __init__(self, inner: StateStore, name: str, steps: Steps, *, elsewhere: bool) -> None:
         self._inner = inner
         self._name = name
         self._steps = steps
+        self._elsewhere = elsewhere
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._inner.get(keys)
@@ -149,7 +245,7 @@ class _SteppedStore(StateStore):
         return self._inner.count(space)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
-        with self._steps.around(f"prepare {self._name} for {txid}"):
+        with _around(self._steps, f"prepare {self._name} for {txid}", self._elsewhere):
             return self._inner.prepare(txid, token, writes)
 
     def commit(self, txid: int, token: str) -> None:
@@ -161,7 +257,7 @@ class _SteppedStore(StateStore):
             self._inner.rollback(txid, token)
 
     def snapshot(self) -> SnapshotRef | None:
-        with self._steps.around(f"snapshot {self._name}"):
+        with _around(self._steps, f"snapshot {self._name}", self._elsewhere):
             return self._inner.snapshot()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from statefx.testing.faults import Fault
 from statefx.testing.limits import Limits
 from statefx.testing.outcome import Sent, WatchedProgress, check_stream
 from statefx.testing.processes import merged
-from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
+from statefx.testing.steps import SteppedLog, SteppedProvider, SteppedStorage, Steps
 from statefx.testing.streams import Work, given, identity
 from statefx.topology.graph import Topology
 
@@ -117,7 +117,7 @@ class TopologyTester:
             caller="TopologyTester", dumps=_dumps(), cache=self._cache, others=self._others, pending=self._pending,
         )  # fmt: skip
         launch.provider = SteppedProvider(launch.provider, steps)
-        self._folders = launch.folders
+        self._folders = launch.folders = replace(launch.folders, wrap=lambda storage: SteppedStorage(storage, steps))
         launch.check_checkpoint()
         log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
         deployment = launch.deployment(log, limits.files_max)

@@ -17,7 +17,7 @@ from statefx.state import Capabilities, load_provider
 from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Write
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester
-from statefx.testing.steps import SteppedLog, SteppedProvider, Steps
+from statefx.testing.steps import SteppedLog, SteppedProvider, SteppedStorage, Steps
 from statefx_memory import MemoryStateProvider
 from tests.providers.redis_server import RedisServer
 from tests.testing.topologies import Driver, lines, totals, words
@@ -72,11 +72,11 @@ class Mover(Driver):
         """Return a migration whose durable steps are counted."""
         providers = [load_provider(REFERENCES[name], self.options[name]) for name in (source, target)]
         return Migrator(
-            Folders(str(self.folder)),
+            Folders(str(self.folder), wrap=lambda storage: SteppedStorage(storage, steps)),
             SteppedProvider(providers[0], steps),
             SteppedProvider(providers[1], steps),
             REFERENCES[target],
-            opened=lambda folder: SteppedLog(folder, steps, (limits or Limits()).fold_after),
+            opened=lambda storage: SteppedLog(storage, steps, (limits or Limits()).fold_after),
         )
 
     def move(self, source: str, target: str, steps: Steps | None = None, **more: Any) -> Migration:

@@ -36,7 +36,7 @@ from statefx.state import EMPTY, Namespace, StateContext, load_provider
 from statefx.state.changelog import artefacts
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits
-from statefx.testing.crashes import crashing, every_crash
+from statefx.testing.crashes import every_crash
 from statefx.testing.faults import JobFails
 from statefx.testing.site import Site, prepare
 from statefx.testing.steps import Steps
@@ -45,6 +45,7 @@ from statefx_redis import prepared
 from statefx_redis.store import RedisStateStore
 from tests.conftest import ROOT
 from tests.coordinator.migrating import BEFORE, PAIRS, REFERENCES, TRANSACTIONS, Mover
+from tests.providers.local_crashes import crashing
 from tests.providers.redis_faults import Trips, crashes
 from tests.providers.redis_server import RedisServer
 from tests.testing.places import place

@@ -62,7 +62,8 @@ def test_steps_are_what_crash_at_counts(place: Path) -> None:
         tester = driver.start(totals())
         tester.send(lines("a"))
         steps = tester.steps
-        assert steps[:6] == [
+        assert steps[:8] == [
+            "before create format", "after create format",
             "before LINEAGE", "after LINEAGE", "before GENERATION(1)", "after GENERATION(1)",
             "before fence 1", "after fence 1",
         ]  # fmt: skip

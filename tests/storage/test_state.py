@@ -1,0 +1,75 @@
+"""State of a task on S3, as in a folder: the interface is one."""
+
+import urllib.request
+from uuid import uuid4
+
+import pytest
+
+from statefx.state import EMPTY, Retention
+from statefx.storage.objects import ObjectStorage
+from statefx.testing.site import Site, image
+from statefx_memory import MemoryStateProvider
+from statefx_rocksdb import RocksDbStateProvider
+from tests.storage.s3_server import s3_server
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def place(server, monkeypatch):
+    """Makes an empty checkpoint, each in a bucket of its own."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+
+    def made(root):
+        bucket = f"b{uuid4().hex}"
+        urllib.request.urlopen(urllib.request.Request(f"{server}/{bucket}", method="PUT")).close()
+        options = {"endpoint": server, "region": "us-east-1", "client_options": {"allow_http": True}}
+        return ObjectStorage(f"s3://{bucket}/checkpoints/word-count", options)
+
+    return made
+
+
+@pytest.fixture(params=[MemoryStateProvider, RocksDbStateProvider])
+def site(request, tmp_path, place):
+    site = Site(request.param({}), tmp_path, place=place)
+    yield site
+    site.close()
+
+
+def test_versions_merges_snapshots_and_sweeps(site):
+    site.start(1)
+    site.files_max = 2
+    version, expected, snapshot, history = EMPTY, {}, None, []
+    for number in range(1, 25):
+        changes = {b"%d" % (number % 7): b"%d" % number, b"%d" % (number % 5): None}
+        version = site.commit(version, changes, snapshot=snapshot)
+        expected = {key: value for key, value in {**expected, **changes}.items() if value is not None}
+        history.append((version, expected))
+        if number == 12:
+            snapshot = site.open(version).snapshot()
+    gone = site.sweep(Retention(1, version, (snapshot,), -60, since=20))
+    assert gone > 0
+    for at in (24, 22, 20):
+        assert image(site.open(history[at - 1][0], snapshot=snapshot)) == history[at - 1][1]
+    there = site.elsewhere()
+    assert image(there.open(version, snapshot=snapshot)) == expected
+
+
+def test_what_was_prepared_is_committed_elsewhere_and_an_older_generation_is_refused(site):
+    site.start(1)
+    version = site.commit(EMPTY, {b"a": b"1"})
+    site.start(2)
+    with pytest.raises(Exception, match="generation 2 has taken over"):
+        site.commit(version, {b"a": b"2"}, generation=1)
+    assert image(site.open(site.commit(version, {b"b": b"2"}, generation=2))) == {b"a": b"1", b"b": b"2"}
+
+
+def test_an_image_larger_than_one_request_brings(site):
+    changes = {b"%06d" % number: bytes(1000) for number in range(9000)}
+    version = site.commit(EMPTY, dict(changes))
+    assert image(site.elsewhere().open(version)) == changes
