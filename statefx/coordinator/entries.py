@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 
@@ -19,6 +21,9 @@ FOLDER = "transactions/"
 
 FENCING = (Generation, Lineage)
 """What a driver that takes over appends first. A driver of before meets it at its next append: it is never deleted."""
+
+FOLDED = f"{FOLDER}folded"
+"""Made before the first record of a log is deleted; never deleted itself. A log that has it begins at a CHECKPOINT."""
 
 _NAME = re.compile(r"transactions/(\d{20})\.json\Z")
 _REMEDY = (
@@ -140,6 +145,21 @@ def read_entry(storage: Storage, number: int) -> Entry:
         raise corrupted(path, f"its content can't be read ({error!r})") from error
 
 
+def followers_kept(storage: Storage, first: Entry | None) -> bool:
+    """Tell whether by now no record has been deleted that came after `first`, where a reading of the log begins.
+
+    A fold makes `FOLDED`, deletes the CHECKPOINTs of before, and only then the other records. So while the CHECKPOINT
+    that a reading begins at is there, all that followed it is there. A reading that begins at no CHECKPOINT looks for
+    `FOLDED`.
+    """
+    name = entry_name(first.number) if first is not None and isinstance(first.record, Checkpoint) else FOLDED
+    try:
+        storage.read(name, 0, 1)
+    except FileNotFoundError:
+        return name == FOLDED
+    return name != FOLDED
+
+
 def read_entries(storage: Storage) -> list[Entry]:
     """Read the newest CHECKPOINT and what follows it, or everything if there is none; verified as a chain.
 
@@ -150,42 +170,42 @@ def read_entries(storage: Storage) -> list[Entry]:
     StateCorruptedError
         A record is damaged, missing or edited.
     """
-    listing = numbers(storage)
+    newest, vanished = set[int](), list[FileNotFoundError]()
     for _ in range(READ_TRIES):
+        listing = numbers(storage)
+        newest.add(listing[-1] if listing else 0)
         try:
-            entries = _read_back(storage, listing[-1] if listing else 0)
-            if not entries or not isinstance(entries[-1].record, FENCING):
-                return entries
-            before, listing = listing, numbers(storage)
-            if listing[-1] == before[-1] or before[-1] + 1 in listing:
-                return entries
-            # Such records are never deleted: all that followed may have been folded away while the names were read,
-            # and the CHECKPOINT may have come too late for this reading. The log would seem to be at its beginning.
+            return _read_back(storage, listing[-1] if listing else 0)
         except FileNotFoundError as error:
-            before, listing = listing, numbers(storage)
-            if listing == before:
-                raise corrupted(str(error.filename), "it is missing") from error
+            vanished.append(error)
+    if len(newest) == 1:  # twice is no proof: what a fold deletes and what it appends can be missed by both listings
+        raise corrupted(str(vanished[-1].filename), "it is missing") from vanished[-1]
     raise StateCorruptedError(
         f"{storage.url}/{FOLDER} changed under each of {READ_TRIES} readings: is another process deleting in it?",
         path=storage.url,
     )
 
 
-def _read_back(storage: Storage, number: int) -> list[Entry]:
+def _read_back(storage: Storage, newest: int) -> list[Entry]:
+    """Read from `newest` down to a CHECKPOINT, or to the first record.
+
+    A listing is no instant: with what a fold deletes while the names are read, and a CHECKPOINT that comes too late for
+    them, a log of thousands of records seems to end at its second one, which is never deleted (rule 3.4). That the
+    CHECKPOINT could be read, after the names, proves that nothing behind it was missed.
+    """
     entries: list[Entry] = []
-    while number >= FIRST:
+    for number in range(newest, FIRST - 1, -1):
         entry = read_entry(storage, number)
         if entries and entries[-1].previous != digest(entry.data):
             raise corrupted(_path(storage, number), f"it is not the record that {number + 1} follows")
         entries.append(entry)
         if isinstance(entry.record, Checkpoint):
-            break
-        number -= 1
-    else:
-        if entries and entries[-1].previous:
-            raise corrupted(_path(storage, FIRST), "it claims to follow another record")
-    entries.reverse()
-    return entries
+            return entries[::-1]
+    if not followers_kept(storage, None):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), _path(storage, newest + 1))
+    if entries and entries[-1].previous:
+        raise corrupted(_path(storage, FIRST), "it claims to follow another record")
+    return entries[::-1]
 
 
 def corrupted(path: str, what: str) -> StateCorruptedError:

@@ -13,12 +13,14 @@ from uuid import uuid4
 from statefx.coordinator.entries import (
     FENCING,
     FIRST,
+    FOLDED,
     FOLDER,
     Entry,
     as_read,
     digest,
     entry_name,
     entry_of,
+    followers_kept,
     numbers,
     read_entries,
     read_entry,
@@ -54,7 +56,7 @@ class TransactionLog:
     driver that had been asleep could win a number that was used before, and would have to list the log after every
     append to see it.) So nothing is folded before such a record: a CHECKPOINT would take its number, and go one day.
     A successor itself may have been asleep between its reading and that record, while the driver at work folded away
-    what has its number: it lists the log after this one record.
+    what has its number: after this one record it looks whether anything that it had not read has been deleted.
 
     Parameters
     ----------
@@ -96,7 +98,9 @@ class TransactionLog:
         self.number = entries[-1].number if entries else FIRST - 1
         self._previous = digest(entries[-1].data) if entries else ""
         self._unfolded = len(entries)
-        self._fencing = {entry.number: isinstance(entry.record, FENCING) for entry in entries}
+        self._first = entries[0] if entries else None
+        self._kinds: dict[int, type[Record]] = {entry.number: type(entry.record) for entry in entries}
+        self._marked = False
 
     def append(self, record: Record) -> int:
         """Make `record` durable as the next one and apply it to `state`; return its number.
@@ -173,12 +177,14 @@ class TransactionLog:
         )
         self._create(entry)
         if isinstance(record, FENCING):
-            self._check_last(entry)
+            self._check_followed(entry)
         self.state = after
         self.number = entry.number
-        self._fencing[entry.number] = isinstance(record, FENCING)
+        self._kinds[entry.number] = type(record)
         self._previous = digest(entry.data)
-        self._unfolded = 1 if isinstance(record, Checkpoint) else self._unfolded + 1
+        self._unfolded += 1
+        if isinstance(record, Checkpoint):
+            self._first, self._unfolded = entry, 1
         self._refusal = None
         return entry.number
 
@@ -195,14 +201,18 @@ class TransactionLog:
         except OutcomeUnknownError as error:
             self._unknown(entry, error)
 
-    def _check_last(self, entry: Entry) -> None:
-        """Make sure that a driver that takes over has not won a number from before a CHECKPOINT."""
+    def _check_followed(self, entry: Entry) -> None:
+        """Make sure that a driver that takes over has not won a number that was used, and folded away, before.
+
+        No listing tells that: the driver at work may append and fold on while the names are read (rule 3.4). But before
+        the record that had this number was deleted, the CHECKPOINT that this driver has read was.
+        """
         try:
-            last = numbers(self.storage)[-1]
+            kept = followers_kept(self.storage, self._first)
         except OSError as error:
-            self._unknown(entry, OutcomeUnknownError(f"what comes after it can't be listed ({error})"))
-        if last > entry.number:
-            self._fenced(last)
+            self._unknown(entry, OutcomeUnknownError(f"whether its number was used before can't be read ({error})"))
+        if not kept:
+            self._fenced(entry.number)
 
     def _fenced(self, number: int, error: AlreadyExistsError | None = None) -> Never:
         self._refusal = FencedError(
@@ -223,7 +233,7 @@ class TransactionLog:
         raise self._refusal from error
 
     def _fold(self) -> None:
-        """Append the CHECKPOINT, then delete in ascending order: a crash leaves a tail that readers pass over.
+        """Append the CHECKPOINT, then delete what is before it.
 
         What fences drivers of before stays: see the class.
         """
@@ -241,13 +251,23 @@ class TransactionLog:
         number = self._append(folded, state, text_of(folded))
         with suppress(OSError, StateCorruptedError):  # the next fold deletes what is left
             self.storage.delete(sorted(aside.difference(named_files(self.state))))
-            old = [each for each in numbers(self.storage) if each < number]
-            for each in old:
-                if each not in self._fencing:
-                    self._fencing[each] = isinstance(read_entry(self.storage, each).record, FENCING)
-            self._fencing = {each: fences for each, fences in self._fencing.items() if fences or each >= number}
-            self.storage.delete(entry_name(each) for each in old if each not in self._fencing)
+            self._delete_before(number)
             self.storage.discard_unfinished(FOLDER)
+
+    def _delete_before(self, number: int) -> None:
+        """Delete what CHECKPOINT `number` stands for, in the order that `followers_kept` relies on."""
+        old = [each for each in numbers(self.storage) if each < number]
+        for each in old:
+            if each not in self._kinds:  # left by a driver that died while it deleted
+                self._kinds[each] = type(read_entry(self.storage, each).record)
+        gone = [each for each in old if not issubclass(self._kinds[each], FENCING)]
+        if gone and not self._marked:
+            self.storage.put(FOLDED, b"Records were deleted: this log begins at its newest CHECKPOINT.\n")
+            self._marked = True
+        # in two steps, because a store may delete many names in any order
+        self.storage.delete(entry_name(each) for each in gone if self._kinds[each] is Checkpoint)
+        self.storage.delete(entry_name(each) for each in gone if self._kinds[each] is not Checkpoint)
+        self._kinds = {each: kind for each, kind in self._kinds.items() if each >= number or issubclass(kind, FENCING)}
 
 
 def read_state(storage: Storage) -> LogState:
