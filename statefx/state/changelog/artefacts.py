@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 import msgpack
 from xxhash import xxh3_64_digest, xxh3_128
@@ -50,20 +50,6 @@ _REMEDY = (
 )
 
 
-class Link(NamedTuple):
-    """A file of changes as the files above it know it.
-
-    Attributes
-    ----------
-    version : Version
-    size_bytes : int
-        Of its entries.
-    """
-
-    version: Version
-    size_bytes: int
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a file says it is, before any of its entries.
@@ -76,9 +62,12 @@ class Identity:
         The version that a changelog's entries are applied to; a snapshot's own version.
     covers : bytes
         The versions between, to which a changelog can be applied as well (`statefx.state.changelog.merging`).
-    beneath : tuple of Link
-        The changelogs before it, newest first, as far as they are known: who has read this file can read those all at
-        once. What counts is each file's own `predecessor`.
+    beneath : str
+        The changelogs before it, newest first, a line for each (`line_of`), as far as they are known: who has read this
+        file can read those all at once. One text, for most who read it need no line of it, and taking 60 apart costs
+        as much as reading the file. What counts is each file's own `predecessor`.
+    sizes : tuple of int
+        Bytes of their entries.
     """
 
     kind: str
@@ -87,7 +76,8 @@ class Identity:
     generation: int
     predecessor: Version
     covers: bytes = field(default=b"", repr=False)
-    beneath: tuple[Link, ...] = ()
+    beneath: str = ""
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +134,21 @@ def snapshot_name(prefix: str, version: Version, checksum: str) -> str:
     named by the version alone, a late one would replace the one that the log names.
     """
     return f"{prefix}/{_stem(version)}-{checksum}.{SNAPSHOT}"
+
+
+def line_of(version: Version) -> str:
+    """Return the line of a file among those beneath another.
+
+    >>> version_of(line_of(Version(3, "a-b"))) == Version(3, "a-b")
+    True
+    """
+    return f"{version.txid}-{version.token}"
+
+
+def version_of(line: str) -> Version:
+    """Return the version whose line it is."""
+    txid, _, token = line.partition("-")
+    return Version(int(txid), token)
 
 
 def _stem(version: Version) -> str:
@@ -270,7 +275,8 @@ def _to_json(identity: Identity) -> dict[str, Any]:
         "generation": identity.generation,
         "predecessor": [identity.predecessor.txid, identity.predecessor.token],
         "covers": base64.b64encode(identity.covers).decode("ascii"),
-        "beneath": [(link.version.txid, link.version.token, link.size_bytes) for link in identity.beneath],
+        "beneath": identity.beneath,
+        "sizes": identity.sizes,
     }
 
 
@@ -283,5 +289,6 @@ def identity_of(data: dict[str, Any]) -> Identity:
         generation=data["generation"],
         predecessor=Version(*data["predecessor"]),
         covers=base64.b64decode(data["covers"]),
-        beneath=tuple(Link(Version(txid, token), size) for txid, token, size in data["beneath"]),
+        beneath=data["beneath"],
+        sizes=tuple(data["sizes"]),
     )

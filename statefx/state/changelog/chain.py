@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 from statefx.errors import StateCorruptedError, StateError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.state.changelog import artefacts, merging, reading
-from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Artefact, Identity, Link, corrupted
+from statefx.state.changelog.artefacts import (
+    CHANGELOG,
+    SNAPSHOT,
+    Artefact,
+    Identity,
+    corrupted,
+    line_of,
+    version_of,
+)
 from statefx.state.changelog.merging import LINKS_MAX, covers, start_of
 from statefx.state.changelog.reading import Chunk
 from statefx.state.contract.store import FILES_MAX, SnapshotRef, Write
@@ -100,31 +109,32 @@ class Changelog:
         """
         oldest = 0 if snapshot is None else snapshot.version.txid
         try:
-            beneath = self._beneath(previous, oldest)
-            taken = merging.taken_in(beneath, merging.files_of(self.namespace, files_max), lambda: _size(writes))
-            self._load([link.version for link in beneath[:taken]])
-            files = [self._files[link.version] for link in beneath[:taken]]
-            written = self._write(version, generation, previous, beneath, files, writes)
+            lines, sizes = self._beneath(previous, oldest)
+            taken = merging.taken_in(sizes, merging.files_of(self.namespace, files_max), lambda: _size(writes))
+            files = self._load([version_of(line) for line in lines[:taken]])
+            written = self._write(version, generation, previous, (lines[taken:], sizes[taken:]), files, writes)
         except StateCorruptedError as error:  # of what is prepared already: not the fault of this transaction
             logger.warning("changelogs of %s can't be merged: %s", self.namespace, error)
             files = []
-            written = self._write(version, generation, previous, (), files, writes)
+            written = self._write(version, generation, previous, ([], []), files, writes)
         return written.size_bytes - sum(file.size_bytes for file in files)
 
-    def _beneath(self, previous: Version, oldest: int) -> tuple[Link, ...]:
+    def _beneath(self, previous: Version, oldest: int) -> tuple[list[str], list[int]]:
         """Return the files that a changelog on top of `previous` has before it, down to the newest snapshot."""
         if previous.txid <= oldest:
-            return ()
+            return [], []
         file = self._file(previous)
-        known = (Link(previous, file.body_bytes), *file.identity.beneath)
-        return tuple(link for link in known if link.version.txid > oldest)[:LINKS_MAX]
+        lines = [line_of(previous), *file.identity.beneath.splitlines()][:LINKS_MAX]
+        if oldest:
+            lines = list(takewhile(lambda line: version_of(line).txid > oldest, lines))
+        return lines, [file.body_bytes, *file.identity.sizes][: len(lines)]
 
     def _write(
         self,
         version: Version,
         generation: int,
         previous: Version,
-        beneath: Sequence[Link],
+        beneath: tuple[list[str], list[int]],
         files: Sequence[Artefact],
         writes: Sequence[Write],
     ) -> Artefact:
@@ -135,7 +145,8 @@ class Changelog:
             generation,
             predecessor=files[-1].identity.predecessor if files else previous,
             covers=merging.marks_of(files),
-            beneath=tuple(beneath[len(files) :]),
+            beneath="\n".join(beneath[0]),
+            sizes=tuple(beneath[1]),
         )
         entries = merging.merged(self.storage, writes, files) if files else writes
         return artefacts.write(self.storage, self.namespace.prefix, identity, entries)
@@ -192,12 +203,13 @@ class Changelog:
         """
         files: list[Artefact] = []
         at, size = version, 0
-        ahead: Sequence[Link] = ()
+        ahead = ""
         while at.txid > down_to and at not in wanted and size <= limit_bytes:
             if at not in self._files:
                 # all that is needed before the next version that may be wanted, in one go
                 floor = max((each.txid for each in wanted if each is not None and each.txid < at.txid), default=down_to)
-                self._load([at, *(link.version for link in ahead if floor < link.version.txid < at.txid)])
+                known = map(version_of, ahead.splitlines())
+                self._load([at, *(each for each in known if floor < each.txid < at.txid)])
             file = self._files[at]
             files.append(file)
             at, size, ahead = start_of(file, wanted), size + file.size_bytes, file.identity.beneath
@@ -217,15 +229,15 @@ class Changelog:
 
     def _file(self, version: Version) -> Artefact:
         """Return the changelog of `version`, which must be this namespace's."""
-        self._load([version])
-        return self._files[version]
+        return self._load([version])[0]
 
-    def _load(self, versions: Iterable[Version]) -> None:
-        """Read the changelogs of `versions` that were not read yet, several at a time."""
+    def _load(self, versions: Sequence[Version]) -> list[Artefact]:
+        """Return the changelogs of `versions`; those that were not read yet are read, several at a time."""
         absent = [version for version in versions if version not in self._files]
         names = [artefacts.changelog_name(self.namespace.prefix, version) for version in absent]
         for version, found in zip(absent, reading.read_heads(self.storage, names), strict=True):
             self._files[version] = self._verified(found, CHANGELOG, version)
+        return [self._files[version] for version in versions]
 
     def find_snapshot(self, snapshot: SnapshotRef) -> Artefact:
         """Return the snapshot that the log names.
@@ -245,9 +257,8 @@ class Changelog:
         """Return the file if it is what its name and the log say; its lineage may be the one this is a fork of."""
         if isinstance(found, StateError):
             raise found
-        identity = found.identity
-        namespace = replace(self.namespace, lineage=identity.namespace.lineage)
-        if identity != replace(identity, kind=kind, namespace=namespace, version=version):
+        identity, namespace = found.identity, found.identity.namespace
+        if (identity.kind, identity.version, namespace.id) != (kind, version, self.namespace.id):
             raise corrupted(self._path(found.name), f"it is the file of {identity}", f"{self.namespace} at {version}")
         if kind == CHANGELOG and identity.predecessor.txid >= version.txid:
             follows = f"it follows {identity.predecessor}"

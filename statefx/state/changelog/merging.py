@@ -21,14 +21,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import takewhile
 from zlib import crc32
 
 from xxhash import xxh3_64_digest
 
 from statefx.protocol.identity import Namespace, Version
 from statefx.state.changelog import reading
-from statefx.state.changelog.artefacts import Artefact, Link
+from statefx.state.changelog.artefacts import Artefact
 from statefx.state.contract.store import Write
 from statefx.storage import Storage
 
@@ -88,31 +87,32 @@ def start_of(file: Artefact, wanted: Iterable[Version | None]) -> Version:
     return file.identity.predecessor
 
 
-def taken_in(beneath: Sequence[Link], files_max: int, size: Callable[[], int]) -> int:
+def taken_in(sizes: Sequence[int], files_max: int, size: Callable[[], int]) -> int:
     """Say how many of the newest files a changelog takes in.
 
     Parameters
     ----------
-    beneath : sequence of Link
-        The files that are there, newest first.
+    sizes : sequence of int
+        Bytes of the entries of the files that are there, newest first.
     files_max : int
         How many files of a tier are left.
     size : callable
         Bytes of what the changelog itself has to hold; called if it may take something in.
     """
     taken = 0
-    if _run(beneath, TIERS - 1) < files_max:
+    if _run(sizes, TIERS - 1) < files_max:
         return taken
     total = size()
-    while (tier := _tier(total)) < TIERS and (run := _run(beneath[taken:], tier)) >= files_max:
-        total += sum(link.size_bytes for link in beneath[taken : taken + run])
+    while (tier := _tier(total)) < TIERS and (run := _run(sizes[taken:], tier)) >= files_max:
+        total += sum(sizes[taken : taken + run])
         taken += run
     return taken
 
 
-def _run(beneath: Sequence[Link], tier: int) -> int:
+def _run(sizes: Sequence[int], tier: int) -> int:
     """Count the newest files, as long as they are of the tier or a lower one."""
-    return sum(1 for _ in takewhile(lambda link: _tier(link.size_bytes) <= tier, beneath))
+    limit = TIERS_BYTES[tier]
+    return next((at for at, size in enumerate(sizes) if size >= limit), len(sizes))
 
 
 def merged(storage: Storage, writes: Iterable[Write], files: Sequence[Artefact]) -> Iterator[Write]:
