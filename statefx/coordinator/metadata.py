@@ -13,20 +13,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
+from types import NoneType
+from typing import Any
 from uuid import uuid4
+
+import msgpack
 
 from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import FileRef
-from statefx.protocol.jsonform import Json
+from statefx.protocol.jsonform import Json, to_json
 from statefx.protocol.log_state import LogState
-from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, merged
+from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, merged, stacked
 from statefx.protocol.records import Committing, Preparing, Processed, Record
 from statefx.storage import Storage
 
 FOLDER = "metadata/"
 
+_SCALARS = frozenset((str, int, float, bool, NoneType))
+_NESTS = frozenset((dict, list, tuple))
 
 Files = dict[str, bytes]
 """Name -> content of files that are to be written."""
@@ -44,12 +52,43 @@ def put_aside(record: Record, files: Files) -> Record:
 def _put(metadata: Metadata, files: Files) -> Metadata:
     if metadata.file is not None or not metadata.partitions:
         return metadata
-    data = json.dumps(metadata.partitions, separators=(",", ":")).encode("ascii")
+    ending, data = _encoded(metadata.partitions)
     if len(data) <= INLINE_MAX_BYTES:
         return metadata
-    name = f"{FOLDER}{uuid4().hex}.json"  # never used again: a sweep can't take a new file for an old one
+    name = f"{FOLDER}{uuid4().hex}.{ending}"  # never used again: a sweep can't take a new file for an old one
     files[name] = data
-    return Metadata(file=FileRef(name, hashlib.sha256(data).hexdigest(), len(data)))
+    return replace(metadata, partitions={}, file=FileRef(name, hashlib.sha256(data).hexdigest(), len(data)))
+
+
+def _encoded(partitions: Mapping[str, Json]) -> tuple[str, bytes]:
+    """Return the ending of the file's name and its bytes: in MessagePack where that can say it, else in JSON.
+
+    Of 10,000 partitions with two offsets each, MessagePack takes 1.2 ms (and 0.9 ms to see that it can say it), JSON
+    6 to 9 ms. Another checksum would save 0.2 ms; a column for each field, written as JSON, saves less than its lists
+    cost.
+    """
+    if _has_only_plain_types([partitions]):
+        with suppress(OverflowError, UnicodeEncodeError):  # integers of more than 64 bits, halves of surrogate pairs
+            return "msgpack", msgpack.packb(partitions)
+    return "json", json.dumps(to_json(partitions), separators=(",", ":")).encode("ascii")
+
+
+def _has_only_plain_types(values: Sequence[Any], depth: int = 8) -> bool:
+    """Tell whether MessagePack gives these values back as JSON does: JSON makes text of keys, and refuses bytes.
+
+    All values of one depth are looked at together, which takes a tenth of the time that looking at each would.
+    """
+    nests = set(map(type, values)) - _SCALARS
+    if not nests <= _NESTS or (nests and not depth):
+        return False
+    for nest in nests:
+        same: list[Any] = [value for value in values if type(value) is nest]
+        if nest is dict and not set(map(type, chain.from_iterable(same))) <= {str}:
+            return False
+        parts: list[Any] = list(chain.from_iterable(map(dict.values, same) if nest is dict else same))
+        if not _has_only_plain_types(parts, depth - 1):
+            return False
+    return True
 
 
 def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
@@ -73,7 +112,7 @@ def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
             "Restore this file from a copy of the checkpoint",
             path=path,
         )
-    read: Mapping[str, Json] = json.loads(data)
+    read: Mapping[str, Json] = msgpack.unpackb(data) if file.name.endswith(".msgpack") else json.loads(data)
     return read
 
 
@@ -87,18 +126,18 @@ def planned_metadata(storage: Storage, state: LogState, spout: str, txid: int) -
     if spout not in state.planned_metadata.get(txid, {}):
         return None
     kept = (state.planned_metadata[each].get(spout) for each in sorted(state.planned_metadata) if each <= txid)
-    layers = (*state.committed_metadata.get(spout, ()), *(layer for layer in kept if layer is not None))
+    layers = state.committed_metadata.get(spout, ())
+    for layer in kept:
+        layers = layers if layer is None else stacked(layers, layer)
     return merged(read_metadata(storage, layer) for layer in layers)
 
 
 def compacted(storage: Storage, state: LogState, files: Files) -> LogState:
     """Return the state in which all that a spout has said in committed transactions is in one place."""
-    if all(len(layers) == 1 for layers in state.committed_metadata.values()):
-        return state
-    found = {
-        spout: layers if len(layers) == 1 else (_put(Metadata(committed_metadata(storage, state, spout)), files),)
-        for spout, layers in state.committed_metadata.items()
-    }
+    found = dict(state.committed_metadata)
+    for spout, layers in state.committed_metadata.items():
+        if len(layers) > 1:
+            found[spout] = (_put(Metadata(committed_metadata(storage, state, spout), whole=True), files),)
     return replace(state, committed_metadata=found)
 
 

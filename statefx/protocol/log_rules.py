@@ -10,7 +10,7 @@ from statefx.errors import CheckpointFormatError, StateCorruptedError
 from statefx.protocol.identity import Version
 from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
 from statefx.protocol.log_state import InFlight, LogState, Pin
-from statefx.protocol.metadata import BySpout
+from statefx.protocol.metadata import BySpout, stacked
 from statefx.protocol.records import (
     BatchInput,
     Checkpoint,
@@ -176,7 +176,7 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
     given = _given(entry.input)
     metadata = dict(state.committed_metadata)
     for spout, said in (*state.planned_metadata.get(txid, {}).items(), *entry.committing.emitted.items()):
-        metadata[spout] = (*metadata.get(spout, ()), said)
+        metadata[spout] = stacked(metadata.get(spout, ()), said)
     return replace(
         state,
         planned_metadata={number: said for number, said in state.planned_metadata.items() if number > txid},

@@ -30,7 +30,9 @@ def opened(storage, *records, limit=100):
 
 
 def planned(txid, partitions, attempt=0, generation=1):
-    said = {} if partitions is None else {"queue": Metadata(partitions)}
+    """PREPARING with a mapping of partitions, what `changed` made of one, or None."""
+    said = {} if partitions is None else {"queue": partitions}
+    said = {spout: each if isinstance(each, Metadata) else Metadata(each) for spout, each in said.items()}
     return Preparing(txid, attempt, generation, SpoutInput(), planned=said)
 
 
@@ -169,14 +171,15 @@ def test_a_file_that_was_damaged_is_named(storage):
         planned_metadata(storage, log.state, "queue", 1)
 
 
-def test_10000_partitions_cost_a_transaction_less_than_10_ms_of_processor(storage):
+@pytest.mark.parametrize("rewritten", [100, 10_000])
+def test_10000_partitions_cost_a_transaction_less_than_10_ms_of_processor(storage, rewritten):
     log = opened(storage, *BEGINNING, limit=1000)
     last = {str(number): {"from": number, "to": number + 1} for number in range(10_000)}
     log.append(planned(1, last))
     log.append(decided(1))
     spent = []
-    for txid in range(2, 7):
-        now = {**last, **{str(number): {"from": txid, "to": txid + 1} for number in range(100)}}
+    for txid in range(2, 12):
+        now = {**last, **{str(number): {"from": txid, "to": txid + 1} for number in range(rewritten)}}
         began = time.thread_time()
         log.append(planned(txid, changed(last, now)))
         log.append(decided(txid))
@@ -184,3 +187,62 @@ def test_10000_partitions_cost_a_transaction_less_than_10_ms_of_processor(storag
         last = now
     assert min(spent) < 0.010
     assert committed_metadata(storage, log.state, "queue") == last
+
+
+def test_a_layer_that_changes_every_partition_is_all_that_counts_and_spares_a_fold_reading_the_others(storage):
+    log = opened(storage)
+    last = {}
+    for txid in range(1, 6):
+        now = {name: {"from": txid, "to": "x" * 20} for name in LARGE}
+        log.append(planned(txid, changed(last, now)))
+        log.append(decided(txid))
+        last = now
+    (layer,) = log.state.committed_metadata["queue"]
+    log.fold()
+    assert log.state.committed_metadata["queue"] == (layer,)
+    assert written_files(storage) == {layer.file.name}
+    log.append(planned(6, changed(last, {**last, "0": 1})))
+    log.append(planned(7, changed(last, {})))
+    log.append(planned(8, changed({}, {"a": 1})))
+    log.append(planned(9, changed({"a": 1}, {"a": 1, "b": 2})))
+    assert planned_metadata(storage, log.state, "queue", 6) == {**last, "0": 1}
+    assert planned_metadata(storage, log.state, "queue", 7) == {}
+    assert planned_metadata(storage, log.state, "queue", 9) == {"a": 1, "b": 2}
+
+
+class Text(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("odd", "ending"),
+    [
+        ({"a": [1, (2.5, None)], "b": {"c": [True, "\u00e9"]}}, "msgpack"),
+        ({}, "msgpack"),
+        (2**70, "json"),
+        ("\ud800", "json"),
+        ({1: 2, "a": 1}, "json"),
+        (Text("x"), "json"),
+        ([[[[[[[[[[1]]]]]]]]]], "json"),
+    ],
+    ids=["plain", "empty", "large integer", "surrogate", "number as key", "subclass", "deep"],
+)
+def test_a_file_says_what_a_record_would_say(storage, odd, ending):
+    small, large = opened(storage), opened(FolderStorage(storage.path("large")))
+    small.append(planned(1, {"odd": odd}))
+    large.append(planned(1, {**LARGE, "odd": odd}))
+    (file,) = written_files(large.storage)
+    assert file.endswith(ending)
+    expected = planned_metadata(storage, small.state, "queue", 1)["odd"]
+    found = planned_metadata(large.storage, large.state, "queue", 1)["odd"]
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize("more", [{}, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("odd", [b"bytes", {1}, [{"a": b""}], [{None: 3}]], ids=["bytes", "set", "nested", "null key"])
+def test_what_json_can_not_hold_is_refused_whatever_its_size(storage, more, odd):
+    log = opened(storage)
+    with pytest.raises(TypeError):
+        log.append(planned(1, {**more, "odd": odd}))
+    assert log.number == len(BEGINNING)
+    assert not written_files(storage)
