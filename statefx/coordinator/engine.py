@@ -98,7 +98,7 @@ class Engine(Protocol):
     --------
     * All methods but `interrupt` are called by one thread.
     * Jobs end in any order; what came of each is told once.
-    * No task waits for another job: it would hold a slot that the other one may need (rule 2.3).
+    * No task waits for another job: it would hold a slot that the other one may need (rule 2.6).
     * A job that was cancelled may go on for a while, and may still be told of by `next` (rule 6.4).
     """
 

@@ -62,8 +62,8 @@ class Flights:
     def _order(self, attempt: TransactionAttempt) -> Order:
         """Return what the tasks of an attempt are told.
 
-        Their state opens as the transaction before has decided it, also while that is still being committed (rule 9,
-        step 5): job O begins when COMMITTING of the one before it is durable.
+        Their state opens as the transaction before has decided it, also while that is still being committed: job O
+        begins when COMMITTING of the one before it is durable (rule 2.3).
         """
         state = self.log.state
         newest = {name: kept[-1] for name, kept in state.snapshots.items()}
@@ -95,7 +95,7 @@ class Flights:
     def go_on(self, append: Append) -> None:
         """Make any other record of a transaction that goes on durable.
 
-        From the moment that COMMITTING begins nothing of it is rolled back (rule 3.2).
+        From the moment that the append of COMMITTING begins, nothing of it is rolled back (rule 2.5).
         """
         name = append.attempt
         if append.kind == "PROCESSED":

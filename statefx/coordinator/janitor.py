@@ -27,7 +27,7 @@ VERSIONS_KEPT = 100
 and opens state some seconds later, and for tasks that are late."""
 
 
-class Aside:
+class OwnThread:
     """Does one thing at a time on a thread of its own; what comes meanwhile is left to the next time."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Janitor:
     tasks : iterable of TaskId
         The stateful ones.
     lineage, generation : str, int
-    run : Aside or callable
+    run : OwnThread or callable
         Runs a sweep that is due; on a thread of its own, unless a test wants it in line.
     """
 
@@ -83,7 +83,7 @@ class Janitor:
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
     versions_kept: int = VERSIONS_KEPT
-    run: Aside | Callable[[Callable[[], object]], None] = field(default_factory=Aside)
+    run: OwnThread | Callable[[Callable[[], object]], None] = field(default_factory=OwnThread)
 
     def committed(self, txid: int) -> None:
         """Sweep after every `every`-th transaction, whichever run it falls in."""
@@ -92,7 +92,7 @@ class Janitor:
 
     def close(self) -> None:
         """Wait for a sweep that is under way: who has stopped a query may delete its folder."""
-        if isinstance(self.run, Aside):
+        if isinstance(self.run, OwnThread):
             self.run.wait()
 
     def sweep(self) -> int:

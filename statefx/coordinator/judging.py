@@ -20,7 +20,7 @@ logger = logging.getLogger("statefx")
 
 
 class Judge:
-    """Judges the acks of one plan's segments (rules 5 and 9).
+    """Judges the acks of one plan's segments (rules 5.1, 5.2 and 9.2).
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Judge:
         Raises
         ------
         FencedError
-            Nothing may be rolled back: a successor does that (rule 3.2).
+            This driver rolls nothing back: its successor has done that at its start (rule 6.5).
         """
         ledger = AckLedger(attempt, *self._segments[segment])
         for ack in acks:

@@ -23,7 +23,7 @@ class Participant(ABC):
     Contract
     --------
     * `commit` may come again for the same txid and attempt, from another driver too, and after it was done: then it
-      changes nothing (rule 10: the target holds a marker).
+      changes nothing (rule 10.2: the target holds a marker).
     * `commit` comes in the order of txids, and only when COMMITTING is durable. The transaction is COMMITTED, and the
       next one decided, when the commits of all participants are done.
     * `rollback` is a courtesy: a driver that was killed never calls it. What nobody named is garbage (rule 4.3).
@@ -48,7 +48,7 @@ class Participant(ABC):
         """Keep older drivers out: the generation in `state` was just taken."""
 
     def artefacts(self) -> object:
-        """List what may be swept; called before the log is read (rule 4.3)."""
+        """List what may be swept, before the log is read (rule 4.3). `Janitor` does not ask yet: it sweeps state."""
         return None
 
     def sweep(self, artefacts: object, state: LogState) -> int:

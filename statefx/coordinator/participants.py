@@ -85,7 +85,7 @@ class Participants:
 
 
 def check_participants(found: LogState, others: Collection[str] = ()) -> None:
-    """Refuse a checkpoint whose decided transaction names a participant that the topology lacks (rule 10).
+    """Refuse a checkpoint whose decided transaction names a participant that the topology lacks (rule 10.6).
 
     Raises
     ------

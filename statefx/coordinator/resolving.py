@@ -35,8 +35,8 @@ class Resolver:
     """One commit or rollback at a time, round by round; a round has those do it who have not done it yet.
 
     So a participant that fails keeps no other from ending, and none is told again once it has said that it is done. One
-    at a time is enough: the pipeline commits before it lets the next one be decided (rule 9, step 6), and rolls back
-    only what nothing before it is left to be committed of.
+    at a time is enough: the pipeline commits a transaction before it lets the next one be decided (rule 2.4), and tells
+    tasks of a rollback only when all transactions before it are committed (rule 6.3).
 
     Parameters
     ----------
@@ -165,8 +165,8 @@ class Resolver:
             case DriverCall():
                 if failure is None:
                     return None, []
-                # Whatever a sink's client raises: it is decided, and may be done again (rule 10). What is no Exception
-                # ends the driver; FencedError and StoppedError do as well.
+                # Whatever a sink's client raises: it is decided, and may be done again (rule 10.4). What is no
+                # Exception ends the driver; FencedError and StoppedError do as well.
                 if not isinstance(failure, Exception) or isinstance(failure, FencedError | StoppedError):
                     raise failure
                 return work, [f"{name}: {getattr(failure, 'message', None) or f'{type(failure).__name__}: {failure}'}"]

@@ -20,7 +20,7 @@ class Source(Protocol):
     """Gives transactions their input; called by the coordinator's thread alone.
 
     A transaction that was rolled back is asked for again, also after later ones were given: a source whose input must
-    be the same again remembers it until the transaction is committed (rule 9, metadata).
+    be the same again remembers it until the transaction is committed (rule 9.4).
     """
 
     def ready(self, txid: int) -> bool:

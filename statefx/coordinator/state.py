@@ -87,7 +87,7 @@ class StateParticipant(Participant):
         versions = {name: Version(record.txid, token) for name, token in record.tokens.items()}
         order = Order(attempt, state.generation, versions, _newest(state))
         return ResolutionOrder(
-            Resolution.COMMIT, order, tuple(TaskId.parse(name) for name in record.hooks), state.heads
+            Resolution.COMMIT, order, tuple(TaskId.parse(name) for name in record.hooks), previous=state.heads
         )
 
     def rollback(self, attempt: TransactionAttempt) -> Work | None:

@@ -38,8 +38,8 @@ class Shape:
         1: one job per attempt. 2: P, then O; needed where more than one is pending.
     emitted : bool
         Spouts emit their metadata: what t+1 reads follows from what t emitted, so their P run one after the other.
-    noted : bool
-        What they emitted must be durable before a committer runs: PROCESSED.
+    writes_processed : bool
+        What they emitted must be durable before a committer runs: a record PROCESSED is written.
     settles : bool
         No task has anything to do at a commit: COMMITTING commits.
     attempts_max : int
@@ -49,12 +49,16 @@ class Shape:
     pending: int = 1
     segments: int = 1
     emitted: bool = False
-    noted: bool = False
+    writes_processed: bool = False
     settles: bool = False
     attempts_max: int = 10
 
     def __post_init__(self) -> None:
-        if self.segments not in (1, 2) or self.pending < 1 or (self.segments == 1 and (self.pending > 1 or self.noted)):
+        if (
+            self.segments not in (1, 2)
+            or self.pending < 1
+            or (self.segments == 1 and (self.pending > 1 or self.writes_processed))
+        ):
             raise ValueError(f"more than one transaction, or PROCESSED, needs two segments: {self}")
 
 

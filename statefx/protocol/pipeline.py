@@ -105,13 +105,16 @@ class Pipeline:
         entries = []
         lowest = next((each.txid for each in in_flight if each.phase is Phase.PREPARING), None)
         for state in in_flight:
-            ordered = state.txid == lowest  # O of a later one can't have begun
+            # Rule 2.3: O of a later one has waited for COMMITTING of this one, and can't have begun. Whether O of this
+            # one had begun the log does not say: its tasks are told of the rollback (rule 6.3), perhaps for nothing.
+            ordered = state.txid == lowest
             state = state.step(Event.START)
             entries.append(Entry(state, Stage.UNRESOLVED, ordered))
         numbers = tuple(sorted((txid, attempt) for txid, attempt in attempts.items() if txid > committed))
         moved, commands = cls(shape, committed, tuple(entries), numbers).advance()
         decided = any(state.phase is Phase.COMMITTING for state in in_flight)
-        # The former driver may not have come to it; but before the next COMMITTING it has.
+        # Rule 6.5: the former driver may have died before it told of the last commit. Where the next one is COMMITTING
+        # by now, that commit was told of before: `Deliver` comes before the `Append` of the next decision (rule 2.4).
         again = (Deliver(committed),) if committed and not decided else ()
         return moved, (*again, *commands)
 
@@ -121,6 +124,7 @@ class Pipeline:
         room = len(self.entries) < self.shape.pending
         if self.stopping or not room or self.appending is not None or any(entry.doomed for entry in self.entries):
             return False
+        # where t+1 begins with what t emitted, that has to be there (rule 9.5)
         return not (self.shape.emitted and self.entries) or self.entries[-1].stage >= Stage.PROCESSED
 
     @property
@@ -156,7 +160,7 @@ class Pipeline:
             case Failed(attempt, final):
                 return self._failed(attempt, final)
         entry = self._entry(event.attempt)
-        if entry is None:
+        if entry is None:  # of a former attempt, or of one that is over (rule 6.4)
             return self, ()
         if isinstance(event, Acked):
             return self._acked(entry, event.segment)
@@ -169,6 +173,8 @@ class Pipeline:
 
     def _admit(self) -> Outcome:
         name = self.next
+        # As if the one before were committed, also while it is in flight: the table of phases is of one transaction
+        # alone, and what may overlap with it is decided here (rule 2.2).
         before = NOTHING if name.txid == 1 else TransactionState(Phase.COMMITTED, name.txid - 1)
         if name.attempt:
             before = TransactionState(Phase.ROLLED_BACK, name.txid, name.attempt - 1)
@@ -178,12 +184,13 @@ class Pipeline:
         return moved._append(before.record(Event.PREPARE) or "", name)
 
     def _append(self, kind: str, attempt: TransactionAttempt) -> Outcome:
+        # COMMITTED costs no record of its own while one of these follows (rule 3.5)
         carries = self.committed if self.unwritten and kind in ("PREPARING", "COMMITTING") else None
         append = Append(kind, attempt, carries)
         return replace(self, appending=append), (append,)
 
     def _durable(self, append: Append) -> Outcome:
-        if append != self.appending:
+        if append != self.appending:  # of an append that this pipeline has not asked for (rule 6.4)
             return self, ()
         moved = replace(self, appending=None)
         if append.committed is not None or append.kind == "COMMITTED":
@@ -207,15 +214,17 @@ class Pipeline:
         if entry.stage is not wanted:
             return self, ()
         if segment is Segment.PROCESSING:
-            stage = Stage.EMITTED if self.shape.noted else Stage.PROCESSED
+            stage = Stage.EMITTED if self.shape.writes_processed else Stage.PROCESSED
         else:
             stage = Stage.PREPARED
         return self._with(replace(entry, stage=stage)).advance()
 
     def _failed(self, attempt: TransactionAttempt, final: bool) -> Outcome:
         entry = self._entry(attempt)
+        # Rule 2.5: with DECIDING the record may be in the log already, whatever this driver hears of the append.
         if entry is None or entry.doomed or entry.stage >= Stage.DECIDING:
             return self, ()
+        # Rule 6.2: those above it are rolled back with it, and use up no try of theirs.
         tries = {**dict(self.tries), entry.txid: self.failures(entry.txid) + 1}
         moved = replace(self, tries=tuple(sorted(tries.items())))
         if final or tries[entry.txid] >= self.shape.attempts_max:
@@ -225,7 +234,7 @@ class Pipeline:
     def _stop(self, now: bool) -> Outcome:
         moved = replace(self, stopping=True)
         undecided = [entry.txid for entry in self.entries if entry.stage < Stage.DECIDING and not entry.doomed]
-        if self.entries and not now:
+        if self.entries and not now:  # the lowest may end (rule 9.7): it waits for nobody
             undecided = [txid for txid in undecided if txid > self.entries[0].txid]
         return moved._doom(undecided[0]) if undecided else moved.advance()
 
@@ -257,13 +266,15 @@ class Pipeline:
         if self.entries:
             lowest = self.entries[0]
             if lowest.decided:
-                return self._commit(lowest) or self._above()
+                return self._commit(lowest) or self._step_undecided()
+            # Rule 2.4: only the lowest is decided, and it is the lowest when all before it are committed. Any other one
+            # that is PREPARED waits here.
             if lowest.stage is Stage.PREPARED and self.appending is None:
                 name = lowest.state.record(Event.ALL_ACKED) or ""
                 return self._with(replace(lowest, stage=Stage.DECIDING))._append(name, lowest.attempt)
         elif self.stopping and self.unwritten and self.appending is None:
             return self._append("COMMITTED", TransactionAttempt(self.committed, 0))
-        return self._above()
+        return self._step_undecided()
 
     def _commit(self, entry: Entry) -> Outcome | None:
         """Carry the decision out.
@@ -289,7 +300,7 @@ class Pipeline:
         resolve = Resolve(_RESOLUTIONS[entry.state.action(Event.START)], entry.attempt)
         return self._with(replace(entry, stage=Stage.RESOLVING)), (resolve,)
 
-    def _above(self) -> Outcome | None:
+    def _step_undecided(self) -> Outcome | None:
         """Take the next step of a transaction that is not decided."""
         newest = self.entries[-1] if self.entries else None
         if newest is not None and newest.doomed:
@@ -302,15 +313,15 @@ class Pipeline:
                 step = self._run(entry, turn)
                 if step is not None:
                     return step
-            turn = turn and entry.decided
+            turn = turn and entry.decided  # O opens state at what the one before makes: that must be decided (rule 2.3)
         return None
 
     def _roll_back(self, entry: Entry) -> Outcome | None:
-        """The newest comes first. Its tasks see the committed state: what is before it must be committed by then."""
+        """The newest comes first (rule 3.6): so what the log says to be in flight is always without gaps (rule 2.2)."""
         if entry.stage is Stage.UNRESOLVED:
             if not entry.ordered:
                 return self._with(replace(entry, stage=Stage.RESOLVED)), ()
-            if entry.txid != self.committed + 1:
+            if entry.txid != self.committed + 1:  # rule 6.3: preRollback sees the committed state of all before it
                 return None
             return self._tell(entry)
         if entry.stage is Stage.RESOLVED and self.appending is None:

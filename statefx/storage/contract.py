@@ -172,7 +172,9 @@ class Storage(ABC):
         return 0
 
     def check(self) -> None:
-        """Make sure that the store keeps what this contract says of `create`; called once per driver.
+        """Make sure that the store keeps what this contract says of `create`.
+
+        For stores that nobody has tried: `submit` accepts folders alone so far, and folders need no such check.
 
         Raises
         ------

@@ -224,7 +224,7 @@ SHAPES = {
     "two pending, planned": Shape(pending=2, segments=2),
     "three pending, planned, settles": Shape(pending=3, segments=2, settles=True),
     "three pending, planned": Shape(pending=3, segments=2),
-    "three pending, emitted and noted": Shape(pending=3, segments=2, emitted=True, noted=True),
+    "three pending, emitted and PROCESSED": Shape(pending=3, segments=2, emitted=True, writes_processed=True),
     "three pending, opaque": Shape(pending=3, segments=2, emitted=True),
 }
 

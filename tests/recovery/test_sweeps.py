@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from statefx.coordinator import janitor as janitor_module
-from statefx.coordinator.janitor import Aside
+from statefx.coordinator.janitor import OwnThread
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.faults import JobFails, Zombie
@@ -127,16 +127,16 @@ def test_a_sweep_runs_beside_what_it_was_started_by() -> None:
         done.append(threading.current_thread().name)
         ended.set()
 
-    aside = Aside()
-    aside(sweep)
-    aside(sweep)
+    own_thread = OwnThread()
+    own_thread(sweep)
+    own_thread(sweep)
     assert done == [], "nobody waits for it"
     going.set()
-    aside.wait(30)
+    own_thread.wait(30)
     assert ended.is_set()
     assert done == ["statefx-janitor"], "the second one came while the first was under way"
-    aside(sweep)
-    aside.wait(30)
+    own_thread(sweep)
+    own_thread.wait(30)
     assert len(done) == 2
 
 
@@ -144,9 +144,9 @@ def test_a_sweep_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> No
     def fail() -> None:
         raise ValueError("of the file system")
 
-    aside = Aside()
-    aside(fail)
-    aside.wait(30)
+    own_thread = OwnThread()
+    own_thread(fail)
+    own_thread.wait(30)
     assert "state was not swept" in caplog.text
 
 
@@ -156,7 +156,7 @@ def test_a_query_ends_after_the_sweep_that_it_started(place: Path) -> None:
     with Driver(place) as driver:
         tester = driver.start(limits=Limits(min_age_secs=0.0))
         tester.send(lines("a b c d"), JobFails())
-        janitor = replace(tester._janitor, run=Aside(), every=1)
+        janitor = replace(tester._janitor, run=OwnThread(), every=1)
         listing = janitor.provider.artefacts
 
         def slow(*place: object) -> object:
