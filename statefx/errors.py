@@ -24,6 +24,10 @@
     |   |-- AmbiguousKeyError (LookupError)  several tasks hold the key
     |   |-- CommitFailedError             known not to have been committed: commit again
     |   `-- CommitOutcomeUnknownError     may have been committed: read back, commit again, never roll back
+    |-- SinkError                         a sink can't publish: repeated while a transaction is committed
+    |   |-- SinkOwnedError                the target belongs to another application or checkpoint
+    |   |-- SinkMismatchError             the target is not at the checkpoint's transaction
+    |   `-- StagedRowsLostError           rows that wait to be published are missing or damaged
     |-- TransactionError
     |   |-- FailedException               raised by a bolt: fails the transaction, not the query
     |   |-- TransactionTimeoutError       topology.transaction.timeout.secs has passed
@@ -152,6 +156,22 @@ class CommitFailedError(StateError):
 
 class CommitOutcomeUnknownError(StateError):
     """The commit may have happened: read back and commit again; never roll back."""
+
+
+class SinkError(StatefxError):
+    """A sink can't publish; while a transaction is being committed it is tried again until it can."""
+
+
+class SinkOwnedError(SinkError):
+    """The target belongs to another application, or to another checkpoint of this one."""
+
+
+class SinkMismatchError(SinkError):
+    """The target is not at the transaction that the checkpoint is at: one of them was restored from a backup."""
+
+
+class StagedRowsLostError(SinkError):
+    """Rows of a decided transaction, which wait to be published, are missing or damaged."""
 
 
 class TransactionError(StatefxError):

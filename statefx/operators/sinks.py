@@ -1,0 +1,325 @@
+"""What takes results out of a topology exactly once: a writer in the tasks, a committer on the driver.
+
+::
+
+    task      write(batch) ...   prepare(txid) -> committable      the rows are durable, and nobody sees them
+    driver    COMMITTING is durable, with all committables         from here on they will be published
+              commit(attempt, committables)                        rows and marker in one act, repeated until done
+
+The **marker** of a target says whose it is and which transaction was published last. It moves in the same atomic act as
+the rows: that makes `commit` idempotent (rules 10.1 to 10.4 of the protocol).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from statefx.errors import FencedError, SinkMismatchError, SinkOwnedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from statefx.protocol.identity import TransactionAttempt
+    from statefx.storage import Storage
+
+Committable = Mapping[str, Any]
+"""What a writer leaves for the committer: JSON, 64 kB at most. It stands in the log."""
+
+COMMITTABLE_BYTES_MAX = 64 << 10
+"""The log holds the committables of all tasks. A writer with more to say puts it into a file and names that file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes to a target.
+
+    Attributes
+    ----------
+    application : str
+        ``topology.transactional.id``; by default the topology's name.
+    origin : str
+        Of the checkpoint. A copy of a checkpoint that goes its own way has another one.
+    generation : int
+        Of this start. An older generation of the same origin must not write any more.
+    """
+
+    application: str
+    origin: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a target says of itself.
+
+    Attributes
+    ----------
+    application, origin, generation
+        As of `Owner`: who wrote last.
+    txid : int
+        The last transaction that was published.
+    """
+
+    application: str
+    origin: str
+    generation: int
+    txid: int
+
+    @classmethod
+    def of(cls, owner: Owner, txid: int) -> Marker:
+        """Return the marker that `owner` leaves with transaction `txid`."""
+        return cls(owner.application, owner.origin, owner.generation, txid)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far the checkpoint is, by its log.
+
+    Attributes
+    ----------
+    committed : int
+        The last transaction that is committed for everybody.
+    decided : int
+        The last one that is decided: `committed`, or the one after it, which some targets may have already.
+    """
+
+    committed: int
+    decided: int
+
+
+def check_owner(marker: Marker | None, owner: Owner, reached: Reached, target: str, *, takeover: bool) -> None:
+    """Refuse a target that is not this checkpoint's, or that is not where the checkpoint is.
+
+    Raises
+    ------
+    SinkOwnedError
+        Another application or another origin wrote last.
+    SinkMismatchError
+        Target and checkpoint are not at the same transaction: one of them was restored from a backup. Published again,
+        rows would come twice; passed over, they would be lost.
+    """
+    if marker is None or takeover:
+        return
+    if (marker.application, marker.origin) != (owner.application, owner.origin):
+        whose = f"application {marker.application!r}"
+        if marker.application == owner.application:
+            whose += " with another checkpoint"
+        raise SinkOwnedError(
+            f"{target} belongs to {whose}: give this topology a target of its own, or submit with adopt='takeover' if "
+            "it shall go on where the other one ended, which will be refused from then on",
+            target=target,
+            owner=marker.application,
+        )
+    if not reached.committed <= marker.txid <= reached.decided:
+        raise SinkMismatchError(
+            f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "
+            "restored from a backup. Restore the other one of the same time; or submit with adopt='takeover', and rows of the "
+            "transactions between are missing from the target or stand there twice",
+            target=target,
+            marker=marker.txid,
+            committed=reached.committed,
+        )
+
+
+def is_published(marker: Marker | None, owner: Owner, txid: int, target: str) -> bool:
+    """Tell whether transaction `txid` is in the target already (rule 10.2).
+
+    Raises
+    ------
+    FencedError
+        A newer generation owns the target, and has not published `txid`: nobody but that one may.
+    SinkOwnedError
+        The target was taken over.
+    SinkMismatchError
+        The marker is gone, or an earlier transaction is missing. Nothing is ever written on a guess.
+    """
+    if marker is None:
+        raise SinkMismatchError(
+            f"{target}: the marker is gone, which tells what was published. Restore it; or stop, and submit with "
+            "adopt='takeover' if you know that nothing of this transaction is there",
+            target=target,
+        )
+    if (marker.application, marker.origin) != (owner.application, owner.origin):
+        raise SinkOwnedError(
+            f"{target} was taken over by application {marker.application!r}: stop this topology",
+            target=target,
+            owner=marker.application,
+        )
+    if marker.txid >= txid:
+        return True
+    if marker.generation > owner.generation:
+        raise FencedError(
+            f"{target}: generation {marker.generation} has taken over from generation {owner.generation}",
+            generation=marker.generation,
+        )
+    if marker.txid < txid - 1:
+        raise SinkMismatchError(
+            f"{target} is at transaction {marker.txid}, and {txid} is to be published: the target was restored from a "
+            "backup. Restore it as it was; or stop, and submit with adopt='takeover'",
+            target=target,
+            marker=marker.txid,
+        )
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class WriterContext:
+    """Where and for which attempt a writer writes.
+
+    Attributes
+    ----------
+    component, task, parallelism : str, int, int
+    attempt : TransactionAttempt
+    token : str
+        Random, of this attempt of the task: Spark may run a task twice, and both write. Put it into every name.
+    schema : pyarrow.Schema
+        Of the rows.
+    storage : Storage
+        The checkpoint, for rows that wait there.
+    """
+
+    component: str
+    task: int
+    parallelism: int
+    attempt: TransactionAttempt
+    token: str
+    schema: pa.Schema
+    storage: Storage
+
+
+@dataclass(frozen=True, slots=True)
+class CommitterContext:
+    """For whom a committer publishes.
+
+    Attributes
+    ----------
+    component : str
+    owner : Owner
+    schema : pyarrow.Schema
+    storage : Storage
+        The checkpoint.
+    """
+
+    component: str
+    owner: Owner
+    schema: pa.Schema
+    storage: Storage
+
+
+class SinkWriter(ABC):
+    """Writes the rows of one task in one attempt. Called by one thread; an object serves one attempt."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows, in the sink's schema."""
+
+    @abstractmethod
+    def prepare(self, txid: int) -> Committable | None:
+        """Make all rows durable, so that nobody sees them, and say where they are; None if there are none."""
+
+    def abort(self) -> None:
+        """Drop what was written. The process may also die before: `SinkCommitter.sweep` finds what is left then."""
+
+    def close(self) -> None:
+        """Release files and connections; after `prepare` or `abort`."""
+
+
+class SinkCommitter(ABC):
+    """Publishes what writers have prepared. One object per start, on the driver; called by one thread.
+
+    Contract
+    --------
+    * `commit` of a transaction at or below the marker changes nothing: it was published before.
+    * After `fence` returns, no older generation can publish a transaction that this one does not publish as well.
+    * A target that another application or another origin owns is refused by `check`, before anything is changed.
+    """
+
+    @abstractmethod
+    def check(self, reached: Reached, *, takeover: bool) -> None:
+        """Look at the target before a generation is taken; changes nothing.
+
+        The generation and, for a new checkpoint, the origin are not known yet.
+
+        Parameters
+        ----------
+        reached : Reached
+        takeover : bool
+            The caller says that this application takes over what another one has written.
+
+        Raises
+        ------
+        SinkOwnedError, SinkMismatchError
+            As `check_owner`.
+        SinkError
+            The target can't be reached, or does not fit the schema.
+        """
+
+    @abstractmethod
+    def fence(self, reached: Reached, *, takeover: bool) -> None:
+        """Own the target from now on: older generations are refused. Makes the target if there is none.
+
+        Raises
+        ------
+        FencedError
+            A newer generation owns it.
+        SinkError
+            As `check`.
+        """
+
+    @abstractmethod
+    def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
+        """Publish a transaction: its rows and the marker in one atomic act.
+
+        Called after COMMITTING is durable, again after every failure and after a restart, until it returns.
+
+        Parameters
+        ----------
+        attempt : TransactionAttempt
+        committables : Mapping[int, Committable]
+            By task, of the tasks that had rows. Empty: the marker moves nevertheless.
+
+        Raises
+        ------
+        FencedError
+            A newer generation owns the target.
+        SinkError
+            It could not be published, or it is not known whether it was; `commit` is called again.
+        """
+
+    def sweep(self, committed: int) -> None:
+        """Delete what writers left behind that no transaction after `committed` can name. Called now and then."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+class Sink(ABC):
+    """Takes the rows of its inputs out of the topology, each transaction once (``builder.setSink``).
+
+    A sink is plain data and travels to the executors by pickle: connections are made in the writer and the committer.
+    """
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """Where the rows go, without secrets. Two sinks of one topology can't have the same."""
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse rows that the target can't hold; called by ``createTopology``.
+
+        Raises
+        ------
+        TopologyError
+            Names the field and the remedy.
+        """
+
+    @abstractmethod
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what writes the rows of one task in one attempt."""
+
+    @abstractmethod
+    def committer(self, context: CommitterContext) -> SinkCommitter:
+        """Make what publishes them."""

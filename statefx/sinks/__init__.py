@@ -1,0 +1,1 @@
+"""Ready-made sinks, and the base of a user's own."""

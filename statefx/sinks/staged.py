@@ -1,0 +1,267 @@
+"""The base of sinks whose rows wait in the checkpoint until they are published, all in one call.
+
+::
+
+    staged/<sink>/<txid>-<token>.arrow      rows of one task in one attempt: an Arrow stream, checksummed
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+from xxhash import xxh3_128
+
+from statefx.errors import FencedError, StagedRowsLostError
+from statefx.operators.sinks import (
+    Committable,
+    CommitterContext,
+    Marker,
+    Reached,
+    Sink,
+    SinkCommitter,
+    SinkWriter,
+    WriterContext,
+    check_owner,
+    is_published,
+)
+from statefx.protocol.identity import TransactionAttempt
+from statefx.storage import Storage
+
+FOLDER = "staged"
+
+
+class StagedRows:
+    """The rows of one transaction, in the order of the tasks; may be read several times, also in part.
+
+    Every file is verified before the first of its rows is handed out: what is published is what was prepared.
+
+    Parameters
+    ----------
+    storage : Storage
+    schema : pyarrow.Schema
+    files : Mapping[int, Committable]
+        By task.
+    """
+
+    def __init__(self, storage: Storage, schema: pa.Schema, files: Mapping[int, Committable]) -> None:
+        self.schema = schema
+        self._storage = storage
+        self._files = files
+
+    def __len__(self) -> int:
+        return sum(int(each["rows"]) for each in self._files.values())
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the files, below the checkpoint location."""
+        return [str(self._files[task]["file"]) for task in sorted(self._files)]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows.
+
+        Raises
+        ------
+        StagedRowsLostError
+            A file is missing or damaged.
+        """
+        for task in sorted(self._files):
+            yield from self._batches(self._files[task])
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield every row as a dict of Python values."""
+        return itertools.chain.from_iterable(batch.to_pylist() for batch in self)
+
+    def _batches(self, staged: Committable) -> Iterator[pa.RecordBatch]:
+        name = str(staged["file"])
+        try:
+            data = self._storage.read(name)
+        except FileNotFoundError as error:
+            raise self._lost(name, "is missing") from error
+        if xxh3_128(data).hexdigest() != staged["checksum"]:
+            raise self._lost(name, "is damaged")
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            yield from reader
+
+    def _lost(self, name: str, found: str) -> StagedRowsLostError:
+        return StagedRowsLostError(
+            f"{name} below {self._storage.url} {found}: it holds rows of a transaction that is decided, and that is "
+            "not published yet. Restore the file from a backup of the checkpoint; the sink goes on by itself then",
+            file=name,
+        )
+
+
+class StagedSink(Sink):
+    """A sink that is handed all rows of a transaction at once, on the driver, when the transaction is decided.
+
+    A subclass says where it writes (`target`) and gives a `Target` (`connect`). Rows wait in the checkpoint until then.
+    """
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what stages the rows of one task."""
+        return _Stager(context)
+
+    def committer(self, context: CommitterContext) -> SinkCommitter:
+        """Make what publishes them."""
+        return _StagedCommitter(self, context)
+
+    @abstractmethod
+    def connect(self, schema: pa.Schema) -> Target:
+        """Open the target; called on the driver, again after an error."""
+
+
+class Target(AbstractContextManager["Target"]):
+    """A place that rows are published to, and that keeps the marker beside them.
+
+    A user's own is these three methods. Every one of them may raise anything; the error is shown in ``query.status``
+    and the call is repeated.
+    """
+
+    @abstractmethod
+    def marker(self) -> Marker | None:
+        """Return the marker; None if nobody has ever written here."""
+
+    @abstractmethod
+    def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
+        """Write all `rows` and `marker` in one atomic act.
+
+        Must do nothing and raise if the marker in the target is not `previous` any more: another driver was here.
+        At the start of a driver there are no rows, and only the generation of the marker moves.
+        """
+
+    def close(self) -> None:
+        """Close connections."""
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Aborted(Exception):  # noqa: N818 - nobody sees it: it makes storage drop an unfinished file
+    """The attempt was given up."""
+
+
+class _Stager(SinkWriter):
+    """Writes an Arrow stream into the checkpoint; its name is there only when it is whole and durable."""
+
+    def __init__(self, context: WriterContext) -> None:
+        self._context = context
+        self._name = f"{FOLDER}/{context.component}/{context.attempt.txid:020d}-{context.token}.arrow"
+        self._open: AbstractContextManager[BinaryIO] | None = None
+        self._file: _Summed | None = None
+        self._stream: pa.ipc.RecordBatchStreamWriter | None = None
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._stream is None:
+            self._open = self._context.storage.writer(self._name)
+            self._file = _Summed(self._open.__enter__())
+            self._stream = pa.ipc.new_stream(self._file, self._context.schema)
+        self._stream.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def prepare(self, txid: int) -> Committable | None:
+        if self._stream is None or self._open is None or self._file is None:
+            return None
+        self._stream.close()
+        opened, self._open = self._open, None
+        opened.__exit__(None, None, None)
+        return {
+            "file": self._name,
+            "rows": self._rows,
+            "bytes": self._file.size_bytes,
+            "checksum": self._file.checksum.hexdigest(),
+        }
+
+    def abort(self) -> None:
+        if self._open is not None:
+            opened, self._open = self._open, None
+            with suppress(_Aborted):
+                opened.__exit__(_Aborted, _Aborted(), None)
+        else:
+            self._context.storage.delete([self._name])
+
+
+class _Summed(io.RawIOBase):
+    """A file that is written in order, and summed up on the way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.checksum = xxh3_128()
+        self.size_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self.checksum.update(view)
+        self.size_bytes += view.nbytes
+        self._file.write(view)
+        return view.nbytes
+
+
+class _StagedCommitter(SinkCommitter):
+    """Hands the rows of a transaction to the target, unless the marker there says that it has them."""
+
+    def __init__(self, sink: StagedSink, context: CommitterContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._target: Target | None = None
+
+    def check(self, reached: Reached, *, takeover: bool) -> None:
+        with self._sink.connect(self._context.schema) as target:
+            check_owner(target.marker(), self._context.owner, reached, self._sink.target, takeover=takeover)
+
+    def fence(self, reached: Reached, *, takeover: bool) -> None:
+        owner = self._context.owner
+        with self._connected() as target:
+            found = target.marker()
+            check_owner(found, owner, reached, self._sink.target, takeover=takeover)
+            same = found is not None and (found.application, found.origin) == (owner.application, owner.origin)
+            if found is not None and same and found.generation > owner.generation:
+                raise FencedError(
+                    f"{self._sink.target}: generation {found.generation} has taken over from {owner.generation}",
+                    generation=found.generation,
+                )
+            txid = found.txid if found is not None and not takeover else reached.committed
+            target.publish(Marker.of(owner, txid), found, self._rows({}))
+
+    def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
+        with self._connected() as target:
+            found = target.marker()
+            if not is_published(found, self._context.owner, attempt.txid, self._sink.target):
+                target.publish(Marker.of(self._context.owner, attempt.txid), found, self._rows(committables))
+
+    def sweep(self, committed: int) -> None:
+        """Delete the rows of transactions that are committed: no marker will be behind them again (rule 4.3)."""
+        storage, prefix = self._context.storage, f"{FOLDER}/{self._context.component}/"
+        due = [each.name for each in storage.list(prefix) if _txid(each.name) <= committed]
+        storage.delete(due)
+
+    def close(self) -> None:
+        if self._target is not None:
+            self._target.close()
+            self._target = None
+
+    @contextmanager
+    def _connected(self) -> Iterator[Target]:
+        """Yield the target; after an error the next call opens it again."""
+        target = self._target = self._target or self._sink.connect(self._context.schema)
+        try:
+            yield target
+        except BaseException:
+            self.close()
+            raise
+
+    def _rows(self, committables: Mapping[int, Committable]) -> StagedRows:
+        return StagedRows(self._context.storage, self._context.schema, committables)
+
+
+def _txid(name: str) -> int:
+    return int(name.rpartition("/")[2].partition("-")[0])
