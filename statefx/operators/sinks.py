@@ -51,6 +51,10 @@ class Owner:
     generation: int
 
 
+UNFENCED = -1
+"""Transaction of an owner that died, or still is, in the middle of `SinkCommitter.fence`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Marker:
     """What a target says of itself.
@@ -60,7 +64,7 @@ class Marker:
     application, origin, generation
         As of `Owner`: who wrote last.
     txid : int
-        The last transaction that was published.
+        The last transaction that was published; `UNFENCED` where the owner has not come to that yet.
     """
 
     application: str
@@ -113,11 +117,11 @@ def check_owner(marker: Marker | None, owner: Owner, reached: Reached, target: s
             target=target,
             owner=marker.application,
         )
-    if not reached.committed <= marker.txid <= reached.decided:
+    if marker.txid != UNFENCED and not reached.committed <= marker.txid <= reached.decided:
         raise SinkMismatchError(
             f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "
-            "restored from a backup. Restore the other one of the same time; or submit with adopt='takeover', and rows of the "
-            "transactions between are missing from the target or stand there twice",
+            "restored from a backup. Restore the other one of the same time; or submit with adopt='takeover', and rows of "
+            "the transactions between are missing from the target or stand there twice",
             target=target,
             marker=marker.txid,
             committed=reached.committed,

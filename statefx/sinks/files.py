@@ -1,0 +1,333 @@
+"""FileSink: rows as files in a folder, seen by Spark when their transaction is committed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
+from typing import BinaryIO
+
+import pyarrow as pa
+from xxhash import xxh3_128
+
+from statefx.errors import ConfigError, SinkError, StagedRowsLostError, TopologyError
+from statefx.operators.sinks import (
+    COMMITTABLE_BYTES_MAX,
+    UNFENCED,
+    Committable,
+    CommitterContext,
+    Reached,
+    Sink,
+    SinkCommitter,
+    SinkWriter,
+    WriterContext,
+    check_owner,
+    is_published,
+)
+from statefx.protocol.identity import TransactionAttempt
+from statefx.sinks.formats import FORMATS, FileFormat
+from statefx.sinks.manifest import AddedFile, Manifest
+from statefx.storage import FolderStorage, Storage
+
+FILE_BYTES = 128 << 20
+"""Spark's readers split at 128 MB, and a file that is not split needs no second look at its footer."""
+
+FILES_OPEN_MAX = 32
+"""A file being written holds buffers: Parquet's about 1 MB a column."""
+
+_LISTS = "_statefx/lists"
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_TO_ESCAPE = re.compile(r'["#%\'*/:=?\\\x7f{\[\]^\x00-\x1f]')
+"""What Hive, and so Spark, writes as %XX in the name of a partition's folder."""
+
+
+class FileSink(Sink):
+    """Writes files that Spark, and `committedFiles`, see when their transaction is committed: all of it or nothing.
+
+    Files are written by the tasks, under their final names. A manifest in Spark's own format says which are committed,
+    so ``spark.read.parquet(path)`` and ``spark.readStream`` see those alone. Programs that do not know the manifest
+    (pandas, DuckDB) are given ``statefx.committedFiles(path)``.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder that the driver and the executors see at this path, of this sink alone; made if there is none.
+    format : str
+        ``parquet``, ``json`` (a JSON object a line) or ``csv`` (with a line of names).
+    partitionBy : sequence of str
+        Fields whose values become folders, as in ``DataFrameWriter.partitionBy``; the files do not hold them.
+    maxFileBytes : int
+        A file that has become larger is closed, and the next one begun.
+
+    Raises
+    ------
+    ConfigError
+        An argument can't be used.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "parquet",
+        *,
+        partitionBy: Sequence[str] = (),
+        maxFileBytes: int = FILE_BYTES,
+    ) -> None:
+        text = os.fspath(path)
+        if not isinstance(text, str) or not text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
+            raise ConfigError(f"FileSink needs a folder's path that driver and executors see, got {path!r}")
+        if format not in FORMATS:
+            raise ConfigError(f"FileSink has no format {format!r}; there are {', '.join(map(repr, FORMATS))}")
+        if isinstance(maxFileBytes, bool) or not isinstance(maxFileBytes, int) or maxFileBytes < 1:
+            raise ConfigError(f"maxFileBytes must be a number of bytes, got {maxFileBytes!r}")
+        self.path = os.path.realpath(text)
+        self.format = format
+        self.partition_by = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
+        self.max_file_bytes = maxFileBytes
+
+    @property
+    def target(self) -> str:
+        """The folder."""
+        return self.path
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse fields that the format can't hold, and partition fields that there are not."""
+        for name in self.partition_by:
+            if schema.get_field_index(name) < 0:
+                raise TopologyError(f"FileSink is partitioned by {name!r}; its rows have {', '.join(schema.names)}")
+            if pa.types.is_nested(schema.field(name).type):
+                raise TopologyError(f"FileSink can't be partitioned by {name!r}, which is {schema.field(name).type}")
+        if len(set(self.partition_by)) == len(schema):
+            raise TopologyError("FileSink is partitioned by all fields: none is left for the files")
+        FORMATS[self.format].refuse(self.schema_of_files(schema))
+
+    def schema_of_files(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema without the fields that are folders."""
+        return pa.schema([field for field in schema if field.name not in self.partition_by])
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what writes the files of one task."""
+        return _Writer(self, context)
+
+    def committer(self, context: CommitterContext) -> SinkCommitter:
+        """Make what publishes them."""
+        return _Committer(self, context)
+
+
+def committedFiles(path: str | os.PathLike[str]) -> list[str]:
+    """Return the files of a FileSink's folder that are committed, in the order of their transactions.
+
+    Parameters
+    ----------
+    path : str or path
+
+    Returns
+    -------
+    list of str
+        Absolute paths: ``pandas.concat(map(pandas.read_parquet, committedFiles(path)))``.
+
+    Raises
+    ------
+    SinkError
+        There is no such folder, no FileSink has written there, or the manifest is damaged.
+    """
+    manifest = Manifest(os.path.realpath(os.fspath(path)))
+    if manifest.newest() is None:
+        raise SinkError(f"{path} holds no committed files: there is no manifest of a FileSink, or of Spark", path=path)
+    return [manifest.storage.path(each.name) for each in manifest.files()]
+
+
+@dataclass
+class _Open:
+    """A file being written."""
+
+    name: str
+    context: AbstractContextManager[BinaryIO]
+    file: BinaryIO
+    format: FileFormat
+    rows: int = 0
+
+
+class _Aborted(Exception):  # noqa: N818 - nobody sees it: it makes storage drop an unfinished file
+    """The attempt was given up."""
+
+
+class _Writer(SinkWriter):
+    """Writes a task's rows to files of their own, one for each partition and `FILE_BYTES`."""
+
+    def __init__(self, sink: FileSink, context: WriterContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._storage = FolderStorage(sink.path)
+        self._schema = sink.schema_of_files(context.schema)
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._ready: list[AddedFile] = []
+        self._numbers = 0
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        for folder, part in _partitions(batch, self._sink.partition_by):
+            self._write(folder, part)
+
+    def _write(self, folder: str, batch: pa.RecordBatch) -> None:
+        found = self._open.get(folder) or self._begin(folder)
+        self._open.move_to_end(folder)
+        found.format.write(batch)
+        if found.file.tell() >= self._sink.max_file_bytes:
+            self._end(folder)
+
+    def _begin(self, folder: str) -> _Open:
+        while len(self._open) >= FILES_OPEN_MAX:
+            self._end(next(iter(self._open)))
+        context, kind = self._context, FORMATS[self._sink.format]
+        name = f"{folder}part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}-{self._numbers:04d}"
+        self._numbers += 1
+        opened = self._storage.writer(name + kind.suffix)
+        file = opened.__enter__()
+        self._open[folder] = _Open(name + kind.suffix, opened, file, kind(file, self._schema))
+        return self._open[folder]
+
+    def _end(self, folder: str) -> None:
+        found = self._open.pop(folder)
+        try:
+            found.format.close()
+            size = found.file.tell()
+        except BaseException as error:
+            with suppress(type(error)):
+                found.context.__exit__(type(error), error, None)
+            raise
+        found.context.__exit__(None, None, None)
+        modified = os.stat(self._storage.path(found.name)).st_mtime_ns // 1_000_000
+        self._ready.append(AddedFile(found.name, size, modified))
+
+    def prepare(self, txid: int) -> Committable | None:
+        for folder in list(self._open):
+            self._end(folder)
+        if not self._ready:
+            return None
+        listed = [asdict(each) for each in self._ready]
+        size = sum(each.size_bytes for each in self._ready)
+        told: Committable = {"files": listed, "rows": self._rows, "bytes": size}
+        if len(text := json.dumps(told)) < COMMITTABLE_BYTES_MAX:
+            return told
+        name = f"{_LISTS}/{self._context.token}.json"
+        self._storage.put(name, text.encode())
+        return {
+            "list": name,
+            "checksum": xxh3_128(text.encode()).hexdigest(),
+            "rows": self._rows,
+            "bytes": size,
+        }
+
+    def abort(self) -> None:
+        while self._open:
+            _, found = self._open.popitem()
+            with suppress(_Aborted):
+                found.context.__exit__(_Aborted, _Aborted(), None)
+        self._storage.delete(each.name for each in self._ready)
+
+
+def _partitions(batch: pa.RecordBatch, fields: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the folder, with its slash, and the rows of each partition, without the fields that are folders."""
+    if not fields:
+        yield "", batch
+        return
+    table = pa.table(batch.select(list(fields)))
+    order = pa.array(range(batch.num_rows), pa.int64())
+    groups = table.append_column("__at", order).group_by(list(fields), use_threads=False).aggregate([("__at", "list")])
+    rest = batch.drop_columns(list(fields))
+    texts = [_texts(groups.column(name)) for name in fields]
+    for number, at in enumerate(groups.column("__at_list")):
+        parts = [f"{_escaped(name)}={texts[n][number]}" for n, name in enumerate(fields)]
+        yield "/".join(parts) + "/", rest.take(at.values)
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Return values as the names of folders have them."""
+    values = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
+    texts = [value.decode() if isinstance(value, bytes) else value for value in values.to_pylist()]
+    return [_escaped(text) if text else _NULL_PARTITION for text in texts]
+
+
+def _escaped(text: str) -> str:
+    return _TO_ESCAPE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+class _Committer(SinkCommitter):
+    """Publishes files by naming them in the manifest."""
+
+    def __init__(self, sink: FileSink, context: CommitterContext) -> None:
+        self._sink = sink
+        self._owner = context.owner
+        self._manifest = Manifest(sink.path)
+
+    def check(self, reached: Reached, *, takeover: bool) -> None:
+        if not takeover:
+            check_owner(self._manifest.marker(), self._owner, reached, self._sink.path, takeover=False)
+
+    def fence(self, reached: Reached, *, takeover: bool) -> None:
+        self.check(reached, takeover=takeover)
+        self._manifest.fence(self._owner, reached.committed, takeover=takeover)
+
+    def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
+        marker = self._manifest.marker()
+        if is_published(marker, self._owner, attempt.txid, self._sink.path):
+            return
+        files = [each for task in sorted(committables) for each in _files(self._manifest.storage, committables[task])]
+        for each in files:
+            self._check(each)
+        self._manifest.publish(self._owner, attempt.txid, files)
+
+    def _check(self, file: AddedFile) -> None:
+        """Make sure that what is published can be read: a manifest that names a lost file breaks every reader."""
+        path = self._manifest.storage.path(file.name)
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            size = -1
+        if size != file.size_bytes:
+            found = "is missing" if size < 0 else f"has {size} bytes, not {file.size_bytes}"
+            raise StagedRowsLostError(
+                f"{path} {found}: it holds rows of a transaction that is decided, and that is not published yet. Restore "
+                "the file; the sink goes on by itself then",
+                file=path,
+            )
+
+    def sweep(self, committed: int) -> None:
+        """Delete files of transactions up to `committed` that no manifest names, and what writers left unfinished."""
+        marker = self._manifest.marker()
+        if marker is None or marker.txid == UNFENCED or marker.generation > self._owner.generation:
+            return
+        storage = self._manifest.storage
+        found = [each.name for each in storage.list() if _txid(each.name) is not None]  # listed first: rule 4.3
+        named = {each.name for each in self._manifest.files()}
+        storage.delete(name for name in found if name not in named and (_txid(name) or 0) <= committed)
+        self._manifest.forget_old()
+
+
+def _files(storage: Storage, committable: Committable) -> list[AddedFile]:
+    """Return what a task has written, which it may have put into a file of its own."""
+    if "files" not in committable:
+        name = str(committable["list"])
+        try:
+            data = storage.read(name)
+        except FileNotFoundError:
+            data = b""
+        if xxh3_128(data).hexdigest() != committable["checksum"]:
+            raise StagedRowsLostError(
+                f"{storage.url}/{name} is missing or damaged: it names files of a transaction that is decided. Restore "
+                "it; the sink goes on by itself then",
+                file=name,
+            )
+        committable = json.loads(data)
+    return [AddedFile(**each) for each in committable["files"]]
+
+
+def _txid(name: str) -> int | None:
+    found = re.match(r"part-(\d{10})-", name.rpartition("/")[2])
+    return None if found is None else int(found[1])

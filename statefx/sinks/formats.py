@@ -1,0 +1,120 @@
+"""How rows become files: Parquet, JSON lines, CSV, as Spark writes and reads them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, BinaryIO, ClassVar
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from statefx.errors import TopologyError
+
+
+class FileFormat(ABC):
+    """Writes one file; made with the file open for writing."""
+
+    suffix: ClassVar[str]
+
+    @classmethod
+    def refuse(cls, schema: pa.Schema) -> None:
+        """Raise TopologyError for a field that a file of this format can't hold."""
+
+    @abstractmethod
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None: ...
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is held back; the file itself is closed by who opened it."""
+
+
+class Parquet(FileFormat):
+    """Apache Parquet, compressed by snappy, as Spark's is."""
+
+    suffix = ".snappy.parquet"
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        # Microseconds: Spark reads nanoseconds only with a switch.
+        self._writer = pyarrow.parquet.ParquetWriter(
+            file, schema, compression="snappy", coerce_timestamps="us", store_schema=False
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Csv(FileFormat):
+    """Comma-separated values with a line of names; read with ``option("header", True)``. Null is an empty field."""
+
+    suffix = ".csv"
+
+    @classmethod
+    def refuse(cls, schema: pa.Schema) -> None:
+        for field in schema:
+            if pa.types.is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+                raise TopologyError(
+                    f"field {field.name!r} is {field.type}, which CSV can't hold: write Parquet or JSON, or take the "
+                    "field apart in a bolt",
+                    field=field.name,
+                )
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        self._writer = pyarrow.csv.CSVWriter(file, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class JsonLines(FileFormat):
+    """One JSON object a line, as Spark writes them: null fields left out, bytes in base64, times in UTC, decimals quoted."""
+
+    suffix = ".json"
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        self._file = file
+        # ``default`` is asked only for what JSON lacks, so plain rows cost what json.dumps costs.
+        self._encode: Callable[[Any], str] = json.JSONEncoder(
+            default=_as_json, separators=(",", ":"), ensure_ascii=False
+        ).encode
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        rows = batch.to_pylist()
+        lines = (self._encode({name: value for name, value in row.items() if value is not None}) for row in rows)
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> None:
+        pass
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case datetime():
+            if value.tzinfo is None:
+                return value.isoformat(timespec="microseconds")
+            return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return str(value)  # a number would be read as a float by most; Spark reads both as a decimal
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+
+
+FORMATS: Mapping[str, type[FileFormat]] = {"parquet": Parquet, "json": JsonLines, "csv": Csv}
