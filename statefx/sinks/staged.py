@@ -118,7 +118,7 @@ class StagedSink(Sink):
 class Target(AbstractContextManager["Target"]):
     """A place that rows are published to, and that keeps the marker beside them.
 
-    A user's own is these three methods. Every one of them may raise anything; the error is shown in ``query.status``
+    A user's own is the first two methods. Every one of them may raise anything; the error is shown in ``query.status``
     and the call is repeated.
     """
 
@@ -133,6 +133,9 @@ class Target(AbstractContextManager["Target"]):
         Must do nothing and raise if the marker in the target is not `previous` any more: another driver was here.
         At the start of a driver there are no rows, and only the generation of the marker moves.
         """
+
+    def check(self) -> None:
+        """Look whether the place can take rows of the schema; changes nothing. Called before anything is started."""
 
     def close(self) -> None:
         """Close connections."""
@@ -216,6 +219,7 @@ class _StagedCommitter(SinkCommitter):
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
         with self._sink.connect(self._context.schema) as target:
+            target.check()
             check_owner(target.marker(), self._context.owner, reached, self._sink.target, takeover=takeover)
 
     def fence(self, reached: Reached, *, takeover: bool) -> None:
