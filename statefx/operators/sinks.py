@@ -304,12 +304,19 @@ class Sink(ABC):
     """Takes the rows of its inputs out of the topology, each transaction once (``builder.setSink``).
 
     A sink is plain data and travels to the executors by pickle: connections are made in the writer and the committer.
+
+    Attributes
+    ----------
+    exclusive : bool
+        Whether the target is one sink's alone. Two sinks of a topology can't have the same target then.
     """
+
+    exclusive: bool = True
 
     @property
     @abstractmethod
     def target(self) -> str:
-        """Where the rows go, without secrets. Two sinks of one topology can't have the same."""
+        """Where the rows go, without secrets."""
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse rows that the target can't hold; called by ``createTopology``.
