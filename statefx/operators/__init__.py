@@ -1,10 +1,11 @@
-"""What users subclass: bolts, their hooks, and what they are handed."""
+"""What users subclass: bolts and sinks, their hooks, and what they are handed."""
 
 from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
 from statefx.operators.collector import DEFAULT_STREAM, Collector
 from statefx.operators.context import Context
 from statefx.operators.hooks import overrides
 from statefx.operators.schema import parse_schema, parse_streams, to_ddl
+from statefx.operators.sinks import Sink
 from statefx.operators.tuples import tuple_class
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Collector",
     "Committer",
     "Context",
+    "Sink",
     "Stateful",
     "StatefulBolt",
     "overrides",

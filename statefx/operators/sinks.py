@@ -120,8 +120,8 @@ def check_owner(marker: Marker | None, owner: Owner, reached: Reached, target: s
     if marker.txid != UNFENCED and not reached.committed <= marker.txid <= reached.decided:
         raise SinkMismatchError(
             f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "
-            "restored from a backup. Restore the other one of the same time; or submit with adopt='takeover', and rows of "
-            "the transactions between are missing from the target or stand there twice",
+            "restored from a backup. Restore the other one of the same time; or submit with adopt='takeover', and rows "
+            "of the transactions between are missing from the target or stand there twice",
             target=target,
             marker=marker.txid,
             committed=reached.committed,

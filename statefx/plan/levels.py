@@ -153,6 +153,12 @@ class Plan:
                 found |= {(edge.id, edge.source, i) for i in range(self.components[edge.source].parallelism)}
         return frozenset(found)
 
+    def schema(self, edge: Edge) -> pa.Schema:
+        """Return the schema of the rows that travel on `edge`."""
+        if edge.source in self.components:
+            return self.components[edge.source].outputs[edge.stream]
+        return self.streams[edge.source]
+
     def multiplicity(self, edge: Edge) -> int:
         """Rows received for each row emitted on `edge`."""
         return self.components[edge.target].parallelism if edge.grouping.promise is Promise.EVERY else 1

@@ -19,11 +19,11 @@ _OURS = (
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 
 
-def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int) -> BoltError:
+def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int, kind: str = "bolt") -> BoltError:
     """Build the error that a failing hook becomes; its text, one line, can be found again in a Spark stack trace."""
     cause = _printable(" | ".join(f"{type(error).__name__}: {_text(error)}".splitlines())[:_SHOWN] + place_of(error))
     return BoltError(
-        f"bolt {component!r}, task {task}, hook {name}, transaction {txid}: {cause}",
+        f"{kind} {component!r}, task {task}, hook {name}, transaction {txid}: {cause}",
         component=component,
         task=task,
         hook=name,

@@ -61,7 +61,7 @@ def hook(task: TaskId, name: str, txid: int) -> Iterator[None]:
 def open_bolt(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt:
     """Return a bolt object of its own for a task, opened."""
     part = deployment.plan.components[task.component]
-    assert part.operator is not None
+    assert isinstance(part.operator, Bolt)
     with hook(task, "open", attempt.txid):  # tried on the driver, but code of the user's may tell them apart
         bolt = copy.deepcopy(part.operator)
     context = Context(

@@ -27,6 +27,7 @@ from statefx.runtime.collector import TaskCollector
 from statefx.runtime.member import Member
 from statefx.runtime.operator import TaskAttempt, TaskOperator
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
+from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.worker import Worker
 from statefx.topology.graph import Component, ComponentKind, Edge
 
@@ -35,8 +36,7 @@ logger = logging.getLogger("statefx")
 
 def operator_of(component: Component) -> TaskOperator:
     """Return a new operator for one attempt of a task of `component`."""
-    assert component.kind is ComponentKind.BOLT
-    return BoltOperator()
+    return SinkOperator() if component.kind is ComponentKind.SINK else BoltOperator()
 
 
 class Slot:

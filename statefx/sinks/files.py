@@ -293,8 +293,8 @@ class _Committer(SinkCommitter):
         if size != file.size_bytes:
             found = "is missing" if size < 0 else f"has {size} bytes, not {file.size_bytes}"
             raise StagedRowsLostError(
-                f"{path} {found}: it holds rows of a transaction that is decided, and that is not published yet. Restore "
-                "the file; the sink goes on by itself then",
+                f"{path} {found}: it holds rows of a transaction that is decided, and that is not published yet. "
+                "Restore the file; the sink goes on by itself then",
                 file=path,
             )
 

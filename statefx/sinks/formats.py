@@ -82,7 +82,7 @@ class Csv(FileFormat):
 
 
 class JsonLines(FileFormat):
-    """One JSON object a line, as Spark writes them: null fields left out, bytes in base64, times in UTC, decimals quoted."""
+    """One JSON object a line, without fields that are null; bytes are in base64, times in UTC, decimals quoted."""
 
     suffix = ".json"
 

@@ -124,7 +124,7 @@ class Manifest:
             raise SinkMismatchError(f"{path} is damaged ({error}): {_RESTORE}", path=path) from error
 
     def _below(self, uri: str) -> str:
-        """Return the name of a file below the folder. The folder may have been moved since: only its last part counts."""
+        """Return the name below the folder of a file that the manifest names by its URI."""
         path = unquote(urlsplit(uri).path)
         root = self.storage.root
         if path.startswith(root + "/"):

@@ -144,7 +144,8 @@ class SqlTarget(Target):
             )
             for field in self._schema
         ]
-        return alchemy.Table(table, metadata, *columns, schema=space or None)
+        described: sa.Table = alchemy.Table(table, metadata, *columns, schema=space or None)
+        return described
 
     # ---- marker
 
@@ -284,7 +285,7 @@ class SqlTarget(Target):
     def _dead_letters(self) -> sa.Table:
         alchemy = _alchemy()
         space, _, name = (self._sink.dead_letter or "").rpartition(".")
-        return alchemy.Table(
+        described: sa.Table = alchemy.Table(
             name,
             alchemy.MetaData(),
             alchemy.Column("target", alchemy.String(255)),
@@ -293,6 +294,7 @@ class SqlTarget(Target):
             alchemy.Column("content", alchemy.Text),
             schema=space or None,
         )
+        return described
 
     def _is_refusal(self, error: Exception) -> bool:
         """Tell whether the database refuses a row: by a constraint, or for a value that the column can't hold."""

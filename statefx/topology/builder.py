@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, Committer, Stateful
+from statefx.operators import DEFAULT_STREAM, Bolt, Committer, Sink, Stateful
 from statefx.topology import checks
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import DeclaredInput, Grouping
@@ -147,6 +147,29 @@ class TopologyBuilder:
         """Add a bolt whose effects are ordered by txid, as if it were marked ``Committer``; see `setBolt`."""
         return self._set(id, bolt, parallelism, committer=True)
 
+    def setSink(self, id: str, sink: Sink, parallelism: int = 1) -> BoltDeclarer:
+        """Add a sink, which takes rows out of the topology exactly once; declare its inputs on what is returned.
+
+        Parameters
+        ----------
+        id : str
+            Letters, digits, ``_``, ``-`` and ``.``; not used before. Names what it has staged in the checkpoint.
+        sink : Sink
+            The object, not the class; it is pickled to the executors.
+        parallelism : int
+            The number of tasks that write, 1 or more. May change from run to run.
+
+        Raises
+        ------
+        TopologyError
+            The id or the parallelism can't be used, or it isn't a sink.
+        """
+        checks.check_id(id, self._components)
+        checks.check_sink(id, sink, parallelism)
+        self._components[id] = Component(id, ComponentKind.SINK, parallelism, {}, sink, committer=True)
+        self._declarers[id] = BoltDeclarer(id)
+        return self._declarers[id]
+
     def createTopology(self) -> Topology:
         """Check how everything is wired and return the topology.
 
@@ -167,6 +190,7 @@ class TopologyBuilder:
             Edge(number, one.source, one.stream, id, one.grouping) for number, (id, one) in enumerate(declared)
         )
         checks.check_edges(components, edges)
+        checks.check_sinks(components, edges)
         return Topology(self.name, tuple(components[id] for id in ordered), edges)
 
     def _set(self, id: str, bolt: Bolt, parallelism: int, committer: bool) -> BoltDeclarer:

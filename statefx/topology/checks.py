@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, Stateful, overrides, parse_schema, parse_streams
+from statefx.operators import DEFAULT_STREAM, Bolt, Sink, Stateful, overrides, parse_schema, parse_streams
 from statefx.operators.schema import to_ddl_type
 from statefx.state.encoding import options as encodings
 from statefx.state.encoding.envelope import VERSION_MAX
@@ -38,7 +38,7 @@ def check_name(name: Any) -> None:
 
 def check_id(id: Any, taken: Iterable[str]) -> None:
     """Refuse an id that can't name a folder, or is taken."""
-    if isinstance(id, Bolt) or hasattr(id, "isStreaming"):
+    if isinstance(id, (Bolt, Sink)) or hasattr(id, "isStreaming"):
         raise TopologyError(
             f"the id comes first, as in setBolt('split', Split()) and setStream('lines', lines); got {_kind(id)}",
             component=None,
@@ -86,12 +86,68 @@ def check_bolt(id: str, bolt: Any, parallelism: Any) -> None:
         raise TopologyError(
             f"bolt {id!r} is {_kind(bolt)}, not a Bolt; derive its class from BasicBolt or StatefulBolt", component=id
         )
-    if not isinstance(parallelism, int) or isinstance(parallelism, bool) or not 1 <= parallelism <= PARALLELISM_MAX:
-        raise TopologyError(
-            f"bolt {id!r}: parallelism is a whole number from 1 to {PARALLELISM_MAX}, not {parallelism!r}", component=id
-        )
+    _check_parallelism("bolt", id, parallelism)
     if isinstance(bolt, Stateful):
         _check_version(id, bolt)
+
+
+def check_sink(id: str, sink: Any, parallelism: Any) -> None:
+    """Refuse what isn't a sink, and a parallelism that isn't a number of tasks."""
+    if isinstance(sink, type) and issubclass(sink, Sink):
+        raise TopologyError(
+            f"sink {id!r} is the class {sink.__name__}; pass an object: {sink.__name__}(...)", component=id
+        )
+    if not isinstance(sink, Sink):
+        raise TopologyError(
+            f"sink {id!r} is {_kind(sink)}, not a Sink; pass one, such as FileSink('results'), or derive a class from "
+            "StagedSink",
+            component=id,
+        )
+    _check_parallelism("sink", id, parallelism)
+
+
+def _check_parallelism(kind: str, id: str, parallelism: Any) -> None:
+    if not isinstance(parallelism, int) or isinstance(parallelism, bool) or not 1 <= parallelism <= PARALLELISM_MAX:
+        raise TopologyError(
+            f"{kind} {id!r}: parallelism is a whole number from 1 to {PARALLELISM_MAX}, not {parallelism!r}",
+            component=id,
+        )
+
+
+def check_sinks(components: Mapping[str, Component], edges: Sequence[Edge]) -> None:
+    """Refuse inputs of a sink that have different fields, rows that it can't hold, and two sinks of one target."""
+    targets: dict[str, str] = {}
+    for component in components.values():
+        if not isinstance(component.operator, Sink):
+            continue
+        first, *others = [edge for edge in edges if edge.target == component.id]
+        schema = components[first.source].outputs[first.stream]
+        for edge in others:
+            other = components[edge.source].outputs[edge.stream]
+            if not other.equals(schema):
+                raise TopologyError(
+                    f"sink {component.id!r} reads {first.source!r} ({', '.join(_fields(schema))}) and {edge.source!r} "
+                    f"({', '.join(_fields(other))}): the rows of a sink have the same fields. Use two sinks, or a bolt "
+                    "between",
+                    component=component.id,
+                )
+        try:
+            component.operator.check_schema(schema)
+        except TopologyError as error:
+            raise TopologyError(
+                f"sink {component.id!r}: {error.message}", **{**error.data, "component": component.id}
+            ) from None
+        target = component.operator.target
+        if component.operator.exclusive and targets.setdefault(target, component.id) != component.id:
+            raise TopologyError(
+                f"the sinks {targets[target]!r} and {component.id!r} both write to {target}: give each a target of its "
+                "own, or let one sink read both streams",
+                component=component.id,
+            )
+
+
+def _fields(schema: pa.Schema) -> list[str]:
+    return [f"{field.name} {to_ddl_type(field.type)}" for field in schema]
 
 
 def _check_version(id: str, bolt: Stateful) -> None:
@@ -143,17 +199,18 @@ def check_streams(name: str, components: Sequence[Component]) -> None:
 
 
 def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[DeclaredInput]) -> None:
-    """Refuse a bolt without inputs, and inputs from what isn't there."""
+    """Refuse a bolt or sink without inputs, and inputs from what isn't there."""
+    reader = _named(components[id])
     if not inputs:
+        setter = f"set{components[id].kind.title()}"
         raise TopologyError(
-            f"bolt {id!r} has no input; chain a grouping to its setBolt, such as .shuffleGrouping(...)", component=id
+            f"{reader} has no input; chain a grouping to its {setter}, such as .shuffleGrouping(...)", component=id
         )
-    _check_twice(id, inputs)
+    _check_twice(reader, id, inputs)
     for given in inputs:
         if given.source not in components:
             raise TopologyError(
-                f"bolt {id!r} reads {given.source!r}, which is not in the topology; "
-                f"{_nearest(given.source, components)}",
+                f"{reader} reads {given.source!r}, which is not in the topology; {_nearest(given.source, components)}",
                 component=id,
                 source=given.source,
             )
@@ -161,7 +218,7 @@ def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[
         if given.stream not in source.outputs:
             there = f"its streams are {', '.join(source.outputs)}" if source.outputs else "it emits nothing"
             raise TopologyError(
-                f"bolt {id!r} reads stream {given.stream!r} of {source.id!r}, which does not declare it ({there}). "
+                f"{reader} reads stream {given.stream!r} of {source.id!r}, which does not declare it ({there}). "
                 f"{_remedy(source, given.stream)}",
                 component=id,
                 source=source.id,
@@ -169,20 +226,20 @@ def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[
             )
         if source.is_stream and given.grouping.promise is Promise.NAMED:
             raise TopologyError(
-                f"bolt {id!r} reads {source.id!r} by directGrouping, but a DataFrame names no tasks; use another "
+                f"{reader} reads {source.id!r} by directGrouping, but a DataFrame names no tasks; use another "
                 f"grouping, or a bolt between them that emits with task=",
                 component=id,
                 source=source.id,
             )
-        _check_fields(id, given, source.outputs[given.stream])
+        _check_fields(reader, id, given, source.outputs[given.stream])
 
 
-def _check_twice(id: str, inputs: Sequence[DeclaredInput]) -> None:
+def _check_twice(reader: str, id: str, inputs: Sequence[DeclaredInput]) -> None:
     """Refuse an input that is declared twice: every row would come twice, and every count be doubled."""
     for given, count in Counter(inputs).items():
         if count > 1:
             raise TopologyError(
-                f"bolt {id!r} reads stream {given.stream!r} of {given.source!r} by {given.grouping} grouping {count} "
+                f"{reader} reads stream {given.stream!r} of {given.source!r} by {given.grouping} grouping {count} "
                 f"times: every row would come {count} times. Declare it once.",
                 component=id,
                 source=given.source,
@@ -249,7 +306,7 @@ def doubts(topology: Topology) -> list[str]:
         tasks, inputs = component.parallelism, topology.inputs(component.id)
         if tasks > 1 and all(edge.grouping.promise is Promise.FIRST for edge in inputs):
             found.append(
-                f"bolt {component.id!r} has {tasks} tasks, but all of its input comes by global grouping, to task 0: "
+                f"{_named(component)} has {tasks} tasks, but all of its input comes by global grouping, to task 0: "
                 "the others get no row. Use parallelism=1"
             )
         if tasks > 1 and component.stateful:
@@ -263,11 +320,11 @@ def doubts(topology: Topology) -> list[str]:
     return found
 
 
-def _check_fields(id: str, given: DeclaredInput, schema: pa.Schema) -> None:
+def _check_fields(reader: str, id: str, given: DeclaredInput, schema: pa.Schema) -> None:
     for name in given.grouping.fields:
         if name not in schema.names:
             raise TopologyError(
-                f"bolt {id!r} groups {given.source!r} by {name!r}, a field that it doesn't have; its fields are "
+                f"{reader} groups {given.source!r} by {name!r}, a field that it doesn't have; its fields are "
                 f"{', '.join(schema.names)}",
                 component=id,
                 source=given.source,
@@ -275,7 +332,7 @@ def _check_fields(id: str, given: DeclaredInput, schema: pa.Schema) -> None:
             )
         if _holds_map(schema.field(name).type):
             raise TopologyError(
-                f"bolt {id!r} groups {given.source!r} by {name!r}, which holds a map; a map has no hash. Group by a "
+                f"{reader} groups {given.source!r} by {name!r}, which holds a map; a map has no hash. Group by a "
                 f"value taken out of it.",
                 component=id,
                 source=given.source,
@@ -300,7 +357,7 @@ def _check_same_types(components: Mapping[str, Component], first: Edge, other: E
     )
     if left != right:
         raise TopologyError(
-            f"bolt {first.target!r} groups {first.source!r} by {first.grouping} of type ({', '.join(left)}) and "
+            f"{_named(components[first.target])} groups {first.source!r} by {first.grouping} of type ({', '.join(left)}) and "
             f"{other.source!r} by {other.grouping} of type ({', '.join(right)}). Equal keys of different types have "
             f"different hashes, and would go to different tasks: cast one side, or use two bolts.",
             component=first.target,
@@ -318,6 +375,10 @@ def _holds_map(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
         return True
     return any(_holds_map(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _named(component: Component) -> str:
+    return f"{component.kind} {component.id!r}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, Stateful, to_ddl
+from statefx.operators import DEFAULT_STREAM, Bolt, Sink, Stateful, to_ddl
 from statefx.topology.groupings import Grouping
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class ComponentKind(StrEnum):
 
     STREAM = "stream"
     BOLT = "bolt"
+    SINK = "sink"
 
 
 @dataclass(frozen=True, eq=False)  # each is itself alone: what users give may have an == of any meaning, or no hash
@@ -55,19 +56,19 @@ class Component:
         The number of its tasks; 0 for a stream, whose rows Spark makes.
     outputs : Mapping[str, pyarrow.Schema]
         The schema of each stream it emits.
-    operator : Bolt or None
+    operator : Bolt or Sink or None
         What the user has given; its tasks have copies. None for a stream.
     dataframe : Any
         A stream's DataFrame, else None.
     committer : bool
-        Its effects are ordered by txid; every stateful bolt is one.
+        Its effects are ordered by txid; every stateful bolt and every sink is one.
     """
 
     id: str
     kind: ComponentKind
     parallelism: int
     outputs: Mapping[str, pa.Schema]
-    operator: Bolt | None = None
+    operator: Bolt | Sink | None = None
     dataframe: Any = None
     committer: bool = False
 
@@ -139,6 +140,15 @@ class Topology:
         """Return the schema of the rows that travel on `edge`."""
         return self.component(edge.source).outputs[edge.stream]
 
+    @cached_property
+    def sinks(self) -> Mapping[str, tuple[Sink, pa.Schema]]:
+        """The sinks by id, each with the schema of its rows."""
+        return {
+            one.id: (one.operator, self.schema(self.inputs(one.id)[0]))
+            for one in self.components
+            if isinstance(one.operator, Sink)
+        }
+
     def describe(self) -> str:
         """Return a text that shows components, parallelism, inputs with their groupings, and output schemas."""
         lines = [f"topology {self.name}"]
@@ -146,12 +156,12 @@ class Topology:
             lines.append(f"  {component.id}: {_text(component)}")
             lines.extend(f"    <- {_source(edge)} by {edge.grouping}" for edge in self.inputs(component.id))
             lines.extend(f"    -> {stream}: {to_ddl(schema)}" for stream, schema in component.outputs.items())
-            if not component.outputs:
+            if not component.outputs and component.kind is ComponentKind.BOLT:
                 lines.append("    -> emits nothing")
         return "\n".join(lines) + "\n"
 
     def mermaid(self) -> str:
-        """Return a Mermaid flowchart: rounded DataFrames, plain bolts, cylinders for bolts that keep state."""
+        """Return a Mermaid flowchart: rounded DataFrames, plain bolts, cylinders of bolts with state, slanted sinks."""
         lines = ["flowchart LR"]
         nodes = {component.id: f"c{number}" for number, component in enumerate(self.components)}
         lines.extend(f"    {nodes[component.id]}{_shape(component)}" for component in self.components)
@@ -165,6 +175,8 @@ class Topology:
 def _text(component: Component) -> str:
     if component.is_stream:
         return "streaming DataFrame" if component.dataframe.isStreaming else "batch DataFrame"
+    if isinstance(component.operator, Sink):
+        return f"{type(component.operator).__name__} x {component.parallelism} to {component.operator.target}"
     kind = ", stateful" if component.stateful else ", committer" if component.committer else ""
     return f"{type(component.operator).__name__} x {component.parallelism}{kind}"
 
@@ -177,6 +189,8 @@ def _shape(component: Component) -> str:
     if component.is_stream:
         return f'(["{component.id}"])'
     text = f"{component.id} x {component.parallelism}"
+    if component.kind is ComponentKind.SINK:
+        return f'[/"{text}"/]'
     if component.stateful:
         return f'[("{text}")]'
     return f'[["{text}"]]' if component.committer else f'["{text}"]'

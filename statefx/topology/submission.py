@@ -92,7 +92,7 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
             dumps(component.operator)  # here, on the driver: else it fails in the first transaction, as Spark's error
         except Exception as error:
             raise TopologyError(
-                f"bolt {component.id!r} can't be sent to the executors{_attribute(component.operator, dumps)} "
+                f"{component.kind} {component.id!r} can't be sent to the executors{_attribute(component.operator, dumps)} "
                 f"({_short(error)}): {_remedy(error)}",
                 component=component.id,
             ) from error
@@ -100,7 +100,7 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
             copy.deepcopy(component.operator)
         except Exception as error:
             raise TopologyError(
-                f"bolt {component.id!r} can't be copied ({_short(error)}), and each task has its own copy: make what "
+                f"{component.kind} {component.id!r} can't be copied ({_short(error)}), and each task has its own copy: make what "
                 "can't be copied in open(), not in __init__",
                 component=component.id,
             ) from error
