@@ -85,10 +85,10 @@ class SqlSink(StagedSink):
         self.dead_letter = deadLetter
         self.validate = validate
         self._shown = parsed.render_as_string(hide_password=True)
-        backend = parsed.get_backend_name()
-        if self.key and backend not in _UPSERTS:
+        self.backend = parsed.get_backend_name()
+        if self.key and self.backend not in _UPSERTS:
             raise ConfigError(
-                f"SqlSink can replace rows by key in {' and '.join(_UPSERTS)}, not in {backend}: leave out the key, or "
+                f"SqlSink can replace rows by key in {' and '.join(_UPSERTS)}, not in {self.backend}: leave out the key, or "
                 "write a StagedSink of your own"
             )
 
@@ -116,7 +116,9 @@ class SqlTarget(Target):
         self._sink = sink
         self._schema = schema
         # One connection, kept by us; a pool would hand out one that a restarted server has forgotten.
-        self._engine = alchemy.create_engine(sink.url, poolclass=alchemy.pool.NullPool)
+        # Commits are calls of any thread, one after the other; Python's SQLite module minds unless told.
+        threads = {"check_same_thread": False} if sink.backend == "sqlite" else {}
+        self._engine = alchemy.create_engine(sink.url, poolclass=alchemy.pool.NullPool, connect_args=threads)
         self._lite = self._engine.dialect.name == "sqlite"
         metadata = alchemy.MetaData()
         self._markers = alchemy.Table(

@@ -1,0 +1,114 @@
+"""A sink as a participant: the decision names what its tasks have written, and its committer publishes that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.coordinator.engine import DriverCall, Work
+from statefx.coordinator.participant import Participant
+from statefx.operators.sinks import CommitterContext, Owner, Reached, Sink, SinkCommitter
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.jsonform import Json
+from statefx.protocol.log_state import LogState
+from statefx.storage import Storage
+from statefx.topology.graph import Topology
+
+
+@dataclass
+class SinkParticipant(Participant):
+    """Publishes what the tasks of one sink have prepared.
+
+    Attributes
+    ----------
+    name : str
+        The component's id.
+    sink : Sink
+        The driver's own.
+    schema : pyarrow.Schema
+    storage : Storage
+        The checkpoint.
+    application : str
+        ``topology.transactional.id``.
+    takeover : bool
+        Whether this start takes over targets of others.
+    """
+
+    name: str
+    sink: Sink
+    schema: pa.Schema
+    storage: Storage
+    application: str
+    takeover: bool
+    _committer: SinkCommitter | None = field(default=None, init=False)
+
+    def check(self, state: LogState) -> None:
+        """Refuse a target that is not this checkpoint's; before a generation is taken, and changes nothing.
+
+        Raises
+        ------
+        SinkError
+            Names the target and the remedy.
+        """
+        committer = self._make(state)
+        try:
+            committer.check(self._reached(state), takeover=self.takeover)
+        finally:
+            committer.close()
+
+    def decision(self, acks: Mapping[TaskId, Ack]) -> Json:
+        """Return the committables of its tasks, by task."""
+        return {
+            str(id.task): ack.committable
+            for id, ack in sorted(acks.items())
+            if id.component == self.name and ack.committable is not None
+        }
+
+    def commit(self, attempt: TransactionAttempt, decision: Json) -> Work | None:
+        """Return the call that publishes."""
+        return DriverCall(partial(self._commit, attempt, decision))
+
+    def _commit(self, attempt: TransactionAttempt, decision: Any) -> None:
+        assert self._committer is not None
+        self._committer.commit(attempt, {int(task): committable for task, committable in decision.items()})
+
+    def fence(self, state: LogState) -> None:
+        """Own the target."""
+        self._committer = self._make(state)
+        self._committer.fence(self._reached(state), takeover=self.takeover)
+
+    def sweep(self, artefacts: object, state: LogState) -> int:
+        """Have the committer delete what no later transaction can need."""
+        if self._committer is not None:
+            self._committer.sweep(state.committed)
+        return 0
+
+    def close(self) -> None:
+        """Release connections."""
+        if self._committer is not None:
+            self._committer.close()
+
+    def _make(self, state: LogState) -> SinkCommitter:
+        owner = Owner(self.application, state.origin, state.generation)
+        return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage))
+
+    def _reached(self, state: LogState) -> Reached:
+        entry = state.committing
+        if entry is None or entry.committing is None:
+            return Reached(state.committed, state.committed)
+        if self.name not in entry.committing.committables:  # the sink is new: nobody will publish that one here
+            return Reached(entry.txid, entry.txid)
+        return Reached(state.committed, entry.txid)
+
+
+def sinks_of(topology: Topology, storage: Storage, application: str, *, takeover: bool) -> tuple[SinkParticipant, ...]:
+    """Return the participants for the sinks of a topology."""
+    return tuple(
+        SinkParticipant(id, sink, schema, storage, application, takeover)
+        for id, (sink, schema) in topology.sinks.items()
+    )
