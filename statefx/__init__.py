@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
 from statefx.errors import FailedException, StatefxError
-from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Stateful, StatefulBolt
+from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Sink, Stateful, StatefulBolt
+from statefx.sinks import CollectSink, ConsoleSink, FileSink, SqlSink, StagedSink, committedFiles
 from statefx.state import KeyValueState
 from statefx.topology import Topology, TopologyBuilder
 
@@ -21,17 +22,24 @@ __all__ = [
     "BasicBolt",
     "BatchBolt",
     "Bolt",
+    "CollectSink",
     "Collector",
     "Committer",
+    "ConsoleSink",
     "Context",
     "FailedException",
+    "FileSink",
     "KeyValueState",
     "Query",
+    "Sink",
+    "SqlSink",
+    "StagedSink",
     "Stateful",
     "StatefulBolt",
     "StatefxError",
     "Topology",
     "TopologyBuilder",
+    "committedFiles",
     "migrate",
     "openState",
     "submit",

@@ -18,8 +18,9 @@ from statefx.topology import BoltDeclarer, TopologyBuilder
 
 EXPORTS = {
     statefx: {
-        "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "FailedException", "KeyValueState",
-        "Query", "Stateful", "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "migrate", "openState",
+        "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
+        "FailedException", "FileSink", "KeyValueState", "Query", "Sink", "SqlSink", "StagedSink", "Stateful",
+        "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "committedFiles", "migrate", "openState",
         "submit",
     },
     statefx.state: {
@@ -28,13 +29,13 @@ EXPORTS = {
         "register_namedtuples", "resolve",
     },
     statefx.operators: {
-        "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Stateful",
+        "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Sink", "Stateful",
         "StatefulBolt", "overrides", "parse_schema", "parse_streams", "to_ddl", "tuple_class",
     },
     statefx.topology: {"BoltDeclarer", "Component", "Edge", "Grouping", "Topology", "TopologyBuilder"},
 }  # fmt: skip
 
-BUILDER = {"setStream", "setBolt", "setCommitterBolt", "createTopology"}
+BUILDER = {"setStream", "setBolt", "setCommitterBolt", "setSink", "createTopology"}
 GROUPINGS = {
     "shuffleGrouping", "fieldsGrouping", "globalGrouping", "allGrouping", "noneGrouping", "localOrShuffleGrouping",
     "directGrouping", "partialKeyGrouping",

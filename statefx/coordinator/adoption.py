@@ -11,7 +11,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.registry import name_of
 
-ADOPTIONS = ("move", "fork")
+ADOPTIONS = ("move", "fork", "takeover")
 
 
 def check_adoption(
@@ -39,11 +39,11 @@ def check_adoption(
         Names both sides and the remedy.
     """
     if adopt is not None and adopt not in ADOPTIONS:
-        raise ConfigError(f"adopt must be 'move' or 'fork', got {adopt!r}")
+        raise ConfigError(f"adopt must be 'move', 'fork' or 'takeover', got {adopt!r}")
     if not found.generation:
         return
     _check_identity(found.topology, wanted, folders.location)
-    if found.location != folders.location and adopt is None:
+    if found.location != folders.location and adopt not in ("move", "fork"):
         raise CheckpointMismatchError(
             f"the checkpoint in {folders.location} was last run in {found.location}. If it was moved, submit with "
             "adopt='move'; if it is a copy that shall go its own way, with adopt='fork'. Never run both as one.",

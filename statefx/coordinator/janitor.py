@@ -12,6 +12,7 @@ from typing import Any
 from statefx.coordinator import orders
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
+from statefx.coordinator.participant import Participant
 from statefx.errors import FencedError, StateError
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
@@ -71,6 +72,8 @@ class Janitor:
     tasks : iterable of TaskId
         The stateful ones.
     lineage, generation : str, int
+    others : sequence of Participant
+        Who else takes part in transactions, and leaves things behind.
     run : OwnThread or callable
         Runs a sweep that is due; on a thread of its own, unless a test wants it in line.
     """
@@ -80,6 +83,7 @@ class Janitor:
     tasks: Iterable[TaskId]
     lineage: str
     generation: int
+    others: Sequence[Participant] = ()
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
     versions_kept: int = VERSIONS_KEPT
@@ -126,6 +130,11 @@ class Janitor:
                 gone += self.provider.sweep(self._namespace(task), self.folders.storage, files, retained)
             except (StateError, OSError) as error:
                 _warn(task, error)
+        for participant in self.others:
+            try:
+                gone += participant.sweep(None, state)
+            except Exception:  # a target may be out of reach for a while, and that of a user's own raises anything
+                logger.warning("what %s has left behind was not swept", participant.name, exc_info=True)
         with suppress(OSError):  # the next sweep deletes what is left
             self.folders.storage.discard_unfinished("state/")
         return gone

@@ -30,6 +30,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.participants import Participants, check_participants
 from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.state import StateParticipant
 from statefx.errors import ConfigError
@@ -95,13 +96,16 @@ class Launch:
     ) -> None:
         self.settings = check_settings(topology, config, caller)
         self.topology = topology
-        self.others = others
         self.pending = pending
         self._adopt = adopt
         self._cache = cache
         if dumps is not None:
             check_sendable(topology, self.settings.mapping(), dumps)
         self.folders = Folders(local_path(checkpointLocation))
+        self._sinks = sinks_of(
+            topology, self.folders.storage, self.settings.transactional_id, takeover=adopt == "takeover"
+        )
+        self.others = (*others, *self._sinks)
         self._provider_reference = resolve(self.settings.state_provider)
         self.provider = load_provider(self._provider_reference, self.settings.state_provider_config)
         check_misplaced(self.settings, self.provider)
@@ -125,6 +129,8 @@ class Launch:
         found = read_checkpoint(self.folders)
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         check_participants(found, [each.name for each in self.others])
+        for sink in self._sinks:
+            sink.check(found)
         homes.check_home(found, self.folders, self._adopt, self._cache or cache_folder())
         return found
 
@@ -172,7 +178,9 @@ class Launch:
     def janitor(self, log: TransactionLog) -> Janitor:
         """Return who sweeps the state of the generation of `log`."""
         stateful = [task for task in self.plan.tasks if self.plan.components[task.component].stateful]
-        return Janitor(self.folders, self.provider, stateful, log.state.lineage, log.state.generation)
+        return Janitor(
+            self.folders, self.provider, stateful, log.state.lineage, log.state.generation, others=self.others
+        )
 
     def coordinator(
         self,
@@ -202,6 +210,11 @@ class Launch:
             janitor.committed(done.txid)
             committed(done)
 
+        def ended() -> None:
+            janitor.close()
+            for sink in self._sinks:
+                sink.close()
+
         return Coordinator(
             name=self.topology.name,
             log=log,
@@ -211,7 +224,7 @@ class Launch:
             attempts_max=self.settings.transaction_attempts_max,
             pause=pause,
             committed=swept,
-            ended=janitor.close,
+            ended=ended,
             policy=policy or SnapshotPolicy(),
             progress=progress or Progress(),
             pending=self.pending,

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from statefx.coordinator.engine import DriverCall, Work
 from statefx.coordinator.participant import Participant
+from statefx.errors import CheckpointMismatchError
 from statefx.operators.sinks import CommitterContext, Owner, Reached, Sink, SinkCommitter
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -55,6 +56,13 @@ class SinkParticipant(Participant):
         SinkError
             Names the target and the remedy.
         """
+        decided = self._decided(state)
+        if decided is not None and decided["target"] != self.sink.target:
+            raise CheckpointMismatchError(
+                f"transaction {state.committed + 1} of the checkpoint is decided, and sink {self.name!r} was to "
+                f"publish it to {decided['target']}, not to {self.sink.target}: start once with the former target",
+                sink=self.name,
+            )
         committer = self._make(state)
         try:
             committer.check(self._reached(state), takeover=self.takeover)
@@ -62,12 +70,13 @@ class SinkParticipant(Participant):
             committer.close()
 
     def decision(self, acks: Mapping[TaskId, Ack]) -> Json:
-        """Return the committables of its tasks, by task."""
-        return {
+        """Return the committables of its tasks, by task, and where they are to be published."""
+        prepared = {
             str(id.task): ack.committable
             for id, ack in sorted(acks.items())
             if id.component == self.name and ack.committable is not None
         }
+        return {"target": self.sink.target, "tasks": prepared}
 
     def commit(self, attempt: TransactionAttempt, decision: Json) -> Work | None:
         """Return the call that publishes."""
@@ -75,7 +84,7 @@ class SinkParticipant(Participant):
 
     def _commit(self, attempt: TransactionAttempt, decision: Any) -> None:
         assert self._committer is not None
-        self._committer.commit(attempt, {int(task): committable for task, committable in decision.items()})
+        self._committer.commit(attempt, {int(task): each for task, each in decision["tasks"].items()})
 
     def fence(self, state: LogState) -> None:
         """Own the target."""
@@ -98,12 +107,16 @@ class SinkParticipant(Participant):
         return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage))
 
     def _reached(self, state: LogState) -> Reached:
-        entry = state.committing
-        if entry is None or entry.committing is None:
+        if state.committing is None:
             return Reached(state.committed, state.committed)
-        if self.name not in entry.committing.committables:  # the sink is new: nobody will publish that one here
-            return Reached(entry.txid, entry.txid)
-        return Reached(state.committed, entry.txid)
+        if self._decided(state) is None:  # the sink is new: nobody will publish that transaction here
+            return Reached(state.committed + 1, state.committed + 1)
+        return Reached(state.committed, state.committed + 1)
+
+    def _decided(self, state: LogState) -> Any:
+        """Return what a former driver has decided for this sink, and not committed for everybody."""
+        record = None if state.committing is None else state.committing.committing
+        return None if record is None else record.committables.get(self.name)
 
 
 def sinks_of(topology: Topology, storage: Storage, application: str, *, takeover: bool) -> tuple[SinkParticipant, ...]:

@@ -99,6 +99,8 @@ def check_owner(marker: Marker | None, owner: Owner, reached: Reached, target: s
 
     Raises
     ------
+    FencedError
+        A newer generation owns it.
     SinkOwnedError
         Another application or another origin wrote last.
     SinkMismatchError
@@ -116,6 +118,11 @@ def check_owner(marker: Marker | None, owner: Owner, reached: Reached, target: s
             "it shall go on where the other one ended, which will be refused from then on",
             target=target,
             owner=marker.application,
+        )
+    if owner.generation and marker.generation > owner.generation:
+        raise FencedError(
+            f"{target}: generation {marker.generation} has taken over from generation {owner.generation}",
+            generation=marker.generation,
         )
     if marker.txid != UNFENCED and not reached.committed <= marker.txid <= reached.decided:
         raise SinkMismatchError(

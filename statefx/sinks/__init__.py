@@ -1,1 +1,8 @@
 """Ready-made sinks, and the base of a user's own."""
+
+from statefx.sinks.files import FileSink, committedFiles
+from statefx.sinks.looking import CollectSink, ConsoleSink
+from statefx.sinks.sql import SqlSink
+from statefx.sinks.staged import StagedRows, StagedSink, Target
+
+__all__ = ["CollectSink", "ConsoleSink", "FileSink", "SqlSink", "StagedRows", "StagedSink", "Target", "committedFiles"]

@@ -202,8 +202,8 @@ class _Writer(SinkWriter):
                 found.context.__exit__(type(error), error, None)
             raise
         found.context.__exit__(None, None, None)
-        modified = os.stat(self._storage.path(found.name)).st_mtime_ns // 1_000_000
-        self._ready.append(AddedFile(found.name, size, modified))
+        (stored,) = self._storage.list(found.name)
+        self._ready.append(AddedFile(found.name, size, int(stored.modified * 1000)))
 
     def prepare(self, txid: int) -> Committable | None:
         for folder in list(self._open):
@@ -227,6 +227,8 @@ class _Writer(SinkWriter):
     def abort(self) -> None:
         while self._open:
             _, found = self._open.popitem()
+            with suppress(Exception):  # a writer that is not closed complains when it is collected
+                found.format.close()
             with suppress(_Aborted):
                 found.context.__exit__(_Aborted, _Aborted(), None)
         self._storage.delete(each.name for each in self._ready)
@@ -286,10 +288,7 @@ class _Committer(SinkCommitter):
     def _check(self, file: AddedFile) -> None:
         """Make sure that what is published can be read: a manifest that names a lost file breaks every reader."""
         path = self._manifest.storage.path(file.name)
-        try:
-            size = os.stat(path).st_size
-        except FileNotFoundError:
-            size = -1
+        size = next((each.size_bytes for each in self._manifest.storage.list(file.name)), -1)
         if size != file.size_bytes:
             found = "is missing" if size < 0 else f"has {size} bytes, not {file.size_bytes}"
             raise StagedRowsLostError(

@@ -11,8 +11,6 @@ from decimal import Decimal
 from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from statefx.errors import TopologyError
 
@@ -44,6 +42,8 @@ class Parquet(FileFormat):
     suffix = ".snappy.parquet"
 
     def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        import pyarrow.parquet  # noqa: PLC0415 - 35 ms at every start of a worker, most of which write no Parquet
+
         # Microseconds: Spark reads nanoseconds only with a switch.
         self._writer = pyarrow.parquet.ParquetWriter(
             file, schema, compression="snappy", coerce_timestamps="us", store_schema=False
@@ -72,6 +72,8 @@ class Csv(FileFormat):
                 )
 
     def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        import pyarrow.csv  # noqa: PLC0415 - as above
+
         self._writer = pyarrow.csv.CSVWriter(file, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:

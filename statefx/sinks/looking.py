@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from statefx.operators.sinks import Marker
+from statefx.operators.sinks import CommitterContext, Marker, SinkCommitter
 from statefx.sinks.staged import StagedRows, StagedSink, Target
 
 _CELL_MAX = 40
@@ -34,6 +34,11 @@ class _Shown(StagedSink):
 
     exclusive = False
     last: Marker | None = None
+
+    def committer(self, context: CommitterContext) -> SinkCommitter:
+        """Make what shows rows; every start begins without a marker."""
+        self.last = None
+        return super().committer(context)
 
     def connect(self, schema: pa.Schema) -> Target:
         """Return what remembers the marker."""

@@ -244,8 +244,8 @@ class Manifest:
             self._write(number, files)
         except AlreadyExistsError as error:
             raise SinkMismatchError(
-                f"{self.storage.root}: manifest {number} is there already, with other files than transaction {txid} has: "
-                "somebody else writes to this folder",
+                f"{self.storage.root}: manifest {number} is there already, with other files than transaction {txid} "
+                "has; somebody else writes to this folder",
                 path=self.storage.root,
             ) from error
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC
-from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ import pyarrow as pa
 
 from statefx.errors import ConfigError, SinkError, TopologyError
 from statefx.operators.sinks import Marker
+from statefx.sinks.sql_types import alchemy, check_table, converter, sql_type
 from statefx.sinks.staged import StagedRows, StagedSink, Target
 
 if TYPE_CHECKING:
@@ -72,10 +71,10 @@ class SqlSink(StagedSink):
         deadLetter: str | None = None,
         validate: bool = False,
     ) -> None:
-        alchemy = _alchemy()
+        sqlalchemy = alchemy()
         try:
-            parsed = alchemy.engine.make_url(url)
-        except alchemy.exc.ArgumentError as error:
+            parsed = sqlalchemy.engine.make_url(url)
+        except sqlalchemy.exc.ArgumentError as error:
             raise ConfigError(f"SqlSink: {error}") from None
         if not isinstance(table, str) or not table:
             raise ConfigError(f"SqlSink needs the name of a table, got {table!r}")
@@ -88,8 +87,8 @@ class SqlSink(StagedSink):
         self.backend = parsed.get_backend_name()
         if self.key and self.backend not in _UPSERTS:
             raise ConfigError(
-                f"SqlSink can replace rows by key in {' and '.join(_UPSERTS)}, not in {self.backend}: leave out the key, or "
-                "write a StagedSink of your own"
+                f"SqlSink can replace rows by key in {' and '.join(_UPSERTS)}, not in {self.backend}: leave out the "
+                "key, or write a StagedSink of your own"
             )
 
     @property
@@ -112,54 +111,54 @@ class SqlTarget(Target):
     """A table, and its line in `MARKERS`."""
 
     def __init__(self, sink: SqlSink, schema: pa.Schema) -> None:
-        alchemy = _alchemy()
+        sqlalchemy = alchemy()
         self._sink = sink
         self._schema = schema
         # One connection, kept by us; a pool would hand out one that a restarted server has forgotten.
         # Commits are calls of any thread, one after the other; Python's SQLite module minds unless told.
         threads = {"check_same_thread": False} if sink.backend == "sqlite" else {}
-        self._engine = alchemy.create_engine(sink.url, poolclass=alchemy.pool.NullPool, connect_args=threads)
+        self._engine = sqlalchemy.create_engine(sink.url, poolclass=sqlalchemy.pool.NullPool, connect_args=threads)
         self._lite = self._engine.dialect.name == "sqlite"
-        metadata = alchemy.MetaData()
-        self._markers = alchemy.Table(
+        metadata = sqlalchemy.MetaData()
+        self._markers = sqlalchemy.Table(
             MARKERS,
             metadata,
-            alchemy.Column("target", alchemy.String(255), primary_key=True),
-            alchemy.Column("application", alchemy.String(255), nullable=False),
-            alchemy.Column("origin", alchemy.String(64), nullable=False),
-            alchemy.Column("generation", alchemy.BigInteger, nullable=False),
-            alchemy.Column("txid", alchemy.BigInteger, nullable=False),
+            sqlalchemy.Column("target", sqlalchemy.String(255), primary_key=True),
+            sqlalchemy.Column("application", sqlalchemy.String(255), nullable=False),
+            sqlalchemy.Column("origin", sqlalchemy.String(64), nullable=False),
+            sqlalchemy.Column("generation", sqlalchemy.BigInteger, nullable=False),
+            sqlalchemy.Column("txid", sqlalchemy.BigInteger, nullable=False),
         )
         self._table = self._described(sink.table, metadata)
-        self._convert = [_converter(field.type, lite=self._lite) for field in schema]
+        self._convert = [converter(field.type, lite=self._lite) for field in schema]
         self._connection: sa.Connection | None = None
 
     def _described(self, name: str, metadata: sa.MetaData) -> sa.Table:
-        alchemy = _alchemy()
+        sqlalchemy = alchemy()
         space, _, table = name.rpartition(".")
         columns = [
-            alchemy.Column(
+            sqlalchemy.Column(
                 field.name,
-                _sql_type(field, lite=self._lite),
+                sql_type(field, lite=self._lite),
                 primary_key=field.name in self._sink.key,
                 nullable=field.name not in self._sink.key,
             )
             for field in self._schema
         ]
-        described: sa.Table = alchemy.Table(table, metadata, *columns, schema=space or None)
+        described: sa.Table = sqlalchemy.Table(table, metadata, *columns, schema=space or None)
         return described
 
     # ---- marker
 
     def marker(self) -> Marker | None:
-        alchemy = _alchemy()
+        sqlalchemy = alchemy()
         with self._transaction() as connection:
-            return self._read_marker(connection) if alchemy.inspect(connection).has_table(MARKERS) else None
+            return self._read_marker(connection) if sqlalchemy.inspect(connection).has_table(MARKERS) else None
 
     def check(self) -> None:
         """Refuse a table that does not fit (see `Target.check`)."""
         with self._transaction(keep=False) as connection:
-            self._check_table(connection)
+            check_table(connection, self._table, self._sink.key, self._sink.target)
 
     def _read_marker(self, connection: sa.Connection, *, lock: bool = False) -> Marker | None:
         markers = self._markers
@@ -236,8 +235,8 @@ class SqlTarget(Target):
         return zip(*columns, strict=True)
 
     def _statement(self) -> str:
-        """Return the statement as text with positional parameters: SQLAlchemy's own handling of rows costs 2 us a row."""
-        alchemy = _alchemy()
+        """Return the statement as text with positional parameters: rows through SQLAlchemy cost 2 us each."""
+        sqlalchemy = alchemy()
         names = self._schema.names
         if self._sink.key:
             dialects: Any = __import__(f"sqlalchemy.dialects.{self._engine.dialect.name}", fromlist=["insert"])
@@ -250,19 +249,19 @@ class SqlTarget(Target):
                 else insert.on_conflict_do_nothing(index_elements=key)
             )
         else:
-            insert = alchemy.insert(self._table)
+            insert = sqlalchemy.insert(self._table)
         style = "qmark" if self._engine.dialect.positional and self._engine.dialect.paramstyle == "qmark" else "format"
         dialect = type(self._engine.dialect)(paramstyle=style)
-        return str(insert.values({name: alchemy.bindparam(name) for name in names}).compile(dialect=dialect))
+        return str(insert.values({name: sqlalchemy.bindparam(name) for name in names}).compile(dialect=dialect))
 
     def _insert_each(self, connection: sa.Connection, marker: Marker, rows: StagedRows) -> None:
-        alchemy = _alchemy()
+        sqlalchemy = alchemy()
         statement = self._statement()
         for row in self._every(rows):
             try:
                 with connection.begin_nested():
                     connection.exec_driver_sql(statement, row)
-            except alchemy.exc.DBAPIError as error:
+            except sqlalchemy.exc.DBAPIError as error:
                 if not self._is_refusal(error):
                     raise
                 self._refused(connection, marker, row, str(error.orig).strip())
@@ -285,15 +284,15 @@ class SqlTarget(Target):
         )
 
     def _dead_letters(self) -> sa.Table:
-        alchemy = _alchemy()
+        sqlalchemy = alchemy()
         space, _, name = (self._sink.dead_letter or "").rpartition(".")
-        described: sa.Table = alchemy.Table(
+        described: sa.Table = sqlalchemy.Table(
             name,
-            alchemy.MetaData(),
-            alchemy.Column("target", alchemy.String(255)),
-            alchemy.Column("txid", alchemy.BigInteger),
-            alchemy.Column("reason", alchemy.Text),
-            alchemy.Column("content", alchemy.Text),
+            sqlalchemy.MetaData(),
+            sqlalchemy.Column("target", sqlalchemy.String(255)),
+            sqlalchemy.Column("txid", sqlalchemy.BigInteger),
+            sqlalchemy.Column("reason", sqlalchemy.Text),
+            sqlalchemy.Column("content", sqlalchemy.Text),
             schema=space or None,
         )
         return described
@@ -311,7 +310,6 @@ class SqlTarget(Target):
         SinkError
             It would not; says which row and why.
         """
-        alchemy = _alchemy()
         rows = [row for batch in batches for row in self._rows(batch)]
         with self._transaction(keep=False) as connection:
             cursor: Any = connection.connection.cursor()
@@ -331,47 +329,6 @@ class SqlTarget(Target):
         self._table.create(connection, checkfirst=True)
         if self._sink.dead_letter:
             self._dead_letters().create(connection, checkfirst=True)
-
-    def _check_table(self, connection: sa.Connection) -> None:
-        """Refuse a table that is there and does not fit.
-
-        Raises
-        ------
-        SinkError
-            Names the column, both types, and the remedy.
-        """
-        inspector = _alchemy().inspect(connection)
-        table, space = self._table.name, self._table.schema
-        if not inspector.has_table(table, schema=space):
-            return
-        found = {column["name"]: column for column in inspector.get_columns(table, schema=space)}
-        for name in self._schema.names:
-            if name not in found:
-                raise SinkError(
-                    f"{self._sink.target} has no column {name!r} (it has {', '.join(found)}): add it, or emit rows without "
-                    "that field",
-                    target=self._sink.target,
-                    field=name,
-                )
-        for name, column in found.items():
-            filled = column["nullable"] or column.get("default") is not None or column.get("autoincrement") is True
-            if name not in self._schema.names and not filled:
-                raise SinkError(
-                    f"{self._sink.target}: column {name!r} must not be null, and the rows have no such field: emit it, or "
-                    "give the column a default",
-                    target=self._sink.target,
-                    field=name,
-                )
-        if self._sink.key:
-            unique = [inspector.get_pk_constraint(table, schema=space)["constrained_columns"]]
-            unique += [each["column_names"] for each in inspector.get_unique_constraints(table, schema=space)]
-            unique += [each["column_names"] for each in inspector.get_indexes(table, schema=space) if each["unique"]]
-            if not any(set(each) == set(self._sink.key) for each in unique):
-                raise SinkError(
-                    f"{self._sink.target} has no primary key or unique constraint on ({', '.join(self._sink.key)}), the "
-                    "sink's key: without one, rows can't be replaced by it",
-                    target=self._sink.target,
-                )
 
     # ---- the connection
 
@@ -404,68 +361,3 @@ class SqlTarget(Target):
         if self._connection is not None:
             self._connection.close()
         self._engine.dispose()
-
-
-def _alchemy() -> Any:
-    try:
-        import sqlalchemy  # noqa: PLC0415 - an extra: only who uses SqlSink needs it
-        import sqlalchemy.pool  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError("SqlSink needs SQLAlchemy: pip install 'statefx[sql]'") from error
-    return sqlalchemy
-
-
-def _sql_type(field: pa.Field, *, lite: bool) -> Any:
-    """Return the column's type for a field of the stream.
-
-    Raises
-    ------
-    TopologyError
-        There is none.
-    """
-    alchemy, kind = _alchemy(), field.type
-    for fits, make in _SQL_TYPES:
-        if fits(kind):
-            return make(alchemy, kind, lite)
-    raise TopologyError(f"field {field.name!r} is {kind}, for which SqlSink has no column type", field=field.name)
-
-
-_SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bool], Any]]] = (
-    (pa.types.is_boolean, lambda sa, kind, lite: sa.Boolean()),
-    (pa.types.is_int8, lambda sa, kind, lite: sa.SmallInteger()),
-    (pa.types.is_int16, lambda sa, kind, lite: sa.SmallInteger()),
-    (pa.types.is_int32, lambda sa, kind, lite: sa.Integer()),
-    (pa.types.is_int64, lambda sa, kind, lite: sa.BigInteger()),
-    (pa.types.is_floating, lambda sa, kind, lite: sa.Double()),
-    (pa.types.is_decimal, lambda sa, kind, lite: sa.Text() if lite else sa.Numeric(kind.precision, kind.scale)),
-    (pa.types.is_string, lambda sa, kind, lite: sa.Text()),
-    (pa.types.is_large_string, lambda sa, kind, lite: sa.Text()),
-    (pa.types.is_binary, lambda sa, kind, lite: sa.LargeBinary()),
-    (pa.types.is_date, lambda sa, kind, lite: sa.Date()),
-    (pa.types.is_timestamp, lambda sa, kind, lite: sa.DateTime(timezone=kind.tz is not None)),
-    (pa.types.is_nested, lambda sa, kind, lite: sa.JSON()),
-)
-
-
-def _converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
-    """Return what makes a value one that the database's driver takes; None where it takes it as it is."""
-    if pa.types.is_nested(kind):
-        return lambda value: json.dumps(value, default=_plain)
-    if lite and pa.types.is_decimal(kind):
-        return str
-    if lite and pa.types.is_timestamp(kind):
-        if kind.tz is None:
-            return lambda value: value.isoformat(" ", "microseconds")
-        return lambda value: value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
-    if lite and pa.types.is_date(kind):
-        return lambda value: value.isoformat()
-    return None
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold for a value inside a list or a struct."""
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value) if isinstance(value, Decimal) else value.isoformat()

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from xxhash import xxh3_128
 
-from statefx.errors import FencedError, StagedRowsLostError
+from statefx.errors import StagedRowsLostError
 from statefx.operators.sinks import (
     Committable,
     CommitterContext,
@@ -227,12 +227,6 @@ class _StagedCommitter(SinkCommitter):
         with self._connected() as target:
             found = target.marker()
             check_owner(found, owner, reached, self._sink.target, takeover=takeover)
-            same = found is not None and (found.application, found.origin) == (owner.application, owner.origin)
-            if found is not None and same and found.generation > owner.generation:
-                raise FencedError(
-                    f"{self._sink.target}: generation {found.generation} has taken over from {owner.generation}",
-                    generation=found.generation,
-                )
             txid = found.txid if found is not None and not takeover else reached.committed
             target.publish(Marker.of(owner, txid), found, self._rows({}))
 

@@ -18,14 +18,15 @@ from statefx.protocol.report import Report
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.operator import PreparedTask
+from statefx.runtime.operator import PreparedTask, TaskOperator
 from statefx.runtime.orders import SentResolution
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.resolution import resolve_task
-from statefx.runtime.slot import Slot
+from statefx.runtime.slot import Slot, operator_of
 from statefx.runtime.worker import Worker
 from statefx.testing.handed import WatchedState
 from statefx.testing.steps import SteppedProvider, Steps
+from statefx.topology.graph import Component, ComponentKind
 
 Emitted = dict[tuple[str, str], list[tuple[Any, ...]]]
 """(component, stream) -> rows."""
@@ -60,6 +61,11 @@ class Process(Worker):
         return Report.unpack(resolve_task(self, self.own, told, told.task).pack())
 
 
+def _watched(component: Component) -> TaskOperator:
+    """Return the operator of a task; a bolt's is watched."""
+    return WatchedOperator() if component.kind is ComponentKind.BOLT else operator_of(component)
+
+
 class WatchedOperator(BoltOperator):
     """Runs a bolt, and tells of values which it has changed and not put."""
 
@@ -79,7 +85,7 @@ class WatchedSlot(Slot):
 
     def __init__(self, process: Process, order: TaskOrder, place: tuple[int, int], seen: dict[Run, Emitted]) -> None:
         self._watched: dict[str, Emitted] = {}
-        super().__init__(process, process.own, order, *place, operators=lambda component: WatchedOperator())
+        super().__init__(process, process.own, order, *place, operators=_watched)
         for member in self._members.values():
             seen[*member.task.id, member.task.token] = self._watched[member.component]
 

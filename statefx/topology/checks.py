@@ -357,7 +357,8 @@ def _check_same_types(components: Mapping[str, Component], first: Edge, other: E
     )
     if left != right:
         raise TopologyError(
-            f"{_named(components[first.target])} groups {first.source!r} by {first.grouping} of type ({', '.join(left)}) and "
+            f"{_named(components[first.target])} groups {first.source!r} by {first.grouping} of type "
+            f"({', '.join(left)}) and "
             f"{other.source!r} by {other.grouping} of type ({', '.join(right)}). Equal keys of different types have "
             f"different hashes, and would go to different tasks: cast one side, or use two bolts.",
             component=first.target,

@@ -92,16 +92,16 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
             dumps(component.operator)  # here, on the driver: else it fails in the first transaction, as Spark's error
         except Exception as error:
             raise TopologyError(
-                f"{component.kind} {component.id!r} can't be sent to the executors{_attribute(component.operator, dumps)} "
-                f"({_short(error)}): {_remedy(error)}",
+                f"{component.kind} {component.id!r} can't be sent to the executors"
+                f"{_attribute(component.operator, dumps)} ({_short(error)}): {_remedy(error)}",
                 component=component.id,
             ) from error
         try:
             copy.deepcopy(component.operator)
         except Exception as error:
             raise TopologyError(
-                f"{component.kind} {component.id!r} can't be copied ({_short(error)}), and each task has its own copy: make what "
-                "can't be copied in open(), not in __init__",
+                f"{component.kind} {component.id!r} can't be copied ({_short(error)}), and each task has its own copy: "
+                "make what can't be copied in open(), not in __init__",
                 component=component.id,
             ) from error
     for key, value in settings.items():

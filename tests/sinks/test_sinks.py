@@ -1,0 +1,422 @@
+"""Rows leave a topology once: sinks in the tester, with crashes at every durable step, and what they refuse."""
+
+import os
+import sqlite3
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from statefx import (
+    BasicBolt,
+    CollectSink,
+    ConsoleSink,
+    FileSink,
+    SqlSink,
+    StatefulBolt,
+    TopologyBuilder,
+    committedFiles,
+)
+from statefx.errors import (
+    CheckpointMismatchError,
+    ConfigError,
+    FencedError,
+    SinkError,
+    SinkMismatchError,
+    SinkOwnedError,
+    StagedRowsLostError,
+    TopologyError,
+)
+from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.protocol.identity import TransactionAttempt
+from statefx.storage import FolderStorage
+from statefx.testing import Crash, TopologyTester, rows
+
+WORDS = [["to", "be", "to"], ["x"], [], ["be"]]
+SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64())])
+START = Reached(0, 0)
+
+
+class Count(StatefulBolt):
+    outputFields = "word string, n long"
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        count = self.counts.get(tup.value, 0) + 1
+        self.counts.put(tup.value, count)
+        collector.emit((tup.value, count))
+
+
+def topology(place, name="counts", collected=None):
+    builder = TopologyBuilder(name)
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("lines", "value")
+    builder.setSink("files", FileSink(place / "out"), parallelism=2).shuffleGrouping("count")
+    sql = SqlSink(f"sqlite:///{place}/db", "counts", key="word")
+    builder.setSink("sql", sql).fieldsGrouping("count", "word")
+    builder.setSink("list", collected or CollectSink()).globalGrouping("count")
+    return builder.createTopology()
+
+
+def in_files(place):
+    if not os.path.exists(place / "out" / "_spark_metadata"):
+        return []
+    return sorted(
+        tuple(row.values()) for file in committedFiles(place / "out") for row in pq.read_table(file).to_pylist()
+    )
+
+
+def in_table(place):
+    with sqlite3.connect(place / "db") as connection:
+        return dict(connection.execute("select word, n from counts").fetchall())
+
+
+def test_every_sink_has_each_transaction_once(tmp_path):
+    collected = CollectSink()
+    with TopologyTester(topology(tmp_path, collected=collected), tmp_path / "ck") as tester:
+        for words in WORDS:
+            tester.send({"lines": [(word,) for word in words]})
+    assert in_files(tmp_path) == [("be", 1), ("be", 2), ("to", 1), ("to", 2), ("x", 1)]
+    assert in_table(tmp_path) == {"be": 2, "to": 2, "x": 1}
+    assert sorted(collected.transactions) == [1, 2, 3, 4]
+    assert collected.transactions[3] == []
+    assert sorted(tuple(row.values()) for row in collected.rows) == in_files(tmp_path)
+
+
+def test_a_crash_at_every_durable_step_leaves_sinks_and_state_the_same(tmp_path):
+    at, done = 0, False
+    while not done:
+        at += 1
+        place = tmp_path / str(at)
+        place.mkdir()
+        try:
+            with TopologyTester(topology(place), place / "ck", crash_at=at) as tester:
+                for words in WORDS[:2]:
+                    tester.send({"lines": [(word,) for word in words]})
+                done = True
+        except Crash:
+            pass
+        with TopologyTester(topology(place), place / "ck") as tester:
+            sent, state = tester.txid, tester.state("count")
+        words = [word for some in WORDS[:sent] for word in some]
+        assert state == {word: words.count(word) for word in words}
+        assert in_table(place) == state
+        assert in_files(place) == sorted((word, n + 1) for word in set(words) for n in range(words.count(word)))
+    assert at > 20
+
+
+class Sinks:
+    """One sink of each durable kind, driven by hand."""
+
+    def __init__(self, place):
+        self.place = place
+        self.storage = FolderStorage(place / "ck")
+
+    def sink(self, kind):
+        return FileSink(self.place / "out") if kind == "files" else SqlSink(f"sqlite:///{self.place}/db", "counts")
+
+    def committer(self, kind, owner):
+        return self.sink(kind).committer(CommitterContext("out", owner, SCHEMA, self.storage))
+
+    def write(self, kind, txid, *words, task=0, token=None):
+        attempt = TransactionAttempt(txid, 0)
+        context = WriterContext("out", task, 2, attempt, token or f"t{txid}-{task}", SCHEMA, self.storage)
+        writer = self.sink(kind).writer(context)
+        if words:
+            writer.write(pa.RecordBatch.from_pydict({"word": words, "n": [1] * len(words)}, schema=SCHEMA))
+        committable = writer.prepare(txid)
+        writer.close()
+        return {} if committable is None else {task: committable}
+
+    def read(self, kind):
+        if kind == "files":
+            return [word for word, _ in in_files(self.place)]
+        with sqlite3.connect(self.place / "db") as connection:
+            return sorted(word for (word,) in connection.execute("select word from counts").fetchall())
+
+
+@pytest.fixture
+def sinks(tmp_path):
+    return Sinks(tmp_path)
+
+
+@pytest.fixture(params=["files", "sql"])
+def kind(request):
+    return request.param
+
+
+def fenced(sinks, kind, owner, reached=START):
+    committer = sinks.committer(kind, owner)
+    committer.check(reached, takeover=False)
+    committer.fence(reached, takeover=False)
+    return committer
+
+
+FIRST = Owner("app", "origin", 1)
+
+
+def test_what_is_prepared_is_seen_when_it_is_committed_and_once(sinks, kind):
+    committer = fenced(sinks, kind, FIRST)
+    prepared = sinks.write(kind, 1, "a") | sinks.write(kind, 1, "b", task=1)
+    sinks.write(kind, 1, "never", token="lost")
+    assert sinks.read(kind) == []
+    for _ in range(2):
+        committer.commit(TransactionAttempt(1, 0), prepared)
+    assert sinks.read(kind) == ["a", "b"]
+    committer.commit(TransactionAttempt(2, 0), {})
+    committer.commit(TransactionAttempt(1, 0), prepared)
+    assert sinks.read(kind) == ["a", "b"]
+
+
+def test_an_older_generation_publishes_nothing_that_the_newer_one_has_not(sinks, kind):
+    zombie = fenced(sinks, kind, FIRST)
+    prepared = sinks.write(kind, 1, "a")
+    newer = fenced(sinks, kind, Owner("app", "origin", 2))
+    with pytest.raises(FencedError, match="generation 2"):
+        zombie.commit(TransactionAttempt(1, 0), prepared)
+    newer.commit(TransactionAttempt(1, 0), sinks.write(kind, 1, "b", token="new"))
+    zombie.commit(TransactionAttempt(1, 0), prepared)  # passed over: transaction 1 is there
+    assert sinks.read(kind) == ["b"]
+    with pytest.raises(FencedError):
+        zombie.fence(START, takeover=False)
+
+
+@pytest.mark.parametrize("other", [Owner("app", "copy", 1), Owner("else", "origin", 1)])
+def test_a_target_of_another_is_refused_and_can_be_taken_over(sinks, kind, other):
+    former = fenced(sinks, kind, FIRST)
+    former.commit(TransactionAttempt(1, 0), sinks.write(kind, 1, "a"))
+    committer = sinks.committer(kind, other)
+    with pytest.raises(SinkOwnedError, match="adopt='takeover'"):
+        committer.check(START, takeover=False)
+    committer.check(START, takeover=True)
+    committer.fence(START, takeover=True)
+    under_way = sinks.write(kind, 2, "late")
+    with pytest.raises(SinkOwnedError, match="taken over"):
+        former.commit(TransactionAttempt(2, 0), under_way)
+    committer.commit(TransactionAttempt(1, 0), sinks.write(kind, 1, "b", token="other"))
+    assert sinks.read(kind) == ["a", "b"]
+
+
+@pytest.mark.parametrize("reached", [Reached(0, 0), Reached(3, 3)])
+def test_a_target_that_is_elsewhere_than_the_checkpoint_is_refused(sinks, kind, reached):
+    committer = fenced(sinks, kind, FIRST)
+    committer.commit(TransactionAttempt(1, 0), {})
+    with pytest.raises(SinkMismatchError, match="restored from a backup"):
+        sinks.committer(kind, Owner("app", "origin", 2)).check(reached, takeover=False)
+
+
+def test_lost_rows_are_named_and_the_commit_goes_on_when_they_are_back(sinks, kind):
+    committer = fenced(sinks, kind, FIRST)
+    prepared = sinks.write(kind, 1, "a")
+    where = sinks.place / ("out" if kind == "files" else "ck/staged/out")
+    (file,) = [path for path in where.iterdir() if path.is_file()]
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    with pytest.raises(StagedRowsLostError, match=file.name):
+        committer.commit(TransactionAttempt(1, 0), prepared)
+    file.unlink()
+    with pytest.raises(StagedRowsLostError, match="is missing"):
+        committer.commit(TransactionAttempt(1, 0), prepared)
+    file.write_bytes(data)
+    committer.commit(TransactionAttempt(1, 0), prepared)
+    assert sinks.read(kind) == ["a"]
+
+
+def test_what_nobody_named_is_swept_and_what_is_to_come_is_not(sinks, kind):
+    committer = fenced(sinks, kind, FIRST)
+    sinks.write(kind, 1, "lost", token="lost")
+    committer.commit(TransactionAttempt(1, 0), sinks.write(kind, 1, "a"))
+    coming = sinks.write(kind, 2, "b")
+    committer.sweep(1)
+    names = [str(path) for path in sinks.place.rglob("*") if path.is_file()]
+    assert not [name for name in names if "lost" in name]
+    committer.commit(TransactionAttempt(2, 0), coming)
+    assert sinks.read(kind) == ["a", "b"]
+
+
+@pytest.mark.parametrize("commits", range(12))
+def test_manifests_are_without_gaps_over_compactions_and_restarts(sinks, commits):
+    words = []
+    for txid in range(1, 25):
+        committer = fenced(sinks, "files", Owner("app", "origin", txid), Reached(txid - 1, txid - 1))
+        words += [f"w{txid:02}"] if txid % 5 != commits % 5 else []
+        named = sinks.write("files", txid, *words[-1:]) if txid % 5 != commits % 5 else {}
+        committer.commit(TransactionAttempt(txid, 0), named)
+        if txid % 7 == commits % 7:
+            committer.sweep(txid)
+    assert sinks.read("files") == words
+
+
+def test_a_manifest_that_has_gone_is_never_written_again(sinks):
+    committer = fenced(sinks, "files", FIRST)
+    committer.commit(TransactionAttempt(1, 0), sinks.write("files", 1, "a"))
+    for path in (sinks.place / "out" / "_spark_metadata").iterdir():
+        path.unlink()
+    with pytest.raises(SinkMismatchError, match="_spark_metadata is gone"):
+        committer.commit(TransactionAttempt(2, 0), {})
+
+
+def test_a_folder_of_others_is_refused(sinks):
+    (sinks.place / "out").mkdir()
+    (sinks.place / "out" / "mine.txt").write_text("x")
+    with pytest.raises(SinkMismatchError, match="is not empty"):
+        fenced(sinks, "files", FIRST)
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_partitions_are_folders(sinks, format):
+    sink = FileSink(sinks.place / "out", format, partitionBy="word", maxFileBytes=1)
+    attempt = TransactionAttempt(1, 0)
+    writer = sink.writer(WriterContext("out", 0, 1, attempt, "t", SCHEMA, sinks.storage))
+    for number in range(2):
+        writer.write(pa.RecordBatch.from_pydict({"word": ["a/b", None, "a/b"], "n": [number] * 3}, schema=SCHEMA))
+    names = [each["name"].rpartition("/")[0] for each in writer.prepare(1)["files"]]
+    assert sorted(names) == ["word=__HIVE_DEFAULT_PARTITION__"] * 2 + ["word=a%2Fb"] * 2
+
+
+@pytest.fixture
+def refusing(sinks):
+    with sqlite3.connect(sinks.place / "db") as connection:
+        connection.execute("create table counts (word text not null, n integer check (n < 5))")
+    return sinks
+
+
+def test_a_row_that_the_database_refuses_is_named_and_nothing_is_written(refusing):
+    sink = SqlSink(f"sqlite:///{refusing.place}/db", "counts")
+    committer = sink.committer(CommitterContext("out", FIRST, SCHEMA, refusing.storage))
+    committer.fence(START, takeover=False)
+    prepared = refusing.write("sql", 1, "a") | {}
+    with sqlite3.connect(refusing.place / "db") as connection:
+        connection.execute("create unique index one on counts (n)")
+        connection.execute("insert into counts values ('there', 1)")
+    with pytest.raises(SinkError, match=r"UNIQUE constraint failed: counts.n; the row is \{'word': 'a', 'n': 1\}"):
+        committer.commit(TransactionAttempt(1, 0), prepared)
+    assert refusing.read("sql") == ["there"]
+    with sqlite3.connect(refusing.place / "db") as connection:
+        connection.execute("drop index one")
+    committer.commit(TransactionAttempt(1, 0), prepared)
+    assert refusing.read("sql") == ["a", "there"]
+
+
+def test_rows_that_the_database_refuses_go_to_the_dead_letters_of_the_same_transaction(refusing):
+    sink = SqlSink(f"sqlite:///{refusing.place}/db", "counts", deadLetter="dead")
+    committer = sink.committer(CommitterContext("out", FIRST, SCHEMA, refusing.storage))
+    committer.fence(START, takeover=False)
+    writer = sink.writer(WriterContext("out", 0, 1, TransactionAttempt(1, 0), "t", SCHEMA, refusing.storage))
+    writer.write(pa.RecordBatch.from_pydict({"word": ["a", "b", None], "n": [1, 9, 1]}, schema=SCHEMA))
+    prepared = {0: writer.prepare(1)}
+    for _ in range(2):
+        committer.commit(TransactionAttempt(1, 0), prepared)
+    assert refusing.read("sql") == ["a"]
+    with sqlite3.connect(refusing.place / "db") as connection:
+        dead = connection.execute("select txid, content from dead order by content").fetchall()
+    assert dead == [(1, '{"word": "b", "n": 9}'), (1, '{"word": null, "n": 1}')]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        ("word text", (), "has no column 'n'"),
+        ("word text, n integer, more text not null", (), "'more' must not be null"),
+        ("word text, n integer", "word", "no primary key or unique constraint"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_a_start(sinks, table, key, said):
+    with sqlite3.connect(sinks.place / "db") as connection:
+        connection.execute(f"create table counts ({table})")
+    sink = SqlSink(f"sqlite:///{sinks.place}/db", "counts", key)
+    with pytest.raises(SinkError, match=said):
+        sink.committer(CommitterContext("out", FIRST, SCHEMA, sinks.storage)).check(START, takeover=False)
+
+
+class Pass(BasicBolt):
+    outputFields = "value string"
+
+    def execute(self, tup, collector):
+        collector.emit((tup.value,))
+
+
+def wired(place, *sinks):
+    builder = TopologyBuilder("t")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("pass", Pass()).shuffleGrouping("lines")
+    for number, sink in enumerate(sinks):
+        builder.setSink(f"s{number}", sink).shuffleGrouping("pass")
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda place: wired(place, FileSink), TopologyError, "is the class FileSink; pass an object"),
+        (lambda place: wired(place, Pass()), TopologyError, "not a Sink"),
+        (lambda place: wired(place, FileSink("s3://x")), ConfigError, "a folder's path"),
+        (lambda place: wired(place, FileSink(place, "xml")), ConfigError, "no format 'xml'"),
+        (lambda place: wired(place, FileSink(place), FileSink(place)).createTopology(), TopologyError, "both write to"),
+        (
+            lambda place: wired(place, FileSink(place, partitionBy="day")).createTopology(),
+            TopologyError,
+            "partitioned by 'day'; its rows have value",
+        ),
+        (
+            lambda place: wired(place, SqlSink("sqlite:///x", "t", key="id")).createTopology(),
+            TopologyError,
+            "SqlSink's key is 'id'",
+        ),
+        (lambda place: wired(place, SqlSink("not a url", "t")), ConfigError, "SqlSink"),
+        (lambda place: wired(place, SqlSink("mysql://h/d", "t", key="id")), ConfigError, "leave out the key"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_started(tmp_path, make, error, said):
+    with pytest.raises(error, match=said):
+        make(tmp_path)
+
+
+def test_two_inputs_of_a_sink_have_the_same_fields(tmp_path):
+    builder = wired(tmp_path)
+    builder.setBolt("count", Count()).fieldsGrouping("lines", "value")
+    builder.setSink("out", FileSink(tmp_path / "out")).shuffleGrouping("pass").shuffleGrouping("count")
+    with pytest.raises(TopologyError, match="the rows of a sink have the same fields"):
+        builder.createTopology()
+
+
+def test_nobody_reads_from_a_sink(tmp_path):
+    builder = wired(tmp_path, CollectSink())
+    builder.setBolt("more", Pass()).shuffleGrouping("s0")
+    with pytest.raises(TopologyError, match="it emits nothing"):
+        builder.createTopology()
+
+
+def test_the_console_shows_a_table(tmp_path, capsys):
+    with TopologyTester(wired(tmp_path, ConsoleSink(2)).createTopology(), tmp_path / "ck") as tester:
+        tester.send({"lines": [("one",), ("two",), ("x" * 60,)]})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:6] == ["transaction 1: 3 rows", "value", "-----", "one  ", "two  ", "... and 1 more"]
+
+
+def test_a_decided_transaction_is_published_where_it_was_to_be(tmp_path):
+    place = tmp_path / "ck"
+
+    def to(where):
+        return wired(tmp_path, FileSink(tmp_path / f"{where}-{at}")).createTopology()
+
+    at = 0
+    while True:  # find the step between COMMITTING and COMMITTED
+        at += 1
+        try:
+            with TopologyTester(to("out"), place / str(at), crash_at=at) as tester:
+                tester.send({"lines": [("a",)]})
+        except Crash:
+            pass
+        try:
+            TopologyTester(to("elsewhere"), place / str(at)).close()
+        except CheckpointMismatchError as error:
+            assert "start once with the former target" in error.message  # noqa: PT017 - one of many steps
+            break
+        except SinkError:
+            pass
+        assert at < 60
+    with pytest.raises(CheckpointMismatchError, match="start once with the former topology"):
+        TopologyTester(wired(tmp_path).createTopology(), place / str(at))
