@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from statefx.errors import CheckpointFormatError, StateCorruptedError
+from statefx.errors import CheckpointError, CheckpointFormatError, StateCorruptedError
 from statefx.protocol.jsonform import NewerError, from_json, to_json
 from statefx.protocol.records import Checkpoint, Generation, Lineage, Record
 from statefx.storage import Storage
@@ -17,6 +17,10 @@ from statefx.storage import Storage
 FORMAT = 2
 FIRST = 1
 READ_TRIES = 10
+RECORD_BYTES_MAX = 16 << 20
+"""Of one record, but for a CHECKPOINT, which has what is true. Everybody who opens the log reads a hundred of them.
+16 MB is the decision of 250 tasks whose acks carry all that they may (rule 4.5), or of 50,000 with state alone."""
+
 FOLDER = "transactions/"
 
 FENCING = (Generation, Lineage)
@@ -79,6 +83,25 @@ def text_of(record: Record) -> str:
         It holds something that JSON does not.
     """
     return json.dumps(to_json(record), separators=(",", ":"))
+
+
+def check_size(record: Record, text: str, where: str) -> None:
+    """Refuse a record that is too large for the log in `where`: CheckpointError, which names its largest part."""
+    if len(text) <= RECORD_BYTES_MAX:
+        return
+    sizes = {
+        f"{field} of {key!r}" if key else field: len(json.dumps(value))
+        for field, body in json.loads(text).items()
+        for key, value in (body.items() if isinstance(body, dict) else [("", body)])
+    }
+    largest = max(sizes, key=lambda name: sizes[name])
+    raise CheckpointError(
+        f"nothing was appended to {where}: a {record.kind} record would have {len(text)} bytes, and "
+        f"{RECORD_BYTES_MAX} is the most. Its largest part is the {largest} with {sizes[largest]} bytes: write that to "
+        "a file, and name the file with its checksum",
+        path=where,
+        size_bytes=len(text),
+    )
 
 
 def as_read(record: Record, text: str | None = None) -> Record:

@@ -17,6 +17,7 @@ from statefx.coordinator.entries import (
     FOLDER,
     Entry,
     as_read,
+    check_size,
     digest,
     entry_name,
     entry_of,
@@ -112,7 +113,7 @@ class TransactionLog:
         TypeError
             It holds something that JSON does not; nothing was written.
         CheckpointError
-            Known not to have been written (disk full, no permission).
+            Known not to have been written (disk full, no permission, or the record is larger than `RECORD_BYTES_MAX`).
         FencedError
             Another driver has written here: stop, do not retry.
         LogOutcomeUnknownError
@@ -123,6 +124,7 @@ class TransactionLog:
             time_ms, files = int(self._clock() * 1000), Files()
             record = put_aside(record, files)
             text = text_of(record)
+            check_size(record, text, self.where)
             record = as_read(record, text)
             after = self._after(record, time_ms)
             if self._unfolded >= self._limit and not isinstance(record, (Checkpoint, *FENCING)):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx.coordinator.entries import digest, entry_name, entry_of, numbers, read_entry
+from statefx.coordinator.entries import RECORD_BYTES_MAX, digest, entry_name, entry_of, numbers, read_entry, text_of
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import (
     CheckpointError,
@@ -78,6 +78,20 @@ def test_what_json_can_not_hold_is_refused_before_anything_is_written(folder):
     with pytest.raises(TypeError):
         log.append(Generation(1, "/", IDENTITY.kept_by("m:C", {"hosts": {1, 2}}), "now"))
     assert log.append(BEGINNING[1]) == 2
+
+
+def test_a_record_that_everybody_would_have_to_read_is_refused_and_names_what_is_large_in_it(folder):
+    log = filled(folder, [*BEGINNING, preparing(1)])
+    before = log.state
+    left = RECORD_BYTES_MAX - len(text_of(committing(1, committables={"files": "x", "table": {"0": ""}})))
+    large = committing(1, committables={"files": "x", "table": {"0": "x" * (left + 1)}})
+    with pytest.raises(CheckpointError, match="largest part is the committables of 'table' with") as caught:
+        log.append(large)
+    assert caught.value.size_bytes == RECORD_BYTES_MAX + 1
+    assert log.state is before
+    assert log.append(committing(1, committables={"files": "x", "table": {"0": "x" * left}})) == 4
+    log.fold()
+    assert read_state(folder) == log.state
 
 
 # Folding
