@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.entries import FOLDER as LOG
@@ -71,8 +70,7 @@ def take_generation(
         try:
             if not log.state.lineage or adopt == "fork":  # a fork's state must never meet the original's (rule 1.1)
                 log.append(Lineage(uuid.uuid4().hex))
-            started = datetime.now(UTC).isoformat(timespec="seconds")
-            log.append(Generation(log.state.generation + 1, folders.location, wanted, started))
+            log.append(Generation(log.state.generation + 1, folders.location, wanted))
         except FencedError:
             if tries == TAKE_TRIES - 1:
                 raise

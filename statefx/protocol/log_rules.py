@@ -80,7 +80,6 @@ def _generation(state: LogState, record: Generation) -> LogState:
         generation=record.generation,
         location=record.location,
         topology=record.topology,
-        started_at=record.started_at,
     )
 
 

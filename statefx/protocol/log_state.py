@@ -89,7 +89,7 @@ class LogState:
 
     Attributes
     ----------
-    lineage, generation, location, topology, started_at
+    lineage, generation, location, topology
         From the newest LINEAGE and GENERATION records and what MIGRATED changed; empty before them.
     origin : str
         The first lineage: who owns what lives outside the checkpoint. A fork has its own; a move to another provider,
@@ -135,7 +135,6 @@ class LogState:
     generation: int = 0
     location: str = ""
     topology: TopologyIdentity = NO_TOPOLOGY
-    started_at: str = ""
     committed: int = 0
     in_flight: tuple[InFlight, ...] = ()
     last_input: Input | None = None

@@ -113,7 +113,6 @@ class Generation:
     generation: int
     location: str
     topology: TopologyIdentity
-    started_at: str
 
     kind: ClassVar[str] = "GENERATION"
 

@@ -29,7 +29,7 @@ IDENTITY = TopologyIdentity("word-count", "stream", {"count": _COUNT})
 
 BEGINNING: list[Record] = [
     Lineage("lineage-1"),
-    Generation(1, "/data/check", IDENTITY, "2024-01-01"),
+    Generation(1, "/data/check", IDENTITY),
 ]
 
 
@@ -65,25 +65,25 @@ EVENTFUL: list[Record] = [
     Processed(2, 1, {"spout": Metadata({"0": [1, 2.5, None]})}),
     preparing(3),
     committing(2, 1, snapshots={"count/0": snapshot(1)}, hooks=("count/1",)),
-    Generation(2, "/data/check", IDENTITY, "2024-01-02"),
+    Generation(2, "/data/check", IDENTITY),
     Committed(2),
     RolledBack(3, 0, "restart"),
     Preparing(3, 1, 2, BatchInput(7)),
     Committing(3, 1, 2, {"count/0": "c"}, {}, {"count/0": 7}),  # nothing is left to do: it commits
-    Generation(3, "/data/moved", IDENTITY, "2024-01-03"),
+    Generation(3, "/data/moved", IDENTITY),
     preparing(4, 0, 3),
 ]
 
 MIGRATED: list[Record] = [
     Lineage("lineage-1"),
-    Generation(1, "/data", IDENTITY, "2024-01-01"),
+    Generation(1, "/data", IDENTITY),
     *transaction(1),
     preparing(2),
     committing(2, snapshots={"count/0": snapshot(1)}),
     Committed(2),
-    Generation(2, "/data", IDENTITY, "2024-01-02"),
+    Generation(2, "/data", IDENTITY),
     Migrated(2, "lineage-2", "new:New", {"count/0": "a", "count/1": "b"}, {"count/0": 7, "count/1": 8}, {"size": 1}),
-    Generation(3, "/data", IDENTITY.kept_by("new:New", {"size": 1}), "2024-01-03"),
+    Generation(3, "/data", IDENTITY.kept_by("new:New", {"size": 1})),
     *transaction(3, generation=3),
 ]
 

@@ -66,7 +66,7 @@ def test_what_the_caller_changes_later_changes_no_state(folder):
     log = TransactionLog(folder)
     log.append(Lineage("l"))
     options = {"hosts": ["a", "b"]}
-    log.append(Generation(1, "/", IDENTITY.kept_by("m:C", options), "now"))
+    log.append(Generation(1, "/", IDENTITY.kept_by("m:C", options)))
     options["hosts"].clear()
     assert log.state.topology.stateful["count"].options == {"hosts": ["a", "b"]}
     log.fold()
@@ -76,7 +76,7 @@ def test_what_the_caller_changes_later_changes_no_state(folder):
 def test_what_json_can_not_hold_is_refused_before_anything_is_written(folder):
     log = filled(folder, BEGINNING[:1])
     with pytest.raises(TypeError):
-        log.append(Generation(1, "/", IDENTITY.kept_by("m:C", {"hosts": {1, 2}}), "now"))
+        log.append(Generation(1, "/", IDENTITY.kept_by("m:C", {"hosts": {1, 2}})))
     assert log.append(BEGINNING[1]) == 2
 
 
@@ -169,7 +169,7 @@ def test_a_reader_that_missed_what_folding_wrote_looks_again(folder, monkeypatch
 
 def test_the_second_writer_of_a_number_is_fenced_and_stays_so(folder):
     old, new = filled(folder, BEGINNING), TransactionLog(folder)
-    new.append(Generation(2, "/", IDENTITY, "now"))
+    new.append(Generation(2, "/", IDENTITY))
     before = old.state
     for _ in range(2):
         with pytest.raises(FencedError, match="another driver"):
@@ -182,7 +182,7 @@ def test_a_zombie_meets_its_successors_first_record_however_much_was_folded(fold
     zombie = filled(folder, [*BEGINNING, preparing(1)])
     successor = TransactionLog(folder)
     for record in (
-        Generation(2, "/", IDENTITY, "now"),
+        Generation(2, "/", IDENTITY),
         RolledBack(1, 0, "restart"),
         preparing(1, 1, 2),
         committing(1, 1, 2),
@@ -200,7 +200,7 @@ def test_a_zombie_meets_its_successors_first_record_however_much_was_folded(fold
 def test_a_zombie_of_a_checkpoint_that_was_forked_meets_the_new_lineage(folder):
     zombie = filled(folder, [*BEGINNING, preparing(1)])
     fork = TransactionLog(folder)
-    for record in (Lineage("fork"), Generation(2, "/", IDENTITY, "now")):
+    for record in (Lineage("fork"), Generation(2, "/", IDENTITY)):
         fork.append(record)
     fork.fold()
     with pytest.raises(FencedError):
@@ -212,7 +212,7 @@ def test_a_log_that_is_due_to_be_folded_still_begins_with_the_successors_generat
     """A CHECKPOINT in its place would be folded away later, and a driver that had been asleep would win its number."""
     zombie = filled(folder, [*BEGINNING, *transaction(1), preparing(2)])
     successor = TransactionLog(folder, limit=4)
-    for record in (Generation(2, "/", IDENTITY, "now"), RolledBack(2, 0, "restart"), preparing(2, 1, 2)):
+    for record in (Generation(2, "/", IDENTITY), RolledBack(2, 0, "restart"), preparing(2, 1, 2)):
         successor.append(record)
     successor.fold()
     with pytest.raises(FencedError, match="is its own"):
@@ -221,7 +221,7 @@ def test_a_log_that_is_due_to_be_folded_still_begins_with_the_successors_generat
     assert read_state(folder) == TransactionLog(folder).state == successor.state
 
 
-@pytest.mark.parametrize("first", [Generation(2, "/", IDENTITY, "now"), Lineage("fork")], ids=["generation", "lineage"])
+@pytest.mark.parametrize("first", [Generation(2, "/", IDENTITY), Lineage("fork")], ids=["generation", "lineage"])
 def test_a_successor_that_was_asleep_while_the_log_was_folded_takes_no_old_number(folder, first):
     at_work = filled(folder, [*BEGINNING, *transaction(1)])
     late = TransactionLog(folder)

@@ -177,7 +177,7 @@ def test_an_outcome_that_reading_back_does_not_tell_is_unknown(log, monkeypatch,
 
 
 def other_writes(folder, number):
-    entry = entry_of(number, "", "other", Generation(2, "/", IDENTITY, "now"))
+    entry = entry_of(number, "", "other", Generation(2, "/", IDENTITY))
     with open(folder.path(entry_name(number)), "wb") as file:
         file.write(entry.data)
 
@@ -223,7 +223,7 @@ def test_an_append_makes_what_was_read_before_it_durable_as_well(log, monkeypatc
     real = os.fsync
     again = TransactionLog(log.storage)
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), real(file)))
-    again.append(Generation(2, "/", IDENTITY, "now"))
+    again.append(Generation(2, "/", IDENTITY))
     assert synced[-1] == os.stat(log.storage.path("transactions")).st_ino
 
 

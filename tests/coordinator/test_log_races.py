@@ -25,7 +25,7 @@ def take_generations(folder):
     while len(taken) < TAKEN_EACH:
         log = TransactionLog(folder, 3)
         try:
-            number = log.append(Generation(log.state.generation + 1, "/", IDENTITY, "now"))
+            number = log.append(Generation(log.state.generation + 1, "/", IDENTITY))
         except FencedError:
             continue
         taken.append((number, log.state.generation))
@@ -63,11 +63,11 @@ def test_of_two_drivers_that_would_commit_and_take_over_exactly_one_wins(tmp_pat
     for turn in range(30):
         folder = FolderStorage(tmp_path / f"{turn}")
         log = TransactionLog(folder)
-        for record in (Lineage("l"), Generation(1, "/", IDENTITY, "now"), preparing(1)):
+        for record in (Lineage("l"), Generation(1, "/", IDENTITY), preparing(1)):
             log.append(record)
         rivals = [
             (TransactionLog(folder), committing(1)),
-            (TransactionLog(folder), Generation(2, "/", IDENTITY, "now")),
+            (TransactionLog(folder), Generation(2, "/", IDENTITY)),
         ]
         with ThreadPoolExecutor(2) as pool:
             outcomes = [pool.submit(rival.append, record) for rival, record in rivals]
@@ -83,7 +83,7 @@ def test_of_two_drivers_that_would_commit_and_take_over_exactly_one_wins(tmp_pat
 def test_a_reader_beside_a_writer_that_folds_sees_only_committed_progress(tmp_path):
     log = TransactionLog(FolderStorage(tmp_path), limit=2)
     log.append(Lineage("l"))
-    log.append(Generation(1, "/", IDENTITY, "now"))
+    log.append(Generation(1, "/", IDENTITY))
     seen = []
 
     def write():
@@ -139,7 +139,7 @@ class AtWork:
             log.fold()
 
 
-SECOND_DRIVER = [*BEGINNING, *transaction(1), Generation(2, "/", IDENTITY, "now")]
+SECOND_DRIVER = [*BEGINNING, *transaction(1), Generation(2, "/", IDENTITY)]
 
 
 @pytest.mark.parametrize("folds", range(1, 6))
@@ -152,7 +152,7 @@ def test_a_reader_whose_listings_are_all_overtaken_by_folds_does_not_go_back(tmp
 
 
 @pytest.mark.parametrize("folded", [False, True], ids=["whole log", "CHECKPOINT"])
-@pytest.mark.parametrize("first", [Generation(2, "/", IDENTITY, "now"), Lineage("fork")], ids=["generation", "lineage"])
+@pytest.mark.parametrize("first", [Generation(2, "/", IDENTITY), Lineage("fork")], ids=["generation", "lineage"])
 def test_a_successor_that_was_asleep_is_fenced_also_while_the_driver_at_work_folds_on(tmp_path, folded, first):
     at_work = AtWork(tmp_path, [*BEGINNING, *transaction(1)], 3)
     if folded:
@@ -215,7 +215,7 @@ from statefx.protocol.topology_identity import TopologyIdentity
 from statefx.storage import FolderStorage
 log = TransactionLog(FolderStorage(sys.argv[1]), limit=5)
 log.append(Lineage("l"))
-log.append(Generation(1, "/", TopologyIdentity("words", "stream"), "now"))
+log.append(Generation(1, "/", TopologyIdentity("words", "stream")))
 for txid in range(1, 100000):
     log.append(Preparing(txid, 0, 1, StreamInput("q", txid - 1, "v1")))
     log.append(Committing(txid, 0, 1, {"count/0": f"t{txid}"}, hooks=("count/0",)))
@@ -234,5 +234,5 @@ def test_a_driver_that_is_killed_loses_nothing_that_it_was_told(tmp_path):
         told = max([40, *map(int, writer.stdout.read().split())])
     log = TransactionLog(FolderStorage(tmp_path))
     assert told <= log.state.committed <= told + 1
-    log.append(Generation(2, "/", IDENTITY, "later"))
+    log.append(Generation(2, "/", IDENTITY))
     assert read_state(FolderStorage(tmp_path)) == log.state

@@ -14,7 +14,7 @@ from statefx.storage import FolderStorage
 from tests.coordinator.histories import BEGINNING
 
 LARGE = {str(number): {"from": number, "to": "x" * 20} for number in range(3000)}
-GENERATION_2 = Generation(2, "/", BEGINNING[1].topology, "now")
+GENERATION_2 = Generation(2, "/", BEGINNING[1].topology)
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_what_an_eventful_life_amounts_to():
 
 
 def test_the_attempt_number_outlives_a_rollback_and_a_restart():
-    state = fold([*BEGINNING, preparing(1), RolledBack(1, 0, "x"), Generation(2, "/", IDENTITY, "now")])
+    state = fold([*BEGINNING, preparing(1), RolledBack(1, 0, "x"), Generation(2, "/", IDENTITY)])
     assert state.in_flight == ()
     assert state.next_attempt(1) == 1
 
@@ -204,9 +204,9 @@ ILLEGAL = {
     "generation before lineage": [BEGINNING[1]],
     "the same lineage again": [*BEGINNING, BEGINNING[0]],
     "a generation twice": [*BEGINNING, BEGINNING[1]],
-    "a generation left out": [*BEGINNING, Generation(3, "/", IDENTITY, "now")],
+    "a generation left out": [*BEGINNING, Generation(3, "/", IDENTITY)],
     "prepare before a generation": [BEGINNING[0], Preparing(1, 0, 0, offsets(1))],
-    "prepare of an older generation": [*BEGINNING, Generation(2, "/", IDENTITY, "now"), preparing(1)],
+    "prepare of an older generation": [*BEGINNING, Generation(2, "/", IDENTITY), preparing(1)],
     "prepare of a txid left out": [*BEGINNING, preparing(2)],
     "prepare of a committed txid": [*BEGINNING, *transaction(1), preparing(1, 1)],
     "prepare twice": [*P1, preparing(1, 1)],
@@ -228,7 +228,7 @@ ILLEGAL = {
     "committing beside another": [*C1, preparing(2), committing(2)],
     "committing what an older generation prepared": [
         *P1,
-        Generation(2, "/", IDENTITY, "now"),
+        Generation(2, "/", IDENTITY),
         committing(1, 0, 2),
     ],
     "committed without committing": [*P1, Committed(1)],

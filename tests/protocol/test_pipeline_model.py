@@ -81,7 +81,7 @@ def written(log: LogState, append: Append, settles: bool) -> LogState:
 
 def started(world: World, *, hooks_change: bool = False) -> World:
     """A driver starts on the log: the next generation, maybe with bolts that have hooks now, or have them no longer."""
-    log = apply(world.log, Generation(world.log.generation + 1, "", {}, ""))
+    log = apply(world.log, Generation(world.log.generation + 1, "", {}))
     in_flight = [each.transaction for each in log.in_flight]
     shape = replace(world.pipeline.shape, settles=world.pipeline.shape.settles != hooks_change)
     pipeline, commands = Pipeline.found(shape, log.committed, in_flight, log.attempts)
