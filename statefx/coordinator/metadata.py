@@ -11,7 +11,6 @@ listed. The driver itself writes a file only between its folds, with the lock of
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -57,7 +56,7 @@ def _put(metadata: Metadata, files: Files) -> Metadata:
         return metadata
     name = f"{FOLDER}{uuid4().hex}.{ending}"  # never used again: a sweep can't take a new file for an old one
     files[name] = data
-    return replace(metadata, partitions={}, file=FileRef(name, hashlib.sha256(data).hexdigest(), len(data)))
+    return replace(metadata, partitions={}, file=FileRef.of(name, data))
 
 
 def _encoded(partitions: Mapping[str, Json]) -> tuple[str, bytes]:
@@ -105,7 +104,7 @@ def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
     if file is None:
         return metadata.partitions
     data = storage.read(file.name)
-    if hashlib.sha256(data).hexdigest() != file.checksum:
+    if not file.fits(data):
         path = f"{storage.url}/{file.name}"
         raise StateCorruptedError(
             f"the metadata of a spout in {path} is damaged: its checksum does not match the one in the log. "
@@ -134,11 +133,11 @@ def planned_metadata(storage: Storage, state: LogState, spout: str, txid: int) -
 
 def compacted(storage: Storage, state: LogState, files: Files) -> LogState:
     """Return the state in which all that a spout has said in committed transactions is in one place."""
-    found = dict(state.committed_metadata)
+    together = dict(state.committed_metadata)
     for spout, layers in state.committed_metadata.items():
         if len(layers) > 1:
-            found[spout] = (_put(Metadata(committed_metadata(storage, state, spout), whole=True), files),)
-    return replace(state, committed_metadata=found)
+            together[spout] = (_put(Metadata(committed_metadata(storage, state, spout), whole=True), files),)
+    return replace(state, committed_metadata=together)
 
 
 def written_files(storage: Storage) -> set[str]:

@@ -88,6 +88,8 @@ class Alignment:
         self._raw = frozenset(raw)
         self._barriers: dict[TaskId, list[Barrier]] = {}
         self._stale: list[Barrier] = []
+        # By token too: where Spark ran a source task twice, blocks of both runs may be read here (rule 1.3), and their
+        # numbers of rows could add up by chance to what one barrier says.
         self._rows: dict[tuple[int, str, int, str], int] = {}
         self._raw_rows: dict[int, int] = {}
 
@@ -101,7 +103,7 @@ class Alignment:
 
     def barrier(self, barrier: Barrier) -> None:
         """Take a barrier; one of another attempt or an earlier transaction is kept aside as stale."""
-        if barrier.attempt != self.attempt:
+        if barrier.attempt != self.attempt:  # of a cancelled or a former attempt (rule 6.4)
             self._stale.append(barrier)
             return
         known = self._barriers.setdefault(TaskId(barrier.source, barrier.task), [])
@@ -118,14 +120,16 @@ class Alignment:
         return AlignmentResult(seen, received, self._failure(), tuple(self._stale))
 
     def _failure(self) -> Failure | None:
-        passed_on = [
+        # First, because all else may follow from it: a task that failed sends its barrier, and not all of its rows. The
+        # reason travels on to the driver, which would see only rows that are missing (rule 6.6).
+        upstream = [
             f"{name}[{task}]: {barrier.failed}"
             for (name, task), barriers in sorted(self._barriers.items())
             for barrier in barriers
             if barrier.failed is not None
         ]
-        if passed_on:
-            return self._fail(FailureKind.UPSTREAM, passed_on)
+        if upstream:
+            return self._fail(FailureKind.UPSTREAM, upstream)
         reasons = self._barrier_reasons() + self._row_reasons()
         return self._fail(FailureKind.MISALIGNED, reasons) if reasons else None
 
@@ -135,7 +139,9 @@ class Alignment:
             barriers = self._barriers.get(TaskId(source, task), [])
             if not barriers:
                 reasons.append(f"no barrier from {source}[{task}]")
-            elif len({barrier.token for barrier in barriers}) > 1:
+            elif (
+                len({barrier.token for barrier in barriers}) > 1
+            ):  # rule 5.1: one of the runs must be the one that counts
                 tokens = ", ".join(sorted(barrier.token for barrier in barriers))
                 reasons.append(f"barriers of several attempts of {source}[{task}]: {tokens}")
             elif len(barriers) > 1:

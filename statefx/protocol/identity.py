@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,3 +112,12 @@ class FileRef:
     name: str
     checksum: str
     size_bytes: int
+
+    @classmethod
+    def of(cls, name: str, data: bytes) -> FileRef:
+        """Return what a record says of a file with this content."""
+        return cls(name, hashlib.sha256(data).hexdigest(), len(data))
+
+    def fits(self, data: bytes) -> bool:
+        """Tell whether this is what was written."""
+        return hashlib.sha256(data).hexdigest() == self.checksum

@@ -12,6 +12,7 @@ from statefx.protocol.identity import TaskId, TransactionAttempt
 Acks = dict[TaskId, list[Ack]]
 
 _CONSEQUENCES = (FailureKind.UPSTREAM, FailureKind.MISSING)
+"""A task that got a failed barrier, or never ran, did so because of another task: its failure is shown last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class AckLedger:
 
     def add(self, ack: Ack) -> bool:
         """Take an ack, in any order and any number of times; False if it is another attempt's."""
-        if ack.attempt != self.attempt:
+        if ack.attempt != self.attempt:  # rule 6.4: a task may outlive its cancelled job by seconds, and still ack
             self.stale.append(ack)
             return False
         known = self._acks.get(ack.id)
@@ -122,8 +123,9 @@ class AckLedger:
         """Decide on what has been added so far; call it when the job has ended."""
         failed = [ack.failed for acks in self._acks.values() for ack in acks if ack.failed]
         fenced = [failure for failure in failed if failure.kind is FailureKind.FENCED]
-        if fenced:
+        if fenced:  # a newer driver is there: this one must end, whatever else has failed, and not try again
             return Incomplete(tuple(fenced))
+        # Spark may have run a task twice, and only one of the runs have failed: a failed ack counts where it is alone.
         usable = {task: [ack for ack in acks if ack.failed is None] for task, acks in self._acks.items()}
         failures = self._unexpected + self._unusable(usable)
         if failures:
@@ -144,7 +146,12 @@ class AckLedger:
         return failures
 
     def _choose(self, usable: Acks) -> dict[TaskId, Ack]:
-        """Pick one ack per task, consistent with the others if that is possible; `judge` checks the pick."""
+        """Pick one ack per task, consistent with the others if that is possible; `judge` checks the pick.
+
+        Spark runs a task twice when an executor is lost or slow, and consumers may have read different runs (rule 1.3).
+        A task that was run twice has as a rule one ack that its consumers saw. Trying every combination would take
+        exponential time; a pick that turns out not to fit costs a rollback, and never commits what is not whole (5.1).
+        """
         left = {task: list(acks) for task, acks in usable.items()}
         self._prune(left)
         for task, acks in left.items():
@@ -191,6 +198,7 @@ class AckLedger:
         for edge in self._edges:
             emitted = sum(chosen[task].emitted.get(edge.id, 0) for task in self._tasks[edge.source])
             received = sum(chosen[task].received.get(edge.id, 0) for task in self._tasks.get(edge.target, ()))
+            # Each task has judged its own channels (5.3). A row that was emitted and is in no barrier shows here (5.2).
             if received != emitted * edge.multiplicity:
                 reason = (
                     f"edge {edge.id} from {edge.source}: {emitted} rows emitted x {edge.multiplicity}, "

@@ -33,6 +33,7 @@ from statefx.protocol.records import (
 from statefx.protocol.transaction import Event, Phase, TransactionState
 
 SNAPSHOTS_KEPT = 2
+"""Of each task: a reader of a version that is older than the newest one needs the one before (rule 4.7)."""
 
 
 def apply(state: LogState, record: Record, time_ms: int = 0) -> LogState:
@@ -94,11 +95,13 @@ def _preparing(state: LogState, record: Preparing) -> LogState:
     last = state.in_flight[-1].txid if state.in_flight else state.committed
     if record.txid != last + 1:
         _refuse(record, f"transaction {record.txid} after {last}")
-    if record.attempt != state.next_attempt(record.txid):
+    if record.attempt != state.next_attempt(
+        record.txid
+    ):  # a number used twice: late acks would pass for new ones (6.4)
         _refuse(record, f"attempt {record.attempt} of {record.txid}, not {state.next_attempt(record.txid)}")
-    given = _given(record.input)
-    if given is not None and state.applied(given):
-        _refuse(record, f"batch {given} after {state.batch_id}")
+    batch_id = _batch_id(record.input)
+    if batch_id is not None and state.applied(batch_id):
+        _refuse(record, f"batch {batch_id} after {state.batch_id}")
     source, notes = record.input, state.notes
     if isinstance(source, StreamInput):  # what is new of the notes counts from now on, whatever comes of the attempt
         source, notes = replace(source, notes=SourceNotes()), notes.then(source.notes)
@@ -126,7 +129,10 @@ def _processed(state: LogState, record: Processed) -> LogState:
 
 
 def _with_metadata(state: LogState, record: Record, txid: int, metadata: BySpout) -> LogState:
-    """Return the state that knows what a transaction reads. It is never told twice: rows have been made of it."""
+    """Return the state that knows what a transaction reads (rule 9.4).
+
+    It is written once: the next attempt, perhaps another driver's, must read the same rows.
+    """
     if not metadata:
         return state
     known = state.planned_metadata.get(txid, {})
@@ -140,9 +146,9 @@ def _committing(state: LogState, record: Committing) -> LogState:
     state = _ended_before(state, record)
     _check_generation(state, record, record.generation)
     entry = _entry(state, record, record.txid, record.attempt, Phase.PREPARING)
-    if entry.generation != record.generation:
+    if entry.generation != record.generation:  # rule 6.5: the acks went to a driver that is gone
         _refuse(record, f"it was prepared by generation {entry.generation}")
-    if record.txid != state.committed + 1:
+    if record.txid != state.committed + 1:  # rules 2.2, 2.4
         _refuse(record, f"transaction {state.committed + 1} is not committed")
     snapshots, growth = dict(state.snapshots), dict(state.growth)
     for name, snapshot in record.snapshots.items():
@@ -156,7 +162,9 @@ def _committing(state: LogState, record: Committing) -> LogState:
     transaction = entry.transaction.step(Event.ALL_ACKED)
     entry = replace(entry, transaction=transaction, committing=record, committing_ms=state.time_ms)
     decided = replace(_with(state, entry), snapshots=snapshots, growth=growth)
-    return decided if record.hooks or record.committables else _end(decided, record, record.txid)
+    if record.hooks or record.committables:
+        return decided
+    return _end(decided, record, record.txid)  # rule 3.5: nobody has anything to do
 
 
 def _committed(state: LogState, record: Committed) -> LogState:
@@ -172,7 +180,7 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
     for name in entry.committing.tokens:
         # less than 0 where files were merged that are as old as the snapshot: they count with it
         growth[name] = max(0, growth.get(name, 0) + entry.committing.prepared_bytes.get(name, 0))
-    given = _given(entry.input)
+    batch_id = _batch_id(entry.input)
     metadata = dict(state.committed_metadata)
     for spout, said in (*state.planned_metadata.get(txid, {}).items(), *entry.committing.emitted.items()):
         metadata[spout] = stacked(metadata.get(spout, ()), said)
@@ -189,15 +197,16 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
         heads=state.heads_to_come(),
         growth=growth,
         attempts={number: attempt for number, attempt in state.attempts.items() if number > txid},
-        batch_id=state.batch_id if given is None else given,
+        batch_id=state.batch_id if batch_id is None else batch_id,
     )
 
 
 def _rolled_back(state: LogState, record: RolledBack) -> LogState:
     entry = _entry(state, record, record.txid, record.attempt, Phase.PREPARING)
-    if entry is not state.in_flight[-1]:  # else a later one would be left that follows nothing
+    if entry is not state.in_flight[-1]:  # rule 3.6: else a later one would be left that follows nothing
         _refuse(record, f"transaction {state.in_flight[-1].txid}, which comes after {record.txid}, is under way")
     planned = state.planned
+    # Rule 3.9: the next attempt reads the same rows. Of later transactions it is not kept: they follow from this one.
     if isinstance(entry.input, StreamInput) and entry.txid == state.committed + 1:
         planned = entry.input
     history = state.history.with_last(entry.past(record.kind, state.time_ms, record.reason))
@@ -251,7 +260,7 @@ def _checkpoint(state: LogState, record: Checkpoint) -> LogState:
     return folded
 
 
-def _given(source: Input) -> int | None:
+def _batch_id(source: Input) -> int | None:
     return source.batch_id if isinstance(source, BatchInput) else None
 
 

@@ -37,7 +37,7 @@ from statefx.protocol.commands import (
 )
 from statefx.protocol.flight import Entry, Shape, Stage
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.transaction import NOTHING, ActionKind, Event, Phase, TransactionState
+from statefx.protocol.transaction import INITIAL, ActionKind, Event, Phase, TransactionState
 
 _RESOLUTIONS: Mapping[ActionKind | None, Resolution] = {
     ActionKind.COMMIT: Resolution.COMMIT,
@@ -175,7 +175,7 @@ class Pipeline:
         name = self.next
         # As if the one before were committed, also while it is in flight: the table of phases is of one transaction
         # alone, and what may overlap with it is decided here (rule 2.2).
-        before = NOTHING if name.txid == 1 else TransactionState(Phase.COMMITTED, name.txid - 1)
+        before = INITIAL if name.txid == 1 else TransactionState(Phase.COMMITTED, name.txid - 1)
         if name.attempt:
             before = TransactionState(Phase.ROLLED_BACK, name.txid, name.attempt - 1)
         entry = Entry(before.step(Event.PREPARE), Stage.ADMITTED)

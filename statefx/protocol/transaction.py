@@ -79,6 +79,9 @@ _PREPARE_AGAIN = Step(Phase.PREPARING, ActionKind.PREPARE, "PREPARING", Which.NE
 _ROLLBACK = Step(Phase.ROLLING_BACK, ActionKind.ROLLBACK)
 _COMMIT_AGAIN = Step(Phase.COMMITTING, ActionKind.COMMIT)
 
+# START is what a new driver does with what it finds in the log (rule 6.5): PREPARING and ROLLING_BACK are rolled back,
+# because nobody knows any more which tasks have prepared; COMMITTING is committed. FAILED in COMMITTING leads to COMMIT
+# again, without an end (rule 6.11): once the record stands, other tasks may have committed already.
 TABLE: Mapping[Phase, Mapping[Event, Step | None]] = {
     Phase.NOTHING: {
         Event.START: Step(Phase.NOTHING),
@@ -136,7 +139,7 @@ TABLE: Mapping[Phase, Mapping[Event, Step | None]] = {
 class TransactionState:
     """The phase of one attempt of one transaction.
 
-    >>> state = NOTHING.step(Event.PREPARE)
+    >>> state = INITIAL.step(Event.PREPARE)
     >>> print(state, "->", state.step(Event.FAILED))
     PREPARING(1, 0) -> ROLLING_BACK(1, 0)
     >>> print(state.action(Event.FAILED))
@@ -192,7 +195,8 @@ class TransactionState:
         return f"{self.phase}({self.txid}, {self.attempt})"
 
 
-NOTHING = TransactionState(Phase.NOTHING, 0)
+INITIAL = TransactionState(Phase.NOTHING, 0)
+"""Before the first transaction."""
 
 
 def mermaid() -> str:

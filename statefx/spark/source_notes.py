@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from hashlib import sha256
 from uuid import uuid4
 
 from statefx.errors import CheckpointError, StateCorruptedError
@@ -126,7 +125,7 @@ class SourceFiles:
         except FileNotFoundError:
             problem = "is missing"
         else:
-            if sha256(data).hexdigest() == ref.checksum:
+            if ref.fits(data):
                 files: dict[str, str | None] = json.loads(data)["files"]
                 return files
             problem = "is damaged: its checksum is not the one in the log"
@@ -251,7 +250,7 @@ class SourceFiles:
         gone = {path for each in kept for path in each.paths if not self._is_live(path)}
         files = dict.fromkeys(gone) | {path: text for path, text in texts.items() if text is not None}
         data = json.dumps({"files": files}, separators=(",", ":")).encode("ascii")
-        ref = FileRef(f"{PREFIX}{self._generation:010d}-{uuid4().hex}", sha256(data).hexdigest(), len(data))
+        ref = FileRef.of(f"{PREFIX}{self._generation:010d}-{uuid4().hex}", data)
         try:
             self._storage.put(ref.name, data)
         except OSError as error:

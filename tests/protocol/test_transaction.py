@@ -4,7 +4,7 @@ import pytest
 
 from statefx.errors import TransactionError
 from statefx.protocol.transaction import (
-    NOTHING,
+    INITIAL,
     TABLE,
     ActionKind,
     Event,
@@ -45,7 +45,7 @@ def test_committing_can_only_end_in_committed():
 
 
 def test_a_transaction_that_has_failed_can_not_be_committed_in_the_same_attempt():
-    state = NOTHING.step(Event.PREPARE).step(Event.FAILED)
+    state = INITIAL.step(Event.PREPARE).step(Event.FAILED)
     for event in (Event.ALL_ACKED, Event.COMMITTED):
         with pytest.raises(TransactionError):
             state.step(event)
@@ -78,7 +78,7 @@ def test_every_phase_leads_to_every_other_except_back_to_nothing():
 
 
 def test_each_record_is_named_where_its_event_moves_the_transaction():
-    assert NOTHING.record(Event.PREPARE) == "PREPARING"
+    assert INITIAL.record(Event.PREPARE) == "PREPARING"
     assert TransactionState(Phase.PREPARING, 1).record(Event.ALL_ACKED) == "COMMITTING"
     assert TransactionState(Phase.COMMITTING, 1).record(Event.COMMITTED) == "COMMITTED"
     assert TransactionState(Phase.ROLLING_BACK, 1).record(Event.ROLLED_BACK) == "ROLLED_BACK"
