@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.format import check_format, is_empty, write_format
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.participants import check_participants
 from statefx.errors import CheckpointMismatchError, FencedError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage
@@ -50,6 +51,7 @@ def take_generation(
     adopt: str | None,
     *,
     shared: bool,
+    others: Collection[str] = (),
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
 ) -> TransactionLog:
     """Open the log for appending and take the next generation: from here on older drivers are fenced.
@@ -59,7 +61,7 @@ def take_generation(
     Raises
     ------
     CheckpointMismatchError
-        As `check_adoption`.
+        As `check_adoption` and, with the names of `others`, `check_participants`.
     FencedError
         Others went on taking generations for `TAKE_TRIES` tries.
     """
@@ -67,6 +69,7 @@ def take_generation(
     for tries in range(TAKE_TRIES):
         log = opened(folders.storage)
         check_adoption(log.state, wanted, folders, adopt, shared=shared)
+        check_participants(log.state, others)  # the driver at work goes on deciding until it is fenced (rule 10.6)
         try:
             if not log.state.lineage or adopt == "fork":  # a fork's state must never meet the original's (rule 1.1)
                 log.append(Lineage(uuid.uuid4().hex))

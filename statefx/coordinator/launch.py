@@ -128,7 +128,7 @@ class Launch:
         """
         found = read_checkpoint(self.folders)
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
-        check_participants(found, [each.name for each in self.others])
+        check_participants(found, self._others)
         for sink in self._sinks:
             sink.check(found)
         homes.check_home(found, self.folders, self._adopt, self._cache or cache_folder())
@@ -149,7 +149,9 @@ class Launch:
         CheckpointError
             As `check_checkpoint`, for what others have changed since.
         """
-        log = take_generation(self.folders, self._identity, self._adopt, shared=self._shared, opened=opened)
+        log = take_generation(
+            self.folders, self._identity, self._adopt, shared=self._shared, others=self._others, opened=opened
+        )
         homes.note_home(log.state, self._cache or cache_folder())
         # the log fences the records of older drivers; state files and servers have fences of their own
         self.participants(log).fence()
@@ -229,6 +231,10 @@ class Launch:
             progress=progress or Progress(),
             pending=self.pending,
         )
+
+    @property
+    def _others(self) -> list[str]:
+        return [each.name for each in self.others]
 
     @property
     def _shared(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from statefx.coordinator.engine import DriverCall, Work
+from statefx.coordinator.launch import Launch
 from statefx.coordinator.participant import Participant
 from statefx.errors import CheckpointMismatchError, FencedError
 from statefx.protocol.barrier import Ack
@@ -163,6 +164,22 @@ def test_a_decision_for_a_participant_that_the_topology_lacks_is_refused(place: 
     target.applied.clear()
     with start(folder, target, 1) as tester:
         assert tester.generation == generation + 1, "nothing was taken by the one that was refused"
+        assert [txid for txid, _ in target.applied] == [1]
+
+
+def test_a_decision_that_is_made_while_another_topology_starts_is_not_lost(place: Path) -> None:
+    """A driver has looked at the checkpoint and not taken it yet when the one at work decides for its sink."""
+    target, moments = Target(), count(1)
+    while True:
+        folder = place / f"try-{next(moments)}"
+        launch = Launch(word_count(), None, folder / "checkpoint", None, caller="test", dumps=None)
+        launch.check_checkpoint()
+        if crashed(folder, target, int(folder.name.removeprefix("try-"))) == "after COMMITTING(1, 0)":
+            break
+    with pytest.raises(CheckpointMismatchError, match=r"transaction 1 .* sink, which"):
+        launch.take_generation()
+    target.applied.clear()
+    with start(folder, target, 1):
         assert [txid for txid, _ in target.applied] == [1]
 
 
