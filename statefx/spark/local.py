@@ -6,7 +6,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-from contextlib import suppress
 
 _LOCK = "lock"
 _CONTENT = "content"
@@ -34,16 +33,12 @@ class RunFolder:
 
     def __init__(self, above: str, name: str) -> None:
         os.makedirs(above, exist_ok=True)
-        # one process at a time: else a folder could be taken for a dead one's before its own process has locked it
-        beginning = os.open(os.path.join(above, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(beginning, fcntl.LOCK_EX)
-            sweep(above)
+        sweep(above)
+        lock = None
+        while lock is None:  # another process that begins may take it for a dead one's before it is locked
             self._root = tempfile.mkdtemp(prefix=f"{name}-", dir=above)
-            self._lock = os.open(os.path.join(self._root, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        finally:
-            os.close(beginning)
+            lock = _lock(self._root)
+        self._lock = lock
         self.path = os.path.join(self._root, _CONTENT)
         os.mkdir(self.path)
 
@@ -57,12 +52,28 @@ def sweep(above: str) -> None:
     """Delete folders of processes that have died."""
     for name in os.listdir(above):
         root = os.path.join(above, name)
-        if not os.path.isdir(root):
-            continue
-        with suppress(OSError):  # of another user, or deleted meanwhile
-            lock = os.open(os.path.join(root, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(root, ignore_errors=True)
-            finally:
-                os.close(lock)
+        lock = _lock(root) if os.path.isdir(root) else None
+        if lock is not None:
+            shutil.rmtree(root, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(root: str) -> int | None:
+    """Lock a folder; None if somebody else has it, may have it, or has deleted it.
+
+    Nobody waits here: a driver that was stopped while it begins would keep its successors from beginning.
+    """
+    path = os.path.join(root, _LOCK)
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:  # of another user, or deleted meanwhile
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # who had it may have deleted it, and another one may be there under its name: that one counts
+        if os.path.samestat(os.fstat(lock), os.stat(path)):
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from statefx.spark.local import RunFolder
+from statefx.spark.local import RunFolder, sweep
 
 HOLDER = """
 import sys
@@ -16,6 +17,20 @@ from statefx.spark.local import RunFolder
 print(RunFolder(sys.argv[1], "run").path, flush=True)
 sys.stdin.read()
 """
+
+
+SLEEPER = """
+import os, shutil, signal, sys
+from statefx.spark.local import RunFolder
+
+def sleep(*arguments, **options):
+    print("sleeps", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+shutil.rmtree = sleep
+RunFolder(sys.argv[1], "run")
+"""
+"""A process that is stopped while it begins: it deletes the folder of one that has died."""
 
 
 @pytest.fixture
@@ -82,3 +97,37 @@ def test_what_a_jvm_writes_after_the_end_goes_with_the_next(above: Path) -> None
     Path(folder.path, "offsets").mkdir(parents=True)
     RunFolder(str(above), "run").remove()
     assert names(above) == []
+
+
+def test_one_that_was_stopped_while_it_begins_keeps_nobody_from_beginning(above: Path) -> None:
+    (above / "dead").mkdir(parents=True)
+    sleeper = subprocess.Popen([sys.executable, "-c", SLEEPER, str(above)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert sleeper.stdout is not None
+        assert sleeper.stdout.readline() == "sleeps\n"
+        began = subprocess.run(
+            [sys.executable, "-c", HOLDER, str(above)], stdin=subprocess.DEVNULL, timeout=20, check=True
+        )
+        assert began.returncode == 0
+    finally:
+        sleeper.kill()
+        sleeper.communicate()
+
+
+def test_a_folder_that_is_deleted_before_it_is_locked_is_made_again(
+    above: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process begins at the same time, and takes the new folder for one whose process has died."""
+    made, others = tempfile.mkdtemp, [lambda: sweep(str(above))]
+
+    def swept(**options: str) -> str:
+        root: str = made(**options)
+        while others:
+            others.pop()()
+        return root
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    folder = RunFolder(str(above), "run")
+    sweep(str(above))
+    assert Path(folder.path).is_dir()
+    folder.remove()
