@@ -124,9 +124,23 @@ class SparkCheckpoint:
             file.write(text)
 
     def batch(self, query: str, batch_id: int) -> StreamInput:
-        """Return which batch Spark has planned."""
-        with open(os.path.join(self.folder, "offsets", str(batch_id)), encoding="utf-8", newline="") as file:
-            return StreamInput(query, batch_id, file.read())
+        """Return which batch Spark has planned.
+
+        Raises
+        ------
+        CheckpointError
+            What Spark has written of it has gone.
+        """
+        path = os.path.join(self.folder, "offsets", str(batch_id))
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                return StreamInput(query, batch_id, file.read())
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{path} is missing: what the next transaction reads. Who deletes in the folder of a query that is at "
+                "work? Submit again",
+                path=path,
+            ) from error
 
     def with_notes(self, batch: StreamInput) -> StreamInput:
         """Return the batch as PREPARING holds it: with what is new of what the sources have written down.

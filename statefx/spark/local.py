@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import ExitStack, suppress
 
 _LOCK = "lock"
 _CONTENT = "content"
@@ -39,6 +40,11 @@ class RunFolder:
             self._root = tempfile.mkdtemp(prefix=f"{name}-", dir=above)
             lock = _lock(self._root)
         self._lock = lock
+        # systemd-tmpfiles deletes below /tmp what was not used for days, a source's beginning first, and leaves alone
+        # what lies in a locked folder. A shared lock, as NFS gives no other one on what is open for reading.
+        self._folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        with suppress(OSError):
+            fcntl.flock(self._folder, fcntl.LOCK_SH)
         self.path = os.path.join(self._root, _CONTENT)
         os.mkdir(self.path)
 
@@ -46,34 +52,37 @@ class RunFolder:
         """Delete it; whatever the JVM still writes there is deleted by the next one that begins."""
         shutil.rmtree(self._root, ignore_errors=True)
         os.close(self._lock)
+        os.close(self._folder)
 
 
 def sweep(above: str) -> None:
     """Delete folders of processes that have died."""
     for name in os.listdir(above):
         root = os.path.join(above, name)
-        lock = _lock(root) if os.path.isdir(root) else None
-        if lock is not None:
-            shutil.rmtree(root, ignore_errors=True)
-            os.close(lock)
+        with suppress(OSError):  # of another user
+            lock = _lock(root) if os.path.isdir(root) else None
+            if lock is not None:
+                shutil.rmtree(root, ignore_errors=True)
+                os.close(lock)
 
 
 def _lock(root: str) -> int | None:
-    """Lock a folder; None if somebody else has it, may have it, or has deleted it.
+    """Lock a folder; None if somebody else has it, or has deleted it.
 
     Nobody waits here: a driver that was stopped while it begins would keep its successors from beginning.
+
+    Raises
+    ------
+    OSError
+        It can't be locked at all.
     """
     path = os.path.join(root, _LOCK)
-    try:
+    with suppress(BlockingIOError, FileNotFoundError), ExitStack() as opened:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:  # of another user, or deleted meanwhile
-        return None
-    try:
+        opened.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # who had it may have deleted it, and another one may be there under its name: that one counts
         if os.path.samestat(os.fstat(lock), os.stat(path)):
+            opened.pop_all()
             return lock
-    except OSError:
-        pass
-    os.close(lock)
     return None

@@ -141,6 +141,18 @@ def test_a_list_of_files_that_is_missing_begins_no_transaction(ck: Checkpoint) -
     assert ck.log.number == number
 
 
+def test_a_folder_that_is_deleted_while_the_query_is_at_work_begins_no_transaction(ck: Checkpoint) -> None:
+    ck.commit(0)
+    ck.plan(1)
+    shutil.rmtree(ck.spark)
+    number = ck.log.number
+    with pytest.raises(CheckpointError, match=r"offsets/1 is missing.*Submit again"):
+        ck.begin(1)
+    assert ck.log.number == number
+    ck.start()
+    assert ck.files()["offsets/0"] == offsets(0)
+
+
 def test_state_of_an_operator_that_is_not_known_begins_no_transaction(ck: Checkpoint) -> None:
     """On the driver's machine it would be lost."""
     ck.plan(0)

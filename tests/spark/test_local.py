@@ -1,5 +1,6 @@
 """Folders of one run: gone when its process is, and not before."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -131,3 +132,15 @@ def test_a_folder_that_is_deleted_before_it_is_locked_is_made_again(
     sweep(str(above))
     assert Path(folder.path).is_dir()
     folder.remove()
+
+
+def test_what_cleans_temporary_folders_leaves_it_alone(above: Path) -> None:
+    """systemd-tmpfiles passes over a folder that it can't lock, with all that lies in it."""
+    folder = RunFolder(str(above), "run")
+    opened = os.open(Path(folder.path).parent, os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(opened)
+        folder.remove()
