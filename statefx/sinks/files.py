@@ -299,11 +299,15 @@ class _Committer(SinkCommitter):
 
     def sweep(self, committed: int) -> None:
         """Delete files of transactions up to `committed` that no manifest names, and what writers left unfinished."""
+        storage, owner = self._manifest.storage, self._owner
+        found = [each.name for each in storage.list() if _txid(each.name) is not None]
+        # Listed first (rule 4.3): whoever takes the folder over owns it before its tasks write, and counts its
+        # transactions from 1 perhaps, so that its files would seem to be of old ones.
         marker = self._manifest.marker()
-        if marker is None or marker.txid == UNFENCED or marker.generation > self._owner.generation:
+        if marker is None or marker.txid == UNFENCED or marker.generation > owner.generation:
             return
-        storage = self._manifest.storage
-        found = [each.name for each in storage.list() if _txid(each.name) is not None]  # listed first: rule 4.3
+        if (marker.application, marker.origin) != (owner.application, owner.origin):
+            return
         named = {each.name for each in self._manifest.files()}
         storage.delete(name for name in found if name not in named and (_txid(name) or 0) <= committed)
         self._manifest.forget_old()

@@ -236,6 +236,34 @@ def test_what_nobody_named_is_swept_and_what_is_to_come_is_not(sinks, kind):
     assert sinks.read(kind) == ["a", "b"]
 
 
+@pytest.mark.parametrize("when", ["before the sweep", "while it lists"])
+def test_who_lost_a_folder_sweeps_nothing_of_its_new_owner(sinks, monkeypatch, when):
+    """The new owner counts its transactions and generations from 1: its files seem to be of old ones."""
+    former = fenced(sinks, "files", Owner("app", "origin", 7), Reached(99, 99))
+    former.commit(TransactionAttempt(100, 0), sinks.write("files", 100, "a"))
+    successor = sinks.committer("files", Owner("app", "copy", 1))
+    coming = []
+
+    def takes_over():
+        successor.fence(START, takeover=True)
+        coming.append(sinks.write("files", 1, "b"))
+
+    if when == "before the sweep":
+        takes_over()
+    else:
+        listed = FolderStorage.list
+
+        def listing(storage, prefix="", after=""):
+            if not prefix and not coming:  # the listing of all files begins
+                takes_over()
+            return listed(storage, prefix, after)
+
+        monkeypatch.setattr(FolderStorage, "list", listing)
+    former.sweep(100)
+    successor.commit(TransactionAttempt(1, 0), *coming)
+    assert sinks.read("files") == ["a", "b"]
+
+
 @pytest.mark.parametrize("commits", range(12))
 def test_manifests_are_without_gaps_over_compactions_and_restarts(sinks, commits):
     words = []
