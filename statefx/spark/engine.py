@@ -22,9 +22,11 @@ from statefx.coordinator.orders import Orders
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
-from statefx.protocol.commands import Resolution
+from statefx.protocol.commands import Resolution, Segment
+from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
 from statefx.protocol.report import Report
+from statefx.spark.cut import CutPartitions, CutShuffle, is_empty
 from statefx.spark.deadline import Deadline
 from statefx.spark.failures import cant_start_workers, job_error
 from statefx.spark.frames import Chain, keeps_shuffles, mapping
@@ -49,8 +51,6 @@ class SparkEngine:
         After it the attempt's jobs are cancelled.
     stopping : threading.Event
         Set when the query is being stopped.
-    jobs_max : int
-        How many jobs may run at a time; above 1, each in a thread of its own.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class SparkEngine:
         frame: DataFrame,
         timeout_secs: float,
         stopping: threading.Event,
-        jobs_max: int = 1,
     ) -> None:
         self._plan = deployment.plan
         self._parcel = Parcel.pack(deployment)
@@ -71,10 +70,11 @@ class SparkEngine:
         self._timeout_secs = timeout_secs
         self._storage = deployment.storage
         self._orders = Orders(deployment.plan, deployment.storage)
-        self._jobs_max = jobs_max
         self._tags: dict[str, str] = {}
         self._waiting: deque[Job] = deque()
         self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
+        self._kept: dict[TransactionAttempt, CutShuffle] = {}
+        """What jobs P have written, until job O of their transaction has ended."""
         self._session: SparkSession | None = None
         self._tracker: Any = None
         self._arrays: Any = None
@@ -98,6 +98,8 @@ class SparkEngine:
         context: Any = session.sparkContext
         self._tracker = context._jsc.sc().statusTracker()
         self._arrays = context._jvm.java.util.Arrays
+        if self._plan.cut:
+            self._partitions = CutPartitions(session, (*self._plan.widths, 0)[self._plan.cut])
         session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.classic.shuffleDependency.fileCleanup.enabled", "true")
 
@@ -111,14 +113,15 @@ class SparkEngine:
     def start(self, job: Job) -> None:
         """Begin a job (see `Engine.start`).
 
-        Where only one can run it waits for `next`, which runs it in its own thread: that one belongs to the query of
-        Spark that calls back, and another one would have to be waited for.
+        The jobs of a plan that is not cut run one after the other, each when `next` is called, in the caller's thread:
+        it belongs to the query of Spark that calls back. The jobs of a cut plan have a thread each, because several of
+        them run side by side.
         """
         self._tags[job.id] = f"statefx-{uuid.uuid4().hex}"
-        if self._jobs_max == 1:
+        if not self._plan.cut:
             self._waiting.append(job)
             return
-        # with a thread of the JVM's own, which has a copy of this one's local properties
+        # An InheritableThread has a thread of its own in the JVM as well, with a copy of this one's local properties.
         InheritableThread(target=self._run_aside, args=(job,), name=f"statefx-{job.id}", daemon=True).start()
 
     def next(self, timeout_secs: float | None) -> Finished | None:
@@ -167,20 +170,53 @@ class SparkEngine:
         return Finished(job.id)
 
     def _segment(self, job_id: str, run: SegmentRun) -> tuple[Ack, ...]:
-        """Run a segment as one Spark job."""
-
-        def collect(own: Any, frame: DataFrame) -> list[Row]:
-            acks = self._chain.over(frame)
-            assert self._session is not None
-            activate(self._session)  # the labels have Spark make the plan's shuffles, by the settings of the thread
-            self._labels.name_attempt(own, acks, run.order.attempt)
-            return collected(acks)
-
-        with self._orders.sent(run.order) as text:
-            rows = self._job(job_id, text, lambda own: collect(own, run.work), check=True)
-            if not rows:  # Spark leaves out what it knows to be empty (rule 5.6)
-                rows = self._job(job_id, text, lambda own: collect(own, self._no_rows(run.work)), check=True)
+        """Run a segment as one Spark job; keep what job P has written until job O has ended."""
+        txid, done = run.order.attempt.txid, False
+        if run.segment is Segment.PROCESSING:
+            self._free(txid, txid)  # of the attempts before this one: nobody reads it any more
+        try:
+            if self._chain.levels[run.segment].start == len(self._plan.levels):  # no committer: all has been done
+                return ()
+            with self._orders.sent(run.order) as text:
+                rows = self._job(job_id, text, lambda own: self._collected(own, run, run.work), check=True)
+                # Spark leaves out what it knows to be empty (rule 5.6); it never knows that of the rows at the cut
+                if not rows and run.segment is not Segment.ORDERED:
+                    empty = self._no_rows(run.work)
+                    rows = self._job(job_id, text, lambda own: self._collected(own, run, empty), check=True)
+            # a job P that ended although it was cancelled has written what no job O will read
+            done = run.segment is Segment.PROCESSING and job_id in self._tags
+        finally:
+            if run.segment is Segment.ORDERED:
+                self._free(0, txid)
+            elif not done:
+                self._drop(run.order.attempt)
         return tuple(Ack.unpack(bytes(row.payload)) for row in rows)
+
+    def _collected(self, own: Any, run: SegmentRun, frame: DataFrame) -> list[Row]:
+        """Run a segment over `frame`; return its acks."""
+        assert self._session is not None
+        attempt = run.order.attempt
+        activate(self._session)  # the labels have Spark make the plan's shuffles, by the settings of the thread
+        if run.segment is Segment.ORDERED:
+            frame = self._kept[attempt].read(self._partitions.rows)
+        acks = self._chain.over(run.segment, frame)
+        shuffles = self._labels.name_segment(own, acks, run.segment, attempt)
+        if run.segment is Segment.PROCESSING:
+            if is_empty(acks):
+                return []
+            self._kept[attempt] = CutShuffle(acks, shuffles)
+            acks = self._kept[attempt].read(self._partitions.acks)
+        return collected(acks)
+
+    def _free(self, first: int, last: int) -> None:
+        """Free what the jobs P of transactions `first` to `last` have written."""
+        for attempt in [each for each in list(self._kept) if first <= each.txid <= last]:
+            self._drop(attempt)
+
+    def _drop(self, attempt: TransactionAttempt) -> None:
+        kept = self._kept.pop(attempt, None)
+        if kept is not None:
+            kept.free()
 
     def reuses(self, work: DataFrame) -> bool:
         """Tell whether all attempts over `work` read the same shuffle files (see `Engine.reuses`)."""

@@ -16,6 +16,8 @@ from pyspark.util import PythonEvalType
 from statefx.plan import wire
 from statefx.plan.groupings import ROUTERS, RowExpressions, Spread
 from statefx.plan.levels import EDGE_COLUMN, Plan
+from statefx.plan.segments import segments_of
+from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId
 from statefx.spark.session import worker_program
 from statefx.spark.worker import LevelFunction, Parcel
@@ -175,11 +177,17 @@ class Chain:
         The united frame, for its schema.
     number : int
         Of the workers that run it (see `worker_program`).
+
+    Attributes
+    ----------
+    levels : dict of Segment to range
+        What each segment runs of the plan.
     """
 
     def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame, number: int = 0) -> None:
         self._intake = Intake(plan, frame)
-        self._widths = plan.widths
+        self.levels = {segment: part.levels for segment, part in segments_of(plan).items()}
+        self._widths = (*plan.widths, 0)
         self._target = F.col("target")
         routed = self._intake.route(frame).columns
         self._stages = [
@@ -187,15 +195,33 @@ class Chain:
             for level in range(len(plan.levels))
         ]
 
-    def over(self, frame: DataFrame) -> DataFrame:
-        """Return the frame whose rows are the acks of one attempt over `frame`."""
-        rows = self._intake.route(frame)
-        for level, stage in enumerate(self._stages):
-            if level:
-                # By the number itself: `repartition` would hash it, and put two tasks of a level into one partition.
-                rows = rows.repartitionById(self._widths[level], self._target)
-            rows = stage(rows)
-        return rows
+    def over(self, segment: Segment, rows: DataFrame) -> DataFrame:
+        """Return what the tasks of a segment send to the driver, and job P to job O as well.
+
+        Parameters
+        ----------
+        segment : Segment
+        rows : DataFrame
+            What the attempt reads; for ``ORDERED`` the rows at the cut, one partition for each task behind it.
+
+        Returns
+        -------
+        DataFrame
+            The acks; for ``PROCESSING`` all that goes over the cut, by target, the acks in a partition behind the rows
+            (see `Plan.driver_of`).
+        """
+        levels = self.levels[segment]
+        for level in levels:
+            if level == 0:
+                rows = self._intake.route(rows)
+            elif level > levels.start:
+                rows = self._by_target(rows, self._widths[level])
+            rows = self._stages[level](rows)
+        return self._by_target(rows, self._widths[levels.stop] + 1) if segment is Segment.PROCESSING else rows
+
+    def _by_target(self, rows: DataFrame, width: int) -> DataFrame:
+        # By the number itself: `repartition` would hash it, and put two tasks of a level into one partition.
+        return rows.repartitionById(width, self._target)
 
 
 def _narrowed(frame: DataFrame, width: int) -> DataFrame:

@@ -19,6 +19,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.util import _load_from_socket
 
 from statefx.plan.levels import INGEST, Plan
+from statefx.plan.segments import segments_of
+from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
 
@@ -46,12 +48,16 @@ class Labels:
     def __init__(self, name: str, plan: Plan, details: str) -> None:
         self._name = name
         self._details = details
-        self._stages = [f"read {_short(', '.join(plan.streams))}"]
-        self._stages += [_bolts(plan, level) for level in range(len(plan.levels))]
-        self._bolts = _short(" > ".join(self._stages[1:]))
+        read = f"read {_short(', '.join(plan.streams))}"
+        self._bolts = {
+            segment: [_bolts(plan, level) for level in part.levels] for segment, part in segments_of(plan).items()
+        }
+        before = {Segment.WHOLE: [read], Segment.PROCESSING: [read], Segment.ORDERED: []}
+        behind = {Segment.WHOLE: [], Segment.PROCESSING: ["acks"], Segment.ORDERED: []}
+        self._stages = {each: [*before[each], *bolts, *behind[each]] for each, bolts in self._bolts.items()}
 
-    def name_attempt(self, own: Any, rows: DataFrame, attempt: TransactionAttempt) -> None:
-        """Name the job that collects `rows`, the acks of one attempt, and each of its stages.
+    def name_segment(self, own: Any, rows: DataFrame, segment: Segment, attempt: TransactionAttempt) -> list[Any]:
+        """Name the job of a segment of an attempt, and each of its stages.
 
         Parameters
         ----------
@@ -59,17 +65,25 @@ class Labels:
             The thread's local properties.
         rows : DataFrame
             From `Chain.over`.
+        segment : Segment
         attempt : TransactionAttempt
+
+        Returns
+        -------
+        list of ShuffleDependency
+            Those of the plan, lowest first.
         """
-        text = _text(attempt)
-        own.setProperty(_DESCRIPTION, f"{self._name} {text}: {self._bolts}")
+        text, bolts, stages = _text(attempt), self._bolts[segment], self._stages[segment]
+        own.setProperty(_DESCRIPTION, f"{self._name} {text}: {_short(' > '.join(bolts))}")
         own.setProperty(_LONG, self._details)
         plan = rows._jdf.queryExecution().executedPlan()
-        found = exchanges(plan.numberedTreeString(), len(self._stages) - 1)
-        for stage, position in zip(self._stages[-1 - len(found) : -1], found, strict=True):
+        found = exchanges(plan.numberedTreeString(), len(bolts))
+        shuffles = []
+        for stage, position in zip(stages[-1 - len(found) : -1], found, strict=True):
             own.setProperty(_SHORT, f"{stage} {text}")
-            plan.apply(position).shuffleDependency()
-        own.setProperty(_SHORT, f"{self._stages[-1]} {text}")
+            shuffles.append(plan.apply(position).shuffleDependency())
+        own.setProperty(_SHORT, f"{stages[-1]} {text}")
+        return shuffles
 
     def name_hooks(self, own: Any, order: ResolutionOrder) -> None:
         """Name the job that runs a commit or a rollback, and its stage."""
@@ -127,8 +141,8 @@ def exchanges(tree: str, levels: int) -> list[int]:
     Returns
     -------
     list of int
-        Numbers of the Exchange nodes, lowest first: the one that feeds the first level, if there is one, and those
-        between levels. Empty if the plan has another form.
+        Numbers of the Exchange nodes, lowest first: the one that feeds the first level, if there is one, those between
+        levels, and the one at the cut. Empty if the plan has another form.
     """
     # The text is one call into the JVM; to walk the tree would be several for each node, in every transaction.
     found: list[int] = []

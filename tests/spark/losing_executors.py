@@ -11,10 +11,12 @@ from pathlib import Path
 
 from statefx import StatefulBolt, TopologyBuilder
 from statefx.errors import StatefxError
+from statefx.protocol.commands import Segment
 from tests.conftest import ROOT
-from tests.spark.bolts import Once, Pass, recount, word_count
+from tests.spark.bolts import Once, Pass, Split, recount, word_count
 from tests.spark.counting import session, tell
-from tests.spark.running import feed, lines_of, reasons, run, state
+from tests.spark.in_flight import InFlight
+from tests.spark.running import feed, lines_of, reasons, run, state, wait_for
 
 FILES = {name: [f"{name} b c {number % 7}" for number in range(200)] for name in "abc"}
 
@@ -83,6 +85,50 @@ def aggregated_input(spark, work):
     assert state(work / "ck", "count") == dict.fromkeys({line for lines in FILES.values() for line in lines}, 1)
 
 
+class NotesExecutor(Split):
+    """Writes down on which executor its task 1 runs."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def open(self, context):
+        if context.task == 1:
+            Path(self.folder, "executor").write_text(str(executor()), encoding="ascii")
+
+
+def cut_in_job_o(spark, work):
+    """A committer dies in job O; what job P has written on its executor is lost with it."""
+    InFlight(spark, work / "ck", list(FILES.values()), count=Kills(Once(work), 2)).drive()
+    counted = recount(line for lines in FILES.values() for line in lines)
+    assert state(work / "ck", "count") == state(work / "ck", "again") == counted
+
+
+def cut_between_jobs(spark, work):
+    """An executor dies between job P and job O: job O computes what is missing in its first run.
+
+    Spark tells of no stage that ran again, so only the ledger over both jobs can refuse it.
+    """
+    driver = InFlight(spark, work / "ck", list(FILES.values()), split=NotesExecutor(work))
+    engine = driver.engine
+    start = engine.start
+
+    def killing(job):
+        if getattr(job.work, "segment", None) is Segment.ORDERED and Once(work):
+            alive = len(executors(spark))
+            os.kill(int((work / "executor").read_text()), signal.SIGKILL)
+            wait_for(lambda: len(executors(spark)) != alive, "Spark to miss the executor")
+        start(job)
+
+    engine.start = killing
+    driver.drive()
+    counted = recount(line for lines in FILES.values() for line in lines)
+    assert state(work / "ck", "count") == state(work / "ck", "again") == counted
+
+
+def executors(spark):
+    return spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+
+
 def main(work):
     spark = session(
         "local-cluster[2,1,1024]",
@@ -96,6 +142,8 @@ def main(work):
         ("between bolts", between_bolts, "true"),  # whether Spark compares checksums of what it computes again
         ("random input", random_input, "false"),
         ("aggregated input", aggregated_input, "true"),
+        ("cut, in job O", cut_in_job_o, "true"),
+        ("cut, between the jobs", cut_between_jobs, "false"),
     ):
         folder = Path(work, name.replace(" ", "-"))
         folder.mkdir()

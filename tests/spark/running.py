@@ -1,9 +1,11 @@
 """Runs topologies and reads what they left behind."""
 
 import hashlib
+import json
 import os
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 from statefx import openState, submit
 from statefx.coordinator.entries import read_entries
@@ -94,3 +96,10 @@ def feed(folder, **files):
 def lines_of(spark, folder, files=1, schema="value string"):
     """A stream of the lines in a folder, so many files a transaction."""
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", files).text(str(folder))
+
+
+def shown(spark, what):
+    """What the REST interface of Spark's UI has, newest first."""
+    context = spark.sparkContext
+    with urlopen(f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{what}") as answer:
+        return json.load(answer)

@@ -1,8 +1,6 @@
 """What Spark's UI shows: jobs and stages by topology, transaction and bolts, and one name for a query however often."""
 
-import json
 import re
-from urllib.request import urlopen
 
 import pytest
 
@@ -10,7 +8,7 @@ from statefx import StatefulBolt, TopologyBuilder, submit
 from statefx.errors import FencedError
 from statefx.spark.labels import exchanges
 from tests.spark.bolts import Count, Pass, Split, word_count
-from tests.spark.running import BOUND_SECS, feed, lines_of, run, state, wait_for
+from tests.spark.running import BOUND_SECS, feed, lines_of, run, shown, state, wait_for
 
 
 class Hooked(StatefulBolt):
@@ -22,13 +20,6 @@ class Hooked(StatefulBolt):
 
     def preCommit(self, txid):
         pass
-
-
-def shown(spark, what):
-    """What the REST interface of Spark's UI has, newest first."""
-    context = spark.sparkContext
-    with urlopen(f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{what}") as answer:
-        return json.load(answer)
 
 
 def jobs_of(spark, topology, jobs):

@@ -30,10 +30,14 @@ def told(tmp_path_factory):
     return {name: found for line in lines for name, found in line.items()}
 
 
-@pytest.mark.parametrize("name", ["between bolts", "random input", "aggregated input"])
+@pytest.mark.parametrize(
+    "name", ["between bolts", "random input", "aggregated input", "cut, in job O", "cut, between the jobs"]
+)
 def test_the_attempt_is_rolled_back_and_the_next_is_exact(told, name):
     assert "error" not in told[name], told[name]["error"]
     assert told[name]["killed"]
     assert told[name]["reasons"], "the attempt was committed although its executor died"
     if name == "random input":  # Spark's own checksums are off: it is for us to notice
         assert told[name]["reasons"][0].startswith("a stage of the job had to be run again")
+    if name == "cut, between the jobs":  # nothing of job O ran twice
+        assert "a stage of the job" not in told[name]["reasons"][-1]
