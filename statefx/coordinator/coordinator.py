@@ -119,7 +119,7 @@ class Coordinator:
     """The segments that run, by their jobs."""
     _failures: dict[int, StatefxError] = field(default_factory=dict, init=False)
     """Why transactions are being rolled back."""
-    _again: tuple[int, StatefxError, Any] | None = field(default=None, init=False)
+    _retry: tuple[int, StatefxError, Any] | None = field(default=None, init=False)
     """A transaction that was rolled back and is to be tried again: why, and what it reads."""
     _ending: StatefxError | None = field(default=None, init=False)
     """What is raised when everything in flight has ended."""
@@ -152,8 +152,8 @@ class Coordinator:
             self._carry_out(commands)
             while self._pipeline.entries:
                 self._heed_stops()
-                self._await()
-            self._happen(Idle())
+                self._wait()
+            self._advance(Idle())
         self._failures.clear()
 
     def transact(self, source: Input, work: Any) -> TransactionProgress:
@@ -190,7 +190,7 @@ class Coordinator:
             As `transact`. What was in flight behind the transaction that failed is rolled back as well.
         """
         with self._cancelling():
-            while self._turn(source):
+            while self._loop_once(source):
                 pass
 
     @contextmanager
@@ -214,42 +214,42 @@ class Coordinator:
 
     # ---- the loop
 
-    def _turn(self, source: Source) -> bool:
+    def _loop_once(self, source: Source) -> bool:
         """Do one thing; tell whether the loop goes on."""
         self._heed_stops()
         if self._pipeline.ended:
             if self._ending is not None:
                 raise self._ending
             return False
-        if self._again is not None:
+        if self._retry is not None:
             if not self._pipeline.admits:  # what is below it is rolled back as well
-                self._await()
+                self._wait()
                 return True
-            self._hold(*self._again)
+            self._delay_retry(*self._retry)
         upcoming = self._pipeline.next.txid
         if self._may_begin and source.ready(upcoming):
-            self._offered = source.next(upcoming)
-            self._happen(Offered())
+            self._offered = source.next(upcoming)  # step 1
+            self._advance(Offered())
             return True
         if not self._pipeline.entries and not self._waits:
-            self._happen(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
+            self._advance(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
             if source.ended(self._pipeline.next.txid):
                 return False
-        self._await(look=self._may_begin and not source.ended(upcoming))
+        self._wait(look=self._may_begin and not source.ended(upcoming))
         return True
 
     @property
     def _may_begin(self) -> bool:
         return self._pipeline.admits and not self._waits.attempt
 
-    def _hold(self, txid: int, failure: StatefxError, work: Any) -> None:
+    def _delay_retry(self, txid: int, failure: StatefxError, work: Any) -> None:
         """Let some time pass before the next attempt of a transaction that was rolled back."""
-        self._again = None
+        self._retry = None
         if self.engine.reuses(work):
             raise RenewInputError(failure.message, **failure.data) from failure
         self._waits.add(backoff_secs(self._pipeline.failures(txid)))
 
-    def _await(self, *, look: bool = False) -> None:
+    def _wait(self, *, look: bool = False) -> None:
         """Wait until a job has ended or a wait is over; with `look`, until the source may be asked again."""
         first = self._waits.first()
         secs = None if first is None else self._waits.left_secs(first)
@@ -258,7 +258,7 @@ class Coordinator:
         if self._runs or self._resolver.running:
             finished = self.engine.next(secs)
             if finished is not None:
-                self._finished(finished)
+                self._take_finished(finished)
                 return
             if first is not None and self._waits.left_secs(first) > 0:  # it was interrupted
                 return
@@ -270,19 +270,19 @@ class Coordinator:
             self._waits.remove(first)
             if first.then is not None:
                 self.log.check()  # a successor may have swept the state that the tasks need: they would ask for ever
-                self._happen(first.then)
+                self._advance(first.then)
 
     def _heed_stops(self) -> None:
         while self._stops:
             stop = self._stops.popleft()
             if stop.now and self._waits.resolution:  # it may fail for ever; the next driver goes on with it
                 raise self._resolver.stopped()
-            self._happen(stop)
+            self._advance(stop)
 
-    def _finished(self, finished: Finished) -> None:
+    def _take_finished(self, finished: Finished) -> None:
         """Take what came of a job."""
         if self._resolver.runs(finished.job_id):
-            self._resolution_finished(finished)
+            self._take_resolution(finished)
             return
         run = self._runs.pop(finished.job_id, None)
         if run is None:  # of an attempt that was cancelled: its tasks may run on for seconds (rule 6.4)
@@ -295,7 +295,7 @@ class Coordinator:
         if isinstance(failure, StatefxError):
             self._fail(run.attempt, failure)
         else:
-            self._happen(Acked(run.segment, run.attempt))
+            self._advance(Acked(run.segment, run.attempt))
 
     def _fail(self, attempt: TransactionAttempt, failure: StatefxError) -> None:
         """Have an attempt rolled back; the pipeline decides whether there is another one."""
@@ -310,26 +310,27 @@ class Coordinator:
 
     # ---- the pipeline's commands
 
-    def _happen(self, event: Happening) -> None:
+    def _advance(self, event: Happening) -> None:
+        """Tell the pipeline what has come of something, and carry out what it commands."""
         self._pipeline, commands = self._pipeline.on(event)
         self._carry_out(commands)
 
     def _carry_out(self, commands: Iterable[Command]) -> None:
         left = deque(commands)
         while left:
-            event = self._do(left.popleft())
+            event = self._carry_out_one(left.popleft())
             if event is not None:
                 self._pipeline, more = self._pipeline.on(event)
-                self._tell_if_durable()
+                self._deliver_if_durable()
                 left += more
 
-    def _do(self, command: Command) -> Happening | None:
+    def _carry_out_one(self, command: Command) -> Happening | None:
         """Carry out one command; return what came of it, if that is known by now."""
         match command:
             case Append():
                 self._append(command)
                 return Durable(command)
-            case Run():
+            case Run():  # steps 3 and 5
                 job_id = f"{command.segment} {command.attempt.txid}/{command.attempt.attempt}"
                 self._runs[job_id] = command
                 self.engine.start(Job(job_id, self._flights.job(command)))
@@ -337,18 +338,18 @@ class Coordinator:
                 for job_id in [job_id for job_id, run in self._runs.items() if run.attempt == attempt]:
                     del self._runs[job_id]
                     self.engine.cancel(job_id)
-            case Resolve(resolution, attempt):
+            case Resolve(resolution, attempt):  # step 7, and every rollback
                 if self._resolve(resolution, attempt):
                     return self._resolved(resolution, attempt)
-            case Deliver(txid):
+            case Deliver(txid):  # step 9
                 self._delivered = txid
-                self._tell_if_durable()
+                self._deliver_if_durable()
         return None
 
     def _append(self, append: Append) -> None:
         """Make the record of a command durable."""
         name = append.attempt
-        if append.kind == "PREPARING":
+        if append.kind == "PREPARING":  # step 2
             assert self._offered is not None
             self._flights.begin(append, self._offered)
         elif append.kind == "ROLLED_BACK":
@@ -357,11 +358,11 @@ class Coordinator:
             reason = failure.message if failure else f"transaction {lowest} failed before it" if lowest else "stopped"
             work = self._flights.end(name, reason)
             if failure is not None and work is not None and not self._pipeline.stopping:
-                self._again = name.txid, failure, work
-        else:
+                self._retry = name.txid, failure, work
+        else:  # steps 4, 6 and 8
             self._flights.go_on(append)
 
-    def _tell_if_durable(self) -> None:
+    def _deliver_if_durable(self) -> None:
         """Tell what the transaction that was committed came to, once no crash can take its COMMITTED back."""
         if self._delivered is None or self._pipeline.unwritten:
             return
@@ -383,12 +384,12 @@ class Coordinator:
             self.progress.ending(attempt)
         return Resolved(resolution, attempt)
 
-    def _resolution_finished(self, finished: Finished) -> None:
+    def _take_resolution(self, finished: Finished) -> None:
         resolution, attempt = self._resolver.under_way
         try:
             done = self._resolver.finished(finished)
             if done:
-                self._happen(self._resolved(resolution, attempt))
+                self._advance(self._resolved(resolution, attempt))
             elif done is False:
                 self._waits.add(self._resolver.wait_secs(), Unresolved(resolution, attempt))
         except (AttemptsExhaustedError, BoltError) as error:
