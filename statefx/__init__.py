@@ -5,8 +5,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from statefx.admin.aborting import abort
 from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
+from statefx.admin.transactions import transactions
 from statefx.errors import FailedException, StatefxError
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Sink, Stateful, StatefulBolt
 from statefx.sinks import CollectSink, ConsoleSink, FileSink, SqlSink, StagedSink, committedFiles
@@ -39,10 +41,12 @@ __all__ = [
     "StatefxError",
     "Topology",
     "TopologyBuilder",
+    "abort",
     "committedFiles",
     "migrate",
     "openState",
     "submit",
+    "transactions",
 ]
 
 

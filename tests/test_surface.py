@@ -20,8 +20,8 @@ EXPORTS = {
     statefx: {
         "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
         "FailedException", "FileSink", "KeyValueState", "Query", "Sink", "SqlSink", "StagedSink", "Stateful",
-        "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "committedFiles", "migrate", "openState",
-        "submit",
+        "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "abort", "committedFiles", "migrate",
+        "openState", "submit", "transactions",
     },
     statefx.state: {
         "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",

@@ -1,1 +1,1 @@
-"""What is done to a checkpoint beside running it: reading its state, moving its state to another provider."""
+"""What is done to a checkpoint beside running it: reading it, moving its state, ending what is open."""

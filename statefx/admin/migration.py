@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from statefx.admin.contents import Entries, Sum, sum_of
-from statefx.admin.reading import kept_options, open_task
+from statefx.admin.reading import check_started, kept_options, open_task
 from statefx.config import Config
 from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.generation import read_checkpoint, take_generation
@@ -305,10 +305,7 @@ def _options(argument: str, provider: str, options: Mapping[str, Any] | str | No
 
 
 def _provider_of(state: LogState, folders: Folders) -> str:
-    if not state.generation:
-        raise CheckpointError(
-            f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
-        )
+    check_started(state, folders)
     found = {bolt.provider for bolt in state.topology.stateful.values()}
     if not found:
         raise CheckpointError(

@@ -276,11 +276,22 @@ def _length(state: KeyValueState[Any, Any]) -> int:
         return sum(1 for _ in state.items())
 
 
-def _component(state: LogState, component: str, folders: Folders) -> StatefulIdentity:
+def check_started(state: LogState, folders: Folders) -> None:
+    """Refuse what no topology has been started on.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint.
+    """
     if not state.generation:
         raise CheckpointError(
             f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
         )
+
+
+def _component(state: LogState, component: str, folders: Folders) -> StatefulIdentity:
+    check_started(state, folders)
     stateful = state.topology.stateful
     if component not in stateful:
         raise CheckpointError(

@@ -2,19 +2,111 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from statefx.admin.reading import check_started
+from statefx.coordinator.generation import read_checkpoint
+from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import read_state
+from statefx.protocol.log_state import LogState
 from statefx.storage import Storage
 
 _TIMES = ("prepared_ms", "committing_ms", "ended_ms")
 
 
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One attempt of a transaction.
+
+    Attributes
+    ----------
+    txid, attempt, generation : int
+        Which one, and which driver's.
+    state : str
+        ``PREPARING``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``.
+    prepared_ms, committing_ms, ended_ms : int or None
+        When it began, when its commit was decided and when it ended, in milliseconds since the epoch, by the clock of
+        the driver's machine; None: not yet, or never.
+    input_rows, output_rows : int
+        What was read from the sources, and what reached the ends of the topology; 0 before the commit is decided.
+    state_bytes : int
+        By how much stored state has grown.
+    reason : str
+        Why it was rolled back; the first 200 characters.
+    sinks : Mapping[str, Mapping[str, int]]
+        By sink, the ``rows`` and ``bytes`` that were decided to be published; without sinks that don't tell.
+    """
+
+    txid: int
+    attempt: int
+    generation: int
+    state: str
+    prepared_ms: int | None
+    committing_ms: int | None
+    ended_ms: int | None
+    input_rows: int
+    output_rows: int
+    state_bytes: int
+    reason: str
+    sinks: Mapping[str, Mapping[str, int]]
+
+    @property
+    def secs(self) -> float | None:
+        """How long it took, in seconds; None: it has not ended. Less than 0 where the clock was set back."""
+        if self.ended_ms is None or self.prepared_ms is None:
+            return None
+        return (self.ended_ms - self.prepared_ms) / 1000
+
+    def __repr__(self) -> str:
+        since = self.ended_ms or self.committing_ms or self.prepared_ms
+        rows = "" if self.committing_ms is None else f", {self.input_rows} rows in, {self.output_rows} out"
+        given = "".join(f", {each['rows']} to {sink}" for sink, each in self.sinks.items())
+        why = f": {self.reason}" if self.reason else ""
+        name = f"Transaction {self.txid}, attempt {self.attempt}, generation {self.generation}"
+        return f"<{name}: {self.state} {time_text(since)}{rows}{given}{why}>"
+
+
+def transactions(checkpointLocation: str | os.PathLike[str]) -> list[Transaction]:
+    """List the last transactions of a checkpoint, attempt by attempt; also while the topology runs.
+
+    Changes nothing. Needs neither Spark nor the topology, nor what its state provider and its sinks need.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``.
+
+    Returns
+    -------
+    list of Transaction
+        The newest last: about the last 1,000 attempts that have ended, and those that are open.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, or the folder is something else; or a newer release wrote it.
+    StateCorruptedError
+        A record of the log is damaged.
+
+    Examples
+    --------
+    >>> for each in transactions("checkpoints/word-count")[-3:]:     # doctest: +SKIP
+    ...     print(each.txid, each.state, each.secs, each.reason)
+    """
+    folders = Folders(local_path(checkpointLocation))
+    found = read_checkpoint(folders)
+    check_started(found, folders)
+    return [Transaction(**each) for each in _listed(found)]
+
+
 def read_transactions(storage: Storage) -> list[dict[str, Any]]:
     """Return the last attempts of transactions, oldest first, as plain data; also while a driver is at work.
 
-    Each has the fields of `statefx.protocol.history.Past`. There are about the last 1,000 that have ended, and those
-    under way; a time that has not come is None.
+    Each has the fields of `Transaction`.
 
     Raises
     ------
@@ -23,5 +115,26 @@ def read_transactions(storage: Storage) -> list[dict[str, Any]]:
     StateCorruptedError, CheckpointFormatError
         As for `TransactionLog`.
     """
-    found = (past._asdict() for past in read_state(storage).past())
-    return [{name: value or None if name in _TIMES else value for name, value in each.items()} for each in found]
+    return _listed(read_state(storage))
+
+
+def _listed(state: LogState) -> list[dict[str, Any]]:
+    found = []
+    for past in state.past():
+        each = past._asdict()
+        each |= {name: each[name] or None for name in _TIMES}
+        each["sinks"] = {given.sink: {"rows": given.rows, "bytes": given.bytes} for given in past.sinks}
+        found.append(each)
+    return found
+
+
+def time_text(time_ms: int | None) -> str:
+    """Show a time of the log, in UTC.
+
+    >>> time_text(1_000), time_text(None)
+    ('1970-01-01 00:00:01.000Z', '')
+    """
+    if time_ms is None:
+        return ""
+    shown = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "milliseconds")
+    return shown.replace("+00:00", "Z")

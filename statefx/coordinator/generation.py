@@ -47,7 +47,7 @@ def _check_beginning(folders: Folders) -> None:
 
 def take_generation(
     folders: Folders,
-    wanted: TopologyIdentity,
+    wanted: TopologyIdentity | None,
     adopt: str | None,
     *,
     shared: bool,
@@ -57,6 +57,21 @@ def take_generation(
     """Open the log for appending and take the next generation: from here on older drivers are fenced.
 
     A driver that is still at work may win a number meanwhile; then the log is read and checked again.
+
+    Parameters
+    ----------
+    folders : Folders
+    wanted : TopologyIdentity or None
+        Of the topology that shall go on; None: nothing goes on yet, the checkpoint stays that of whoever ran last.
+    adopt : str or None
+        As given to ``submit``.
+    shared : bool
+        As of `check_adoption`.
+    others : Collection[str]
+        Names of the participants beside state.
+    opened : callable
+        Opens the log; what it refuses by what it reads is refused before anything is changed, and nothing can have
+        been appended between that reading and the GENERATION record.
 
     Raises
     ------
@@ -68,12 +83,13 @@ def take_generation(
     write_format(folders.storage)
     for tries in range(TAKE_TRIES):
         log = opened(folders.storage)
-        check_adoption(log.state, wanted, folders, adopt, shared=shared)
+        becomes = wanted or log.state.topology
+        check_adoption(log.state, becomes, folders, adopt, shared=shared)
         check_participants(log.state, others)  # the driver at work goes on deciding until it is fenced (rule 10.6)
         try:
             if not log.state.lineage or adopt == "fork":  # a fork's state must never meet the original's (rule 1.1)
                 log.append(Lineage(uuid.uuid4().hex))
-            log.append(Generation(log.state.generation + 1, folders.location, wanted))
+            log.append(Generation(log.state.generation + 1, folders.location, becomes))
         except FencedError:
             if tries == TAKE_TRIES - 1:
                 raise

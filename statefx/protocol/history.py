@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from statefx.protocol.jsonform import Json
 
 KEPT = 1000
 """How many ended attempts are remembered. An attempt is a line of some 100 bytes in the CHECKPOINT, so 100 kB, written
@@ -14,6 +17,36 @@ BATCH = 64
 
 REASON_CHARS = 200
 """Of why an attempt was rolled back; its ROLLED_BACK record has all of it."""
+
+
+class SinkVolume(NamedTuple):
+    """What one sink was given in a transaction, as its tasks say."""
+
+    sink: str
+    rows: int
+    bytes: int
+
+
+def sink_volumes(committables: Mapping[str, Json]) -> tuple[SinkVolume, ...]:
+    """Return what the sinks of a decision were given; those that don't tell rows and bytes are left out.
+
+    Committables are a sink's own affair. This is for people alone, so that whatever stands there, it raises nothing: a
+    record that can't be folded would end the topology.
+
+    >>> sink_volumes({"out": {"tasks": {"0": {"rows": 2, "bytes": 90}, "1": {"rows": 1, "bytes": 40}}}, "mail": None})
+    (SinkVolume(sink='out', rows=3, bytes=130),)
+    """
+    found = []
+    for sink, decision in sorted(committables.items()):
+        tasks = decision.get("tasks") if isinstance(decision, Mapping) else None
+        if isinstance(tasks, Mapping) and all(_tells(each) for each in tasks.values()):
+            rows, size = (sum(each[name] for each in tasks.values()) for name in ("rows", "bytes"))
+            found.append(SinkVolume(sink, rows, size))
+    return tuple(found)
+
+
+def _tells(committable: Json) -> bool:
+    return isinstance(committable, Mapping) and all(type(committable.get(name)) is int for name in ("rows", "bytes"))
 
 
 class Past(NamedTuple):
@@ -33,6 +66,8 @@ class Past(NamedTuple):
         By how much stored state has grown.
     reason : str
         Why it was rolled back.
+    sinks : tuple of SinkVolume
+        What was decided to be published.
     """
 
     txid: int
@@ -46,6 +81,7 @@ class Past(NamedTuple):
     output_rows: int = 0
     state_bytes: int = 0
     reason: str = ""
+    sinks: tuple[SinkVolume, ...] = ()
 
 
 class History(NamedTuple):

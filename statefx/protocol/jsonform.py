@@ -123,8 +123,7 @@ def _writer(shape: Any) -> Writer:
         hints = list(get_type_hints(shape).values())
         if all(_as_it_is(hint) for hint in hints):
             return list
-        writers = [_writer(hint) for hint in hints]
-        return lambda value: [write(each) for write, each in zip(writers, value, strict=True)]
+        return partial(_write_named_tuple, {n: _writer(hint) for n, hint in enumerate(hints) if not _as_it_is(hint)})
     origin, given = get_origin(shape), get_args(shape)
     if origin in (Union, types.UnionType):
         return lambda value: None if value is None else to_json(value)
@@ -137,6 +136,14 @@ def _writer(shape: Any) -> Writer:
         write_item = _writer(given[1])
         return dict if _as_it_is(given[1]) else lambda value: {key: write_item(each) for key, each in value.items()}
     return _write_anything
+
+
+def _write_named_tuple(writers: Mapping[int, Writer], value: tuple[Any, ...]) -> Json:
+    """Write those values that are not written as they are: of a row of which there are a thousand, one or two."""
+    body = list(value)
+    for place, write in writers.items():
+        body[place] = write(body[place])
+    return body
 
 
 def _dataclass_writer(shape: Any) -> Writer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from statefx.protocol.history import REASON_CHARS, History, Past
+from statefx.protocol.history import REASON_CHARS, History, Past, sink_volumes
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, Version
 from statefx.protocol.metadata import BySpout, Metadata
 from statefx.protocol.records import Committing, Input, SourceNotes, StreamInput
@@ -56,6 +56,7 @@ class InFlight:
             0 if decision is None else decision.output_rows,
             0 if decision is None else sum(decision.prepared_bytes.values()),
             reason[:REASON_CHARS],
+            () if decision is None else sink_volumes(decision.committables),
         )
 
     @property

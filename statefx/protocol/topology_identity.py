@@ -50,6 +50,8 @@ class StatefulIdentity:
         What `routing` can't tell, because it knows types alone. Fields may be renamed.
     upgrades : bool
         Whether the bolt upgrades values of older versions (``migrateState``). May change.
+    rolls_back : bool
+        Whether the bolt has to be told of a rollback (``preRollback``). May change.
     options : Mapping[str, Json] or None
         The provider's options, as far as they hold no secret; None: it does not say. For readers; may change.
     encoding : Mapping[str, str]
@@ -63,6 +65,7 @@ class StatefulIdentity:
     routing: tuple[tuple[str, ...], ...] = ()
     key_fields: tuple[KeyFields, ...] = ()
     upgrades: bool = False
+    rolls_back: bool = False
     options: Mapping[str, Json] | None = field(default_factory=dict)
     encoding: Mapping[str, str] = field(default_factory=dict)
 

@@ -65,6 +65,7 @@ def _stateful(
         routing=routing(topology, component.id),
         key_fields=key_fields(topology, component.id),
         upgrades=version > 1 and overrides(type(component.operator), "migrateState"),
+        rolls_back=overrides(type(component.operator), "preRollback"),
         options=options,
         encoding=encoding.own,
     )

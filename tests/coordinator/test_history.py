@@ -15,6 +15,7 @@ from statefx.storage import FolderStorage
 from tests.coordinator.histories import BEGINNING, preparing
 
 TOKENS = {"count/0": "t"}
+GIVEN = {"out": {"tasks": {"0": {"rows": 2, "bytes": 90}, "1": {"rows": 1, "bytes": 40}}}, "mail": {"id": 7}}
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_attempts_are_told_with_their_times_rows_and_reasons(storage, folded):
     log.append(preparing(1))
     log.append(RolledBack(1, 0, "the feed is stale"))
     log.append(preparing(1, 1))
-    log.append(decided(1, 1, hooks=("count/0",), input_rows=7, output_rows=3))
+    log.append(decided(1, 1, hooks=("count/0",), input_rows=7, output_rows=3, committables=GIVEN))
     log.append(Committed(1))
     log.append(preparing(2))
     log.append(decided(2, hooks=("count/0",)))
@@ -58,10 +59,10 @@ def test_attempts_are_told_with_their_times_rows_and_reasons(storage, folded):
         log.fold()
     told = read_transactions(storage)
     assert [list(each.values()) for each in told] == [
-        [1, 0, 1, "ROLLED_BACK", 1_002_000, None, 1_003_000, 0, 0, 0, "the feed is stale"],
-        [1, 1, 1, "COMMITTED", 1_004_000, 1_005_000, 1_006_000, 7, 3, 15, ""],
-        [2, 0, 1, "COMMITTING", 1_007_000, 1_008_000, None, 0, 0, 15, ""],
-        [3, 0, 1, "PREPARING", 1_009_000, None, None, 0, 0, 0, ""],
+        [1, 0, 1, "ROLLED_BACK", 1_002_000, None, 1_003_000, 0, 0, 0, "the feed is stale", {}],
+        [1, 1, 1, "COMMITTED", 1_004_000, 1_005_000, 1_006_000, 7, 3, 15, "", {"out": {"rows": 3, "bytes": 130}}],
+        [2, 0, 1, "COMMITTING", 1_007_000, 1_008_000, None, 0, 0, 15, "", {}],
+        [3, 0, 1, "PREPARING", 1_009_000, None, None, 0, 0, 0, "", {}],
     ]
     assert list(told[0]) == list(Past._fields)
     assert json.loads(json.dumps(told)) == told
