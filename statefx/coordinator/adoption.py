@@ -40,9 +40,10 @@ def check_adoption(
     """
     if adopt is not None and adopt not in ADOPTIONS:
         raise ConfigError(f"adopt must be 'move', 'fork' or 'takeover', got {adopt!r}")
-    if not found.generation:
+    if not found.generation:  # new, or its first driver died before it had taken a generation
         return
     _check_identity(found.topology, wanted, folders.location)
+    # A copy that goes on under its old lineage would be a second life of it (see `homes`): somebody has to say which.
     if found.location != folders.location and adopt not in ("move", "fork"):
         raise CheckpointMismatchError(
             f"the checkpoint in {folders.location} was last run in {found.location}. If it was moved, submit with "
@@ -50,7 +51,7 @@ def check_adoption(
             location=folders.location,
             last=found.location,
         )
-    if adopt == "fork" and shared:
+    if adopt == "fork" and shared:  # its namespaces would begin empty: the files of the copy hold nothing (rule 1.1)
         raise CheckpointMismatchError(
             f"the checkpoint in {folders.location} can't be forked: its state lives outside the folder, "
             "where both would change it. Use adopt='move', or start with a new checkpointLocation.",

@@ -24,7 +24,8 @@ RECORD_BYTES_MAX = 16 << 20
 FOLDER = "transactions/"
 
 FENCING = (Generation, Lineage)
-"""What a driver that takes over appends first. A driver of before meets it at its next append: it is never deleted."""
+"""What a driver that takes over appends first. A driver of before meets it at its next append: it is never deleted
+(rule 3.3)."""
 
 FOLDED = f"{FOLDER}folded"
 """Made before the first record of a log is deleted; never deleted itself. A log that has it begins at a CHECKPOINT."""
@@ -151,6 +152,7 @@ def read_entry(storage: Storage, number: int) -> Entry:
         version = fields["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise corrupted(path, f"it is not a complete record ({error})") from error
+    # Before the checksum: a newer format may have another one, and must not be called damaged (rule 3.12).
     if version != FORMAT:
         message = f"{path} has log format {version!r}, this statefx reads {FORMAT}: use the release that wrote it"
         raise CheckpointFormatError(message, path=path, format=version)
@@ -161,7 +163,7 @@ def read_entry(storage: Storage, number: int) -> Entry:
             raise corrupted(path, f"it holds record {fields['number']}")
         record = from_json(Record, fields["record"])
         return Entry(number, fields["previous"], fields["nonce"], fields["time_ms"], record, data)
-    except NewerError as error:
+    except NewerError as error:  # rule 3.12; the checksum fits, so it is no damage
         message = f"{path} was written by a newer release of statefx ({error}): open it with that one"
         raise CheckpointFormatError(message, path=path) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -199,7 +201,7 @@ def read_entries(storage: Storage) -> list[Entry]:
         newest.add(listing[-1] if listing else 0)
         try:
             return _read_back(storage, listing[-1] if listing else 0)
-        except FileNotFoundError as error:
+        except FileNotFoundError as error:  # a driver that folds has deleted it; or somebody else has, by mistake
             vanished.append(error)
     if len(newest) == 1:  # twice is no proof: what a fold deletes and what it appends can be missed by both listings
         raise corrupted(str(vanished[-1].filename), "it is missing") from vanished[-1]
@@ -223,7 +225,7 @@ def _read_back(storage: Storage, newest: int) -> list[Entry]:
             raise corrupted(_path(storage, number), f"it is not the record that {number + 1} follows")
         entries.append(entry)
         if isinstance(entry.record, Checkpoint):
-            return entries[::-1]
+            return entries[::-1]  # what is before it may be half deleted (rule 3.10)
     if not followers_kept(storage, None):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), _path(storage, newest + 1))
     if entries and entries[-1].previous:

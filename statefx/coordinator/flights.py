@@ -73,12 +73,12 @@ class Flights:
     def judged(self, run: Run, acks: Iterable[Ack]) -> StatefxError | None:
         """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
         flight = self._flights[run.attempt]
-        flight.acks += acks
+        flight.acks += acks  # rule 9.2: those of P are judged again with those of O, which may have run P's tasks again
         verdict = self.judge.judge(run.segment, run.attempt, flight.acks)
         if isinstance(verdict, StatefxError):
             return verdict
         if run.segment is Segment.PROCESSING:
-            self.progress.waiting(run.attempt)
+            self.progress.waiting(run.attempt)  # rule 6.9: waiting for those before it takes nothing of its time
         else:
             flight.complete = verdict
             self.progress.acked(run.attempt, verdict, self.judge.input_rows(verdict))
@@ -89,6 +89,7 @@ class Flights:
         name = append.attempt
         self.progress.begin(name)
         generation = self.log.state.generation
+        # Durable before any task begins: another driver has to find what this attempt reads (rules 3.7 and 3.9).
         self.log.append(Preparing(name.txid, name.attempt, generation, batch.input, append.committed))
         self._flights[name] = _Flight(batch)
 
@@ -101,6 +102,7 @@ class Flights:
         if append.kind == "PROCESSED":
             self.log.append(Processed(name.txid, name.attempt))
         elif append.kind == "COMMITTING":
+            # Forgotten before the append: whatever comes of that, this driver never rolls the attempt back.
             complete = self._flights.pop(name).complete
             assert complete is not None
             record = self.participants.decide(
@@ -120,5 +122,5 @@ class Flights:
         self.log.append(RolledBack(name.txid, name.attempt, reason))
         self.progress.rolled_back(name)
         logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
-        flight = self._flights.pop(name, None)
+        flight = self._flights.pop(name, None)  # a former driver's attempt has none: its input is in the log (rule 3.9)
         return None if flight is None else flight.batch.work

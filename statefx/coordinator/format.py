@@ -25,7 +25,7 @@ def write_format(storage: Storage) -> None:
         It can't be written.
     """
     try:
-        if not _is_there(storage, FORMAT_NAME):
+        if not _is_there(storage, FORMAT_NAME):  # looked for first: the file is there at every start but one
             storage.create(FORMAT_NAME, json.dumps({"format": FORMAT}).encode("ascii"))
     except AlreadyExistsError:
         pass  # another driver's, which makes the checkpoint at the same time; whoever reads the log next judges it

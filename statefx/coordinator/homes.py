@@ -42,8 +42,9 @@ def check_home(found: LogState, folders: Folders, adopt: str | None, cache: str)
     CheckpointMismatchError
         Names both folders and the remedy.
     """
-    if not found.lineage or adopt == "fork":
+    if not found.lineage or adopt == "fork":  # rule 1.1: a fork takes a lineage of its own
         return
+    # The log's own word is good on every machine; a note sees what the log of this copy can't know.
     for other in (found.location, _noted_home(found.lineage, cache)):
         if other and other != folders.location and _is_home(Folders(other), found.lineage, folders):
             raise CheckpointMismatchError(
@@ -68,6 +69,7 @@ def note_home(state: LogState, cache: str) -> None:
             for name in names:
                 if not os.path.isdir(_noted_home(name, cache)):
                     os.unlink(os.path.join(folder, name))
+        # Renamed into place: two starts at a time leave one of two whole notes.
         temporary = os.path.join(folder, f".{uuid.uuid4().hex}")
         with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(state.location)
@@ -95,4 +97,5 @@ def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
         state = read_state(other.storage)
     except (OSError, StatefxError):  # not there, out of sight, or damaged: it can't be run as it is
         return False
+    # A copy that was never run where it lies names another location: there it would be refused without `adopt`.
     return state.lineage == lineage and state.location == other.location

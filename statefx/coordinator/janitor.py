@@ -121,6 +121,8 @@ class Janitor:
 
     def delete(self, found: dict[TaskId, Sequence[Any]]) -> int:
         """Read the log, and delete what no retained version needs of what was `found` before."""
+        # Rule 4.3: listed first, read second. A file that was prepared in between is not among those that were listed,
+        # and one whose COMMITTING came in between is named by what is read now.
         state = check_newest(self.folders, self.generation)
         gone = 0
         orders.sweep(self.folders.storage, self.generation)
@@ -145,6 +147,7 @@ class Janitor:
     def _retained(self, state: LogState, name: str) -> Retention:
         kept = state.snapshots.get(name, ())
         head = state.head(name)
+        # Rule 4.7: tasks of cancelled attempts and readers may still open an older version (rule 6.1).
         since = max(0, head.txid - self.versions_kept)
         pins = tuple((pin.heads[name], pin.snapshots.get(name)) for pin in state.pinned.values() if name in pin.heads)
         return Retention(self.generation, head, kept, self.min_age_secs, since, pins)

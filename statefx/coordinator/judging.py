@@ -57,7 +57,7 @@ class Judge:
         """
         ledger = AckLedger(attempt, *self._segments[segment])
         for ack in acks:
-            if not ledger.add(ack):
+            if not ledger.add(ack):  # rule 6.4: of a former attempt
                 logger.warning("an ack of %s was ignored: it is not of %s", ack.attempt, attempt)
         verdict = ledger.judge()
         return verdict if isinstance(verdict, Complete) else _error(attempt, verdict)
@@ -70,6 +70,7 @@ class Judge:
                 received[edge_id] = received.get(edge_id, 0) + rows
         raw: dict[str, int] = {}
         for edge_id, source, multiplicity in self._raw:
+            # Every edge that leaves a stream has all its rows: one of them tells how many there were.
             raw[source] = max(raw.get(source, 0), received.get(edge_id, 0) // multiplicity)
         return sum(raw.values())
 
@@ -87,11 +88,11 @@ def _error(attempt: TransactionAttempt, verdict: Incomplete) -> StatefxError:
     match failure.kind:
         case FailureKind.FENCED:
             raise FencedError(message, txid=attempt.txid)
-        case FailureKind.BOLT:
+        case FailureKind.BOLT:  # rule 6.7: Spark's own tries are over, another attempt would raise the same
             return BoltError(failure.reason, **failure.facts)
         case FailureKind.CORRUPTED:
             return StateCorruptedError(failure.reason, **data, task=failure.task)
         case FailureKind.FAILED:
             return FailedException(message, **data, task=failure.task)
-        case kind:
+        case kind:  # rule 6.8: of the machines, or the input was not whole (rules 5.1 and 5.2): try again
             return AttemptFailedError(message, **data, task=failure.task, kind=kind)

@@ -110,6 +110,7 @@ class Launch:
         self.provider = load_provider(self._provider_reference, self.settings.state_provider_config)
         check_misplaced(self.settings, self.provider)
         self._encodings = encodings_of(topology, self.settings)
+        # Rule 9.1: with one transaction at a time one job does, and a second one would be paid for nothing.
         self.plan = compile_plan(topology, segments=1 if pending == 1 else 2)
         self._identity = identify(topology, self._provider_reference, self._encodings, self.provider.public_options())
 
@@ -126,6 +127,8 @@ class Launch:
         ConfigError, CheckpointError
             Names both sides and the remedy.
         """
+        # Rule 1.5: all of it before a generation is taken. A start that is refused must not fence a driver that is
+        # well.
         found = read_checkpoint(self.folders)
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         check_participants(found, self._others)
@@ -153,7 +156,8 @@ class Launch:
             self.folders, self._identity, self._adopt, shared=self._shared, others=self._others, opened=opened
         )
         homes.note_home(log.state, self._cache or cache_folder())
-        # the log fences the records of older drivers; state files and servers have fences of their own
+        # The log fences the records of older drivers; state files and servers have fences of their own. Before anything
+        # is recovered, so that no task of an older driver prepares or commits meanwhile (rule 4.2).
         self.participants(log).fence()
         return log
 

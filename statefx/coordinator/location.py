@@ -63,4 +63,5 @@ def local_path(location: str | os.PathLike[str]) -> str:
             "path on the driver and the executors: give that path, or file:/path (and for a folder whose name has a "
             f"colon: ./{text})"
         )
+    # Links are followed once and for all: the log knows a checkpoint by this text, and one folder must have one.
     return os.path.realpath(f"/{found[1]}" if found else text)

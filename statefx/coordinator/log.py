@@ -125,11 +125,14 @@ class TransactionLog:
             record = put_aside(record, files)
             text = text_of(record)
             check_size(record, text, self.where)
+            # Of what a reader will find in the bytes: else this driver and its successor might go on from two states.
             record = as_read(record, text)
             after = self._after(record, time_ms)
+            # Rule 3.3: a CHECKPOINT here would take the number at which drivers of before meet LINEAGE or GENERATION,
+            # and it is deleted one day.
             if self._unfolded >= self._limit and not isinstance(record, (Checkpoint, *FENCING)):
                 self._fold()
-                after = self._after(record, time_ms)
+                after = self._after(record, time_ms)  # of the state that the fold has put together
             self._put(files)  # not before the fold, which would delete what no record names yet
             return self._append(record, after, text)
 
@@ -172,12 +175,16 @@ class TransactionLog:
 
     def _append(self, record: Record, after: LogState, text: str) -> int:
         entry = entry_of(self.number + 1, self._previous, uuid4().hex, record, after.time_ms, text)
+        # Rule 3.2: set before the write and taken back behind it, so that an interruption anywhere in between leaves
+        # the outcome unknown, and nothing else is appended.
         self._refusal = LogOutcomeUnknownError(
             f"an append to {self.where} was interrupted; open the log again to see what it holds",
             path=self.where,
             number=entry.number,
         )
         self._create(entry)
+        # Rule 3.3: any other record would have met a fencing record under its number. Only with these can a driver that
+        # slept since it read the log win a number that was used.
         if isinstance(record, FENCING):
             self._check_followed(entry)
         self.state = after
@@ -194,10 +201,11 @@ class TransactionLog:
         """Take the number."""
         try:
             self.storage.create(entry_name(entry.number), entry.data)
-        except AlreadyExistsError as error:
+        except AlreadyExistsError as error:  # rule 3.1: who has the number goes on, whoever it is
             self._fenced(entry.number, error)
         except NotWrittenError as error:
             failure = CheckpointError(f"nothing was appended to {self.where}: {error.message}", path=self.where)
+            # After a failed fsync the kernel may call lost pages clean: what is read back would prove nothing.
             self._refusal = None if error.usable else failure
             raise failure from error
         except OutcomeUnknownError as error:
@@ -241,7 +249,7 @@ class TransactionLog:
         """
         state, aside = self.state, set[str]()
         with suppress(OSError):  # then it is done by the next fold
-            if state.committed_metadata:
+            if state.committed_metadata:  # rule 4.3: listed before the CHECKPOINT that proves who is the newest
                 aside = written_files(self.storage)
             files = Files()
             together = compacted(self.storage, state, files)
@@ -262,6 +270,7 @@ class TransactionLog:
         for each in old:
             if each not in self._kinds:  # left by a driver that died while it deleted
                 self._kinds[each] = type(read_entry(self.storage, each).record)
+        # Rule 3.3: the next number of every driver of before stays taken.
         gone = [each for each in old if not issubclass(self._kinds[each], FENCING)]
         if gone and not self._marked:
             self.storage.put(FOLDED, b"Records were deleted: this log begins at its newest CHECKPOINT.\n")

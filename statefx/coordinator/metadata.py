@@ -148,6 +148,7 @@ def written_files(storage: Storage) -> set[str]:
 def named_files(state: LogState) -> Iterator[str]:
     """Yield the files that the log names."""
     said = [each for layers in state.committed_metadata.values() for each in layers]
+    # Rule 9.4: also of transactions that are rolled back, since their next attempt reads the same.
     said += [each for metadata in state.planned_metadata.values() for each in metadata.values()]
     said += [
         each for entry in state.in_flight if entry.committing is not None for each in entry.committing.emitted.values()

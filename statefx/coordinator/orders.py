@@ -57,6 +57,7 @@ class Orders:
         if len(sheet.lines) <= self._carried_bytes_max:
             yield sheet.text()
             return
+        # The generation is first in the name: a successor sweeps by it, without opening a file.
         name = f"{FOLDER}{order.generation}-{order.attempt.txid}-{order.attempt.attempt}-{uuid4().hex}"
         try:
             self._storage.put(name, sheet.lines.encode("ascii"))
@@ -64,7 +65,7 @@ class Orders:
             raise JobFailedError(f"the order of {order.attempt} could not be written: {error}") from error
         try:
             yield sheet.filed(name).text()
-        finally:
+        finally:  # rule 6.1: a late task of this job finds no line, and does not begin
             with contextlib.suppress(OSError):  # a successor sweeps it
                 self._storage.delete([name])
 
@@ -72,7 +73,7 @@ class Orders:
         tasks: Sequence[TaskId] = self._plan.stateful
         if isinstance(order, Order):
             return sheet_of(order, tasks)
-        numbers = self._plan.stateful_number
+        numbers = self._plan.stateful_number  # of those alone that take part: others have no line in the sheet
         return sheet_of(order, order.tasks, runs_of([numbers[task] for task in order.tasks]))
 
 

@@ -39,6 +39,7 @@ class Participants:
     @property
     def settles(self) -> bool:
         """Whether COMMITTING commits, since nobody has anything to do at a commit."""
+        # Rule 3.5. Decided once for a start and not for each transaction: the `Shape` of a pipeline does not change.
         return not self.others and not self.state.committing
 
     def decide(
@@ -75,6 +76,7 @@ class Participants:
             record = self.state.record
             named = [each for each in self.others if each.name in record.committables]  # others are new in the topology
             found = {each.name: each.commit(attempt, record.committables[each.name]) for each in named}
+            # State is told also by a topology that has no hooks any more: its record says who is (rule 1.7).
             found[self.state.name] = self.state.commit(attempt, None)
         return {name: work for name, work in found.items() if work is not None}
 

@@ -156,7 +156,7 @@ class Progress:
     def end(self, txid: int, stored_bytes: Mapping[str, int]) -> TransactionProgress:
         """COMMITTED is durable; `stored_bytes` is what the log says of each bolt."""
         with self._lock:
-            entry = self._under_way.pop(txid)
+            entry = self._under_way.pop(txid)  # those behind it stay: several may be under way (rule 2.2)
             self._charge(entry, "log")
             acks = by_bolt(entry.acks)
             stateful = {bolt: of for bolt, of in acks.items() if any(ack.keys for ack in of)}
@@ -187,6 +187,7 @@ class Progress:
 
     def rolling_back(self, attempt: TransactionAttempt) -> None:
         """An attempt is being rolled back."""
+        # With times of its own, from 0: the transaction's are those of the attempt that is committed.
         self._enter(attempt, "ROLLING_BACK", "hooks")
 
     def rolled_back(self, attempt: TransactionAttempt) -> None:
@@ -205,6 +206,7 @@ class Progress:
             if phase is None:
                 self._stuck = None
             else:
+                # Since the first try that failed: how long it lasts is what people ask (rule 6.11).
                 since = self._stuck["since"] if self._stuck else self.now()
                 self._stuck = {"phase": phase, "txid": txid, "since": since, "reason": reason}
 
@@ -234,7 +236,7 @@ class Progress:
 
     def _enter(self, attempt: TransactionAttempt, phase: str, doing: str) -> None:
         with self._lock:
-            self._last = attempt
+            self._last = attempt  # an idle query still says how far it has come
             self._under_way[attempt.txid] = _Attempt(attempt, phase, doing, self.clock())
 
     def _turn(self, attempt: TransactionAttempt, doing: str, phase: str = "") -> None:

@@ -79,6 +79,7 @@ class Resolver:
         self._tries += 1
         self._reasons = []
         for name, work in self._left.items():
+            # The try is in the id: a job of an earlier round that is told of late is none of this round's (rule 6.4).
             job = Job(f"{resolution} {attempt.txid}/{attempt.attempt} of {name}, try {self._tries}", work)
             self._running[job.id] = name
             self.engine.start(job)
@@ -179,9 +180,9 @@ class Resolver:
 
     def _tasks_left(self, order: ResolutionOrder, finished: Finished) -> tuple[ResolutionOrder | None, list[str]]:
         message = "no report" if finished.failure is None else str(getattr(finished.failure, "message", ""))
-        failed = dict.fromkeys(order.tasks, message)
+        failed = dict.fromkeys(order.tasks, message)  # a task without a report may have done it or not: told again
         for report in finished.reports:
-            if report.kind is FailureKind.FENCED:
+            if report.kind is FailureKind.FENCED:  # the successor carries it out (rule 6.5)
                 raise FencedError(report.error or "", component=report.component, task=report.task)
             if report.kind is FailureKind.MISUSE:
                 raise BoltError(f"{report.error}. {_REMEDIES[order.resolution]}", **report.facts)

@@ -28,6 +28,7 @@ def backoff_secs(tries: int) -> float:
 
 def may_be_tried_again(failure: StatefxError) -> bool:
     """Tell whether another attempt may succeed: nothing is known to be wrong with a bolt or with state."""
+    # Rule 6.7: a bolt that raises has had Spark's own tries already. Rule 6.8: machines come back.
     return isinstance(failure, AttemptFailedError | FailedException)
 
 

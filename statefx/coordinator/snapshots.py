@@ -43,6 +43,7 @@ class SnapshotPolicy:
             These snapshots.
         """
         overdue = {name: size / self._limit(newest.get(name)) for name, size in growth.items()}
+        # By name where they are equally due: which tasks are told does not depend on the order of the log's dicts.
         told = sorted((name for name, times in overdue.items() if times > 1), key=lambda name: (-overdue[name], name))
         return frozenset(told[: max(1, math.ceil(len(growth) * self.share))])
 

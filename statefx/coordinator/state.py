@@ -58,6 +58,7 @@ class StateParticipant(Participant):
         def having(hook: str) -> tuple[TaskId, ...]:
             return tuple(task for task in stateful if overrides(type(plan.components[task.component].operator), hook))
 
+        # Rule 7.4: where COMMITTING itself commits a store, hooks are all that is left to run; else every task is told.
         committing = having("preCommit") if provider.capabilities.lazy_commit else stateful
         return cls(log, provider, storage, stateful, committing, having("preRollback"))
 
@@ -82,10 +83,11 @@ class StateParticipant(Participant):
     def commit(self, attempt: TransactionAttempt, decision: object) -> Work | None:
         """Tell the tasks that the record names: it may be of a topology that had others."""
         record, state = self.record, self.log.state
-        if not record.hooks:
+        if not record.hooks:  # rule 1.7: as the record says, not as this topology would have it
             return None
         versions = {name: Version(record.txid, token) for name, token in record.tokens.items()}
         order = Order(attempt, state.generation, versions, _newest(state))
+        # Rule 4.8: a server that keeps the state has the version before, and beside it what was prepared.
         return ResolutionOrder(
             Resolution.COMMIT, order, tuple(TaskId.parse(name) for name in record.hooks), previous=state.heads
         )

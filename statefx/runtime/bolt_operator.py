@@ -96,7 +96,7 @@ class BoltOperator(TaskOperator):
             for tup in self._tuples:
                 if (given := execute(tup, collector)) is not None:
                     _check_nothing("execute", given)
-                if outbox.pressing:
+                if outbox.pressing:  # asked after each tuple: one tuple may emit more than a worker can hold
                     return True
         return False
 
@@ -112,17 +112,19 @@ class BoltOperator(TaskOperator):
             return PreparedTask()
         assert state is not None
         assert self._store is not None
-        with self._hook("prePrepare"):
+        with self._hook("prePrepare"):  # rule 7.1: the last who may change state
             bolt.prePrepare(self._task.txid)
         try:
             lent.prepare(state, self._task.txid, self._task.token)
         except CodecError as error:
             raise bolt_error(error, *self._task.id, "prepareCommit", self._task.txid) from error
-        found = self._store.count(Space.USER.value)
+        found = self._store.count(Space.USER.value)  # of the version that was opened: what is prepared is not in it
         return PreparedTask(state.prepared_bytes, state.prepared_keys, found, self._snapshot())
 
     def _snapshot(self) -> SnapshotRef | None:
         """Write a full image of the version that the state was opened at, if the driver wants one (rule 4.4)."""
+        # Rule 4.4: of the version before, which is committed. One of what is prepared would be garbage after a
+        # rollback.
         if not self._task.state.snapshot_due:
             return None
         assert self._store is not None
@@ -135,6 +137,7 @@ class BoltOperator(TaskOperator):
         bolt, self._bolt = self._bolt, None
         if bolt is None:
             return
+        # A bolt is kept to save `open` and what it loads. Nothing relies on what is in its attributes (rule 1.3).
         if keep and not _lives_for_one_attempt(bolt):
             self._task.worker.keep_bolt(self._task.deployment, self._task.id, bolt)
         else:

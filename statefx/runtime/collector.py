@@ -179,6 +179,7 @@ class TaskCollector(Collector):
 
     def close(self) -> None:
         """Take no more: what a bolt emits after its barriers have left would be lost without a trace."""
+        # Rule 5.2: the barriers say how many rows have gone, and are on their way.
         self._closed = True
         for gathering in self._streams.values():
             gathering.close()

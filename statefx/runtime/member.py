@@ -86,9 +86,10 @@ class Member:
     def finish(self) -> tuple[AlignmentResult, PreparedTask]:
         """Judge its input, and prepare if it is whole (rule 5.3)."""
         aligned = self.alignment.finish()
-        if self.failure is None:
+        if self.failure is None:  # its own comes first: an input that was cut off may well follow from it
             self.failure = aligned.failure
         prepared = self._run("finish", self._prepare)
+        # Rows before barriers: what is emitted to the last must be counted in them (rule 5.2).
         self.flush()
         self.task.collector.close()
         return aligned, PreparedTask() if prepared is None or self.failure is not None else prepared
@@ -101,6 +102,7 @@ class Member:
     def close(self, *, keep: bool) -> None:
         """Release everything."""
         self.task.collector.close()
+        # A bolt that has failed may hold half of a transaction in its attributes.
         self._operator.close(keep=keep and self.failure is None)
 
     def ack(self, aligned: AlignmentResult, prepared: PreparedTask) -> Ack:
@@ -145,11 +147,11 @@ class Member:
             self._fail(FailureKind.BOLT, error.message, **error.data)
         except FailedException as error:
             self._fail(FailureKind.FAILED, error.message or f"FailedException, without a reason{place_of(error)}")
-        except FencedError as error:
+        except FencedError as error:  # rule 6.6: Spark would run the task again, to be fenced again
             self._fail(FailureKind.FENCED, error.message)
         except StateCorruptedError as error:
             self._fail(FailureKind.CORRUPTED, error.message)
-        except (StateError, OSError) as error:
+        except (StateError, OSError) as error:  # rule 6.8: a store that is away; the next attempt comes after a pause
             self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
         finally:
             self._secs[metric] += time.perf_counter() - began

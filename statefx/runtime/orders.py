@@ -61,7 +61,7 @@ class SentOrder:
             else:
                 found = sheet.lines[start:stop]
             return read_line(found, task)
-        except ValueError as error:
+        except ValueError as error:  # an OSError, so that the slot acks it and Spark's task ends well (rule 6.6)
             raise OSError(f"{sheet.file or 'the order'}: {error}") from error
 
 

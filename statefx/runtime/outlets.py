@@ -46,7 +46,9 @@ class Outlet:
 
     def send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
         """Send a batch's rows to their targets; `columns` has its values, if they are at hand."""
-        self.emitted += batch.num_rows
+        self.emitted += (
+            batch.num_rows
+        )  # before the split: the ledger multiplies it by what the grouping copies (rule 5.2)
         for target, part in self.route.split(batch, columns):
             self.sent[target] += part.num_rows
             self._deliver(target, part)

@@ -25,9 +25,11 @@ def resolve_task(worker: Worker, deployment: Deployment, order: TaskResolution, 
     """Commit or roll back one task; whatever goes wrong is reported, never raised."""
     try:
         _TaskResolution(worker, deployment, order, task).run()
-    except FencedError as error:
+    except FencedError as error:  # this driver ends, and its successor carries the decision out (rule 6.5)
         return Report(*task, error.message, FailureKind.FENCED)
     except BoltError as error:
+        # No further try would mend a hook that changes state where it can't (rule 7.2); all else is tried for ever
+        # (6.11).
         kind = FailureKind.MISUSE if isinstance(error.__cause__, StatePhaseError) else FailureKind.BOLT
         return Report(*task, error.message, kind, error.data)
     except FailedException as error:
@@ -52,9 +54,11 @@ class _TaskResolution:
         """
         bolt = self._deployment.plan.components[self._task.component].operator
         assert bolt is not None
+        # Rule 1.7: a record of before may name a task whose bolt has lost its hook; its store is told all the same.
         if overrides(type(bolt), HOOKS[self._order.resolution]):
             self._call_hook()
         if self._order.resolution is Resolution.COMMIT and not self._provider.capabilities.lazy_commit:
+            # Rule 4.8: opened at the version before. The server may have this one already, from a try before this.
             state = self._order.state(self._task)
             store = self._open(state.previous)
             try:
@@ -65,7 +69,7 @@ class _TaskResolution:
     def _call_hook(self) -> None:
         """Call the hook on an object of its own: the one that prepared may be in another process, or gone."""
         attempt = self._order.attempt
-        bolt = open_bolt(self._deployment, self._task, attempt)
+        bolt = open_bolt(self._deployment, self._task, attempt)  # rule 7.2: never one that the worker has kept
         assert isinstance(bolt, Stateful)
         state = None
         try:

@@ -1,6 +1,6 @@
 """Tells the driver that a task is restoring state, through a file of the checkpoint that is written while it does.
 
-A transaction's timeout does not count that time. Only a restore of more than a second shows.
+A transaction's timeout does not count that time (rule 6.9). Only a restore of more than a second shows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def restoring(storage: Storage, task: str) -> Iterator[None]:
         del _active[marker]
         if marker in _shown:
             _shown.discard(marker)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # one that stays is too old in `FRESH_SECS`
                 storage.delete([marker[1]])
 
 
@@ -67,7 +67,7 @@ def _show() -> None:
             if time.monotonic() - since >= EVERY_SECS:
                 _shown.add(marker)
                 storage, name = marker
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # the worst that follows is a timeout: nothing relies on a marker
                     storage.put(name, b"")
 
 

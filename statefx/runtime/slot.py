@@ -93,17 +93,21 @@ class Slot:
         try:
             for member in self._members.values():
                 member.open()
-            yield from self._go_on(self._head, self._head.begin())
+            yield from self._go_on(self._head, self._head.begin())  # also where no row will come (rule 5.6)
             for batch in batches:
                 yield from take(batch)
                 yield from self._drain()
                 if self._outbox.pressing:
                     yield from self._outbox.take()
+            # In the order of the chain: the input of a follower is whole when the barriers of those before it are
+            # there.
             for member in self._members.values():
                 yield from self._finish(member)
             yield from self._outbox.take()
             done = True
         finally:
+            # `done` is false also when Spark closes the generator before its end: a bolt that stands in the middle of a
+            # transaction is not kept for the next one.
             for member in self._members.values():
                 member.close(keep=done)
 
@@ -111,7 +115,7 @@ class Slot:
 
     def _member(self, id: TaskId) -> Member:
         plan, (component, number) = self._plan, id
-        token = uuid.uuid4().hex
+        token = uuid.uuid4().hex  # rule 1.3: also another run of this very attempt by Spark gets another one
         outputs = plan.components[component].outputs
         outlets = [
             outlet_of(
@@ -183,9 +187,9 @@ class Slot:
         """Give rows of the level before to the head of the chain, and pass on what is for later levels."""
         for kind, rows, head, payload in wire.rows_of(batch):
             address = wire.Address.unpack(head)
-            if address.level != self._level:
+            if address.level != self._level:  # rule 5.5: rows and barriers of one sender go through the same relay
                 self._outbox.forward(address.level, address.partition, kind, rows, head, payload)
-            elif kind == wire.BARRIER:
+            elif kind == wire.BARRIER:  # noted only: rows of the same sender may come behind it (rule 5.3)
                 self._head.alignment.barrier(Barrier.unpack(payload))
             else:
                 edge = self._plan.edges[address.edge]
@@ -239,10 +243,11 @@ class Slot:
         """
         yield from self._work_through(member)
         aligned, prepared = member.finish()
-        for barrier in aligned.stale:
+        for barrier in aligned.stale:  # rule 6.4
             logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self._order.attempt)
         self._send_barriers(member)
         ack = member.ack(aligned, prepared)
+        # Rule 9.3: acks of job P have a partition of their own at the cut; behind it they ride to the last level.
         level, partition = self._plan.driver_of(self._level)
         driver = wire.Address(level, partition, -1, self._plan.index[member.component], member.task.id.task)
         self._outbox.send(driver, wire.ACK, 0, ack.pack())
@@ -252,8 +257,11 @@ class Slot:
     def _send_barriers(self, member: Member) -> None:
         """Send one barrier to each task that reads from a member, with the rows of all edges to it."""
         own = member.task
+        # Rule 6.6: a task that has failed sends its barriers all the same; those that read from it fail with its
+        # reason, and do not look for rows that never come.
         failed = None if member.failure is None else member.failure.reason
         counts: dict[TaskId, dict[int, int]] = {}
+        # To every task that could have got a row, also where none was sent: it waits for a barrier of each (rule 5.1).
         for outlet in own.collector.outlets:
             edge = outlet.edge
             for reader in [own.id.task] if self._plan.fused(edge) else range(outlet.width):

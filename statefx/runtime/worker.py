@@ -113,9 +113,12 @@ class Worker:
         run = self._runs.pop(deployment.run, None)
         if run is None:
             run = _Run(deployment)
+            # Another run of the lineage: the driver was replaced, or a backup took the checkpoint's place. What the
+            # former run's bolts and provider hold may be of versions that no longer count (rule 1.4).
             for name in [n for n, kept in self._runs.items() if kept.deployment.lineage == deployment.lineage]:
                 self._forget(name)
         self._runs[deployment.run] = run
+        # Those that were used longest ago go; they may have ended long ago, which no worker is told.
         while len(self._runs) > RUNS_KEPT:
             self._forget(next(iter(self._runs)))
         return run

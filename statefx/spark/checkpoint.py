@@ -101,6 +101,7 @@ class SparkCheckpoint:
             self._sources = SourceFiles(os.path.join(self.folder, "sources"), self._log.storage, state.generation)
             self._sources.restore(state.notes)
         except OSError as error:
+            # A successor may have deleted what is linked here: then this driver is fenced, and nothing is broken.
             check_newest(self._folders, state.generation)
             raise CheckpointError(
                 f"Spark's folder can't be made: {error}. This user must be able to write there", path=self.folder
@@ -152,6 +153,8 @@ class SparkCheckpoint:
         """
         state = self._log.state
         before = next((source.offsets for source in _known(state) if source.batch_id < batch.batch_id), "")
+        # Rule 3.7: with this record, since a driver that starts after it runs the batch again and reads no folder of
+        # ours.
         with self._noting:
             notes = self._sources.of_batch(self._log.state.notes, batch.offsets, before)
         if not self._keeps_state and os.path.isdir(os.path.join(self.folder, "state")):
@@ -179,6 +182,7 @@ class SparkCheckpoint:
         if not self._keeps_state:
             return
         self._durable.sync(batch_id)
+        # Not before a transaction of this driver is committed: until then the log names the former folder.
         if operator_state.kept_in(self._log.state) == os.path.basename(self.folder):
             operator_state.delete_former(self._folders, self._log.state.generation)
 

@@ -74,6 +74,7 @@ class Deadline:
         with self._lock:
             if self._timer is None:
                 return
+            # Rule 6.9: asked when the time is over and not before: a transaction in time costs no request.
             self._tasks = self._tasks if self.passed else restoring.under_way(self._storage)
             if self._tasks and not self.passed and self._restoring_secs < RESTORE_MAX_SECS:
                 self._restoring_secs += self._timeout_secs
@@ -87,4 +88,4 @@ class Deadline:
                 return
             self.passed = True
             self._arm(AGAIN_SECS)
-        self._cancel()
+        self._cancel()  # without the lock: it calls into the JVM, and the block may end meanwhile

@@ -45,6 +45,8 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
             "Spark has lost the program that starts its Python workers, without noticing (a defect of Spark's with "
             f"spark.python.unix.domain.socket.enabled): another one is started ({last_line(text)})"
         )
+    # Rule 6.8: whatever else Spark says is taken for a matter of machines. A bolt's error never comes here: it is
+    # acked.
     return JobFailedError(last_line(text))
 
 

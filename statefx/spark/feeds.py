@@ -125,6 +125,7 @@ class StreamFeed:
             again = self._ended(self._query)
             if again is None:
                 break
+            # From 1 again after each commit: what is limited is how often one transaction stands in the way (rule 6.8).
             restarts = 1 if self._coordinator.log.state.committed > before else restarts + 1
             if restarts > self._coordinator.attempts_max:
                 raise AttemptsExhaustedError(
@@ -237,12 +238,13 @@ class StreamFeed:
     def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Take one micro-batch through the protocol; returns only once its transaction can't be rolled back."""
         with self._idle:
+            # Rule 6.10: by an error, since Spark would count as done a batch whose callback returns.
             if self._draining or self._error is not None:
                 raise _QuietError
             self._busy = True
         query: StreamingQuery | None = None
         try:
-            with self._starting:
+            with self._starting:  # held until `_start` has returned: Spark may call before that
                 query = self._query
             assert query is not None
             self._engine.bind(frame.sparkSession, query)
@@ -277,8 +279,11 @@ class StreamFeed:
         if txid == state.committed + 1:
             self._coordinator.transact(self._checkpoint.with_notes(batch), frame)
         elif txid == state.committed and batch.is_batch_of(state.last_input):
+            # Rule 3.7: query and offsets are equal too. By its number alone the batch of another query, or of a folder
+            # that somebody has put back, would be taken for one that is committed.
             logger.info("transaction %d is committed: Spark's batch %d is passed over", txid, batch_id)
-            frame.write.format("noop").mode("overwrite").save()  # Spark's own state, if any, must still move on
+            # Rule 3.11: read to its end, since Spark's own stateful operators must write the version of this batch.
+            frame.write.format("noop").mode("overwrite").save()
         else:
             raise CheckpointMismatchError(
                 f"Spark's batch {batch_id} of query {query.id} would be transaction {txid}, but transaction "
@@ -287,6 +292,7 @@ class StreamFeed:
                 txid=txid,
                 committed=state.committed,
             )
+        # After COMMITTED and before Spark notes the batch: from that note on Spark never makes its state again.
         self._checkpoint.ended(batch_id)
 
     def _check_newest(self, cause: Exception | None = None) -> None:
@@ -328,10 +334,11 @@ class BatchFeed:
 
     def run(self, started: Callable[[], None]) -> None:
         """Run the one transaction (see `Feed.run`)."""
-        session = clone(self._spark)
+        session = clone(self._spark)  # jobs need settings of their own, and the user's session keeps its own
         started()
         try:
             state = self._coordinator.log.state
+            # The log says which ids were applied, and says it together with their effect: no crash parts the two.
             if self._batch_id is not None and state.applied(self._batch_id):
                 logger.info("batch %d was applied before: nothing to do", self._batch_id)
                 return

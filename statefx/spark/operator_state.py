@@ -83,6 +83,8 @@ def _check(folders: Folders, state: LogState) -> None:
     ahead = max((int(each) for each in _names(os.path.join(part, "commits")) if each.isdecimal()), default=-1) + 1
     newest = max((number for _, number in _parts(folders)), default=0)
     both = (("transaction", ahead if name else 0, state.committed), ("generation", newest, state.generation))
+    # Spark notes a batch only after it is COMMITTED (rule 6.10): notes that are ahead of the log say that the log is
+    # old.
     for what, gone, ends in both:
         if gone > ends:
             raise CheckpointMismatchError(
@@ -176,6 +178,7 @@ def _point_to_schemas(own: str) -> None:
 def delete_former(folders: Folders, generation: int) -> None:
     """Delete the folders of older drivers; called when a transaction of this one is committed, so none is needed."""
     for name, number in list(_parts(folders)):
+        # Never one of a newer driver: this one may have been replaced since it looked.
         if number < generation:
             shutil.rmtree(os.path.join(folders.location, name), ignore_errors=True)
 

@@ -71,6 +71,7 @@ def keeps_state(frame: DataFrame) -> bool:
         node = left.pop()
         children = [node.children().apply(number) for number in range(node.children().size())]
         name = node.getClass().getSimpleName()
+        # A join with a table keeps nothing; one of two streams keeps the rows of both.
         joins = name == "Join" and all(child.isStreaming() for child in children)
         if joins or (name.startswith(_STATEFUL) and node.isStreaming()):
             return True
@@ -159,6 +160,7 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     with open(probe, "w", encoding="ascii"):
         pass
     try:
+        # More tasks than slots, so that every executor is likely to get one: Spark can't be asked for one on each.
         width = max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
         with worker_program(context):
             rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), "host string, problem string")
@@ -205,7 +207,7 @@ def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordB
             problem = "unseen"
         yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()], "problem": [problem]})
 
-    return run  # a nested function travels by value
+    return run  # a nested function travels by value: a module of ours may be just what is missing there
 
 
 def _first_job_failure(text: str) -> str:

@@ -135,6 +135,7 @@ class Query:
     def stop(self, timeout: float = 60.0) -> None:
         """End the query: wait up to `timeout` seconds for the running transaction, else roll it back."""
         _check_secs("stop", timeout)
+        # On a thread of its own: it waits for a transaction, and `timeout` says for how long this call does.
         drain = threading.Thread(target=self._feed.drain, daemon=True)
         drain.start()
         end = time.monotonic() + timeout
@@ -145,6 +146,7 @@ class Query:
 
     def _run(self) -> None:
         try:
+            # Rule 6.5: before the feed. Spark's folder is built from what the log says then, with nothing under way.
             self._coordinator.recover()
             self._feed.run(self._started.set)
         except StoppedError:
@@ -160,7 +162,7 @@ class Query:
         finally:
             if self._bar is not None:
                 self._bar.ended()
-            self._coordinator.ended()
+            self._coordinator.ended()  # before `stop` returns: who has stopped a query may delete its folder
             self._ended.set()
             self._started.set()
 

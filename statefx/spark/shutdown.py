@@ -57,6 +57,7 @@ def _tell() -> None:
 def _terminate(number: int, frame: object) -> None:
     """Begin the end; a second signal ends the process at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # No daemon: the process must live until the queries have ended.
     threading.Thread(target=_stop_all, name="statefx-terminate").start()
 
 

@@ -104,7 +104,7 @@ class SourceFiles:
             if text is not None:
                 self._write(path, text)
         named = {ref.name for ref in notes.aside}
-        # one of this generation or a newer may be named by a record that is just being written (rule 4.3)
+        # Rule 4.3: one of this generation or of a newer one may be named by a record that is just being written.
         found = (each.name for each in self._storage.list(PREFIX))
         self._storage.delete(name for name in found if name not in named and _generation(name) < self._generation)
 
@@ -204,6 +204,7 @@ class SourceFiles:
         except FileNotFoundError:
             return
         if self._changed_ns.get(folder) != changed_ns:
+            # The time is that of before the listing: what comes during it gives the folder a later one.
             if time.time_ns() - changed_ns > _SETTLED_NS:
                 self._changed_ns[folder] = changed_ns
             seen, there, folders = self._seen.setdefault(folder, {}), set(), []
@@ -240,10 +241,10 @@ class SourceFiles:
 
     def _recorded(self, known: SourceNotes, new: Mapping[str, str | None]) -> SourceNotes:
         """Return the notes of a record; what is much is put aside first, and durable before the record names it."""
-        self._delete_replaced(known)
+        self._delete_replaced(known)  # what the log, as it is durable now, names no more
         inline = {**known.files, **new}
         size = sum(len(text) for text in inline.values() if text is not None)
-        if size <= INLINE_BYTES_MAX:
+        if size <= INLINE_BYTES_MAX:  # rule 3.8: durable with PREPARING itself, or with NOTED
             return SourceNotes(new)
         kept, merged = self._alike(size)
         texts = {path: inline.get(path) or self._text(path) for path in inline.keys() | merged if self._is_live(path)}
@@ -251,6 +252,7 @@ class SourceFiles:
         files = dict.fromkeys(gone) | {path: text for path, text in texts.items() if text is not None}
         data = json.dumps({"files": files}, separators=(",", ":")).encode("ascii")
         ref = FileRef.of(f"{PREFIX}{self._generation:010d}-{uuid4().hex}", data)
+        # Durable before the record that names it: a record whose file is missing would be a damaged checkpoint.
         try:
             self._storage.put(ref.name, data)
         except OSError as error:

@@ -113,6 +113,7 @@ def _check_frame(launch: Launch) -> DataFrame:
 
 def _take_generation(launch: Launch, session: SparkSession, adopt: str | None) -> TransactionLog:
     """Take the next generation, once all that can be checked has been checked."""
+    # Rule 1.5: whatever can refuse the start comes before `take_generation`, which ends the driver that is at work.
     folders, streaming = launch.folders, launch.topology.streaming
     found = launch.check_checkpoint()
     if streaming:
@@ -136,7 +137,7 @@ def _assemble(
     """Make the engine and who commands it."""
     stopping = threading.Event()
     engine = SparkEngine(launch.deployment(log), frame, launch.settings.transaction_timeout_secs, stopping)
-    engine.bind(clone(session))
+    engine.bind(clone(session))  # for what is recovered before Spark's query has brought a session of its own
     coordinator = launch.coordinator(
         log,
         engine,

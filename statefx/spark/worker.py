@@ -62,6 +62,7 @@ class LevelFunction:
         assert context is not None
         deployment = self._parcel.unpack()
         order = SentOrder(str(context.getLocalProperty(ORDER_PROPERTY)), deployment)
+        # Rule 6.7: at its last try a bolt's error is acked, as text that is the user's; before that Spark tries again.
         last_try = context.attemptNumber() + 1 >= int(str(context.getLocalProperty(TRIES_PROPERTY)))
         slot = Slot(_worker, deployment, order, self._level, context.partitionId(), last_try=last_try)
         yield from slot.run(batches)

@@ -65,12 +65,13 @@ class FolderStorage(Storage):
                 os.link(temporary, path)
             except OSError as error:
                 self._judge(path, data, error)
+            # A link is durable with its folder. When that fails, others see the name and a power cut may take it back.
             try:
                 sync_folder(os.path.dirname(path))
             except OSError as error:
                 raise OutcomeUnknownError(f"{path} was created, but may not be durable: {error}", path=path) from error
         finally:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # one that stays is deleted as unfinished, an hour later
                 os.unlink(temporary)
 
     def _write(self, path: str, data: bytes) -> str:
@@ -108,6 +109,7 @@ class FolderStorage(Storage):
             raise OutcomeUnknownError(f"{path} may or may not have been written: {error}", path=path) from error
         except OSError as unreadable:
             raise OutcomeUnknownError(f"{path} may or may not have been written: {unreadable}", path=path) from error
+        # Equal bytes are our own: each record holds a nonce. The link was made, and its answer was lost (rule 3.2).
         if found != data:
             raise AlreadyExistsError(f"{path} is there already", path=path) from error
 
@@ -122,8 +124,10 @@ class FolderStorage(Storage):
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+            # Not before the content is durable: a rename may reach the disk first, and the name would stand for
+            # nothing.
             os.rename(temporary, self.path(name + ending()))
-        except BaseException:
+        except BaseException:  # a KeyboardInterrupt too: nobody else knows of the file
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
@@ -199,6 +203,7 @@ class FolderStorage(Storage):
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete all of these (see `Storage.delete`)."""
+        # Without a sync of the folder: a name that a power cut brings back is garbage still, and is deleted again.
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
@@ -226,9 +231,9 @@ def make_folder(folder: str) -> None:
         return
     parent = os.path.dirname(os.path.abspath(folder))
     make_folder(parent)
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(FileExistsError):  # another process makes it at this moment
         os.mkdir(folder)
-    sync_folder(parent)
+    sync_folder(parent)  # also then: that process may not have come to it, and what lies in the folder counts on it
 
 
 def sync_folder(folder: str) -> None:

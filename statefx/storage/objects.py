@@ -57,7 +57,7 @@ class ObjectStorage(Storage):
         return f"ObjectStorage({self._url!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_made": None}  # a client has threads and connections, which stay where they are
 
     @property
     def url(self) -> str:
@@ -67,6 +67,7 @@ class ObjectStorage(Storage):
     def create(self, name: str, data: bytes) -> None:
         """Make `name` durable with these bytes, unless there is one already (see `Storage.create`)."""
         try:
+            # In one request: the condition is one of a single put (rule 3.1: one writer has the number).
             obstore.put(self._store, checked(name), data, mode="create", use_multipart=False)
         except failures.AlreadyExistsError as error:
             self._compare(name, data, error)
@@ -85,6 +86,7 @@ class ObjectStorage(Storage):
         except OSError as unreadable:
             # also where it isn't there: a request that was given up may still be carried out
             raise OutcomeUnknownError(f"{where} may or may not have been written: {error}", path=where) from unreadable
+        # Equal bytes are our own, of a request whose answer was lost: each record holds a nonce (rule 3.2).
         if found != data:
             raise AlreadyExistsError(f"{where} is there already", path=where) from error
 
@@ -94,7 +96,7 @@ class ObjectStorage(Storage):
         checked(name)
         with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as file:
             yield cast(BinaryIO, file)
-            file.seek(0)
+            file.seek(0)  # a block that raises does not come here, and nothing has been uploaded
             name += ending()
             with _as_os_error(self._at(name)):
                 obstore.put(self._store, checked(name), cast(BinaryIO, file))
