@@ -134,7 +134,7 @@ class Janitor:
                 _warn(task, error)
         for participant in self.others:
             try:
-                gone += participant.sweep(None, state)
+                gone += participant.sweep(state)
             except Exception:  # a target may be out of reach for a while, and that of a user's own raises anything
                 logger.warning("what %s has left behind was not swept", participant.name, exc_info=True)
         with suppress(OSError):  # the next sweep deletes what is left

@@ -47,10 +47,9 @@ class Participant(ABC):
     def fence(self, state: LogState) -> None:
         """Keep older drivers out: the generation in `state` was just taken."""
 
-    def artefacts(self) -> object:
-        """List what may be swept, before the log is read (rule 4.3). `Janitor` does not ask yet: it sweeps state."""
-        return None
+    def sweep(self, state: LogState) -> int:
+        """Delete what no transaction after `state.committed` can name; return how many things went.
 
-    def sweep(self, artefacts: object, state: LogState) -> int:
-        """Delete what no retained version names of what was listed before `state` was read; return how many."""
+        By the txid that each has in its name. What was staged since `state` was read is of a later one (rule 4.3).
+        """
         return 0

@@ -91,7 +91,7 @@ class SinkParticipant(Participant):
         self._committer = self._make(state)
         self._committer.fence(self._reached(state), takeover=self.takeover)
 
-    def sweep(self, artefacts: object, state: LogState) -> int:
+    def sweep(self, state: LogState) -> int:
         """Have the committer delete what no later transaction can need."""
         if self._committer is not None:
             self._committer.sweep(state.committed)

@@ -62,7 +62,8 @@ def submit(
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
     adopt : str, optional
         For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was,
-        ``"fork"`` for a copy that shall go its own way.
+        ``"fork"`` for a copy that shall go its own way. ``"takeover"``: targets of sinks that another application or
+        checkpoint owns belong to this one from now on.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 
