@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from statefx import FailedException, FileSink, Topology, TopologyBuilder, committedFiles, transactions
+from statefx import FailedException, TopologyBuilder, committedFiles, transactions
 from statefx.coordinator.entries import FOLDER
 from statefx.errors import CheckpointError, CheckpointFormatError, ConfigError
 from statefx.testing import Crash, rows
@@ -15,21 +15,11 @@ from statefx.testing.crashes import every_crash
 from statefx.testing.faults import HooksFail, JobFails
 from statefx.testing.tester import TopologyTester
 from tests.testing.places import place
-from tests.testing.topologies import SMALL, Count, Driver, Split, lines, totals
+from tests.testing.topologies import SMALL, Count, Driver, archived, lines, totals
 
 __all__ = ["place"]
 
 WORK = [lines("to be or", "not to be"), lines("that is")]
-
-
-def archived(out: Path) -> Topology:
-    """Words are counted, and every count goes to a file."""
-    builder = TopologyBuilder("archived")
-    builder.setStream("lines", rows("value string"))
-    builder.setBolt("split", Split()).shuffleGrouping("lines")
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
-    builder.setSink("out", FileSink(out, "json")).shuffleGrouping("count")
-    return builder.createTopology()
 
 
 def names(folder: Path) -> list[tuple[int, int, str]]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, Topology, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, FileSink, Stateful, StatefulBolt, Topology, TopologyBuilder
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester, rows
 
@@ -81,6 +81,16 @@ def word_count(parallelism: int = 2, name: str = "word-count") -> Topology:
     builder.setStream("lines", rows("value string"))
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("count", Count(), parallelism=parallelism).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
+def archived(out: Path) -> Topology:
+    """As `word_count`, with every count in a file below `out`."""
+    builder = TopologyBuilder("word-count")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
+    builder.setSink("out", FileSink(out, "json")).shuffleGrouping("count")
     return builder.createTopology()
 
 

@@ -1,0 +1,8 @@
+"""``python -m statefx``."""
+
+import sys
+
+from statefx.admin.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

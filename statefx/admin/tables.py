@@ -1,0 +1,164 @@
+"""What a checkpoint holds, as rows of plain data for programs and as tables for people."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from statefx.admin.reading import check_started, openState
+from statefx.admin.transactions import read_transactions, time_text
+from statefx.coordinator.entries import read_entries
+from statefx.coordinator.generation import read_checkpoint
+from statefx.coordinator.location import Folders, local_path
+from statefx.protocol.jsonform import to_json
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Checkpoint
+from statefx.state.registry import name_of
+
+Row = Mapping[str, Any]
+"""Plain data: JSON says all of it."""
+
+CELL_CHARS = 100
+"""What is longer is cut in a table, never in JSON: what a COMMITTING record says fits, values of state may have MBs."""
+
+_OWN_COLUMN = ("kind", "txid", "attempt", "generation", "number", "time_ms")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Rows, and how a table shows them.
+
+    Attributes
+    ----------
+    header : tuple of str
+    rows : Iterable of Row
+        Read when they are asked for.
+    cells : callable
+        Row -> what its columns show.
+    """
+
+    header: tuple[str, ...]
+    rows: Iterable[Row]
+    cells: Callable[[Row], Sequence[object]]
+
+    def json(self, limit: int | None = None) -> Iterator[str]:
+        """Yield a line of JSON for each row."""
+        for row in islice(self.rows, limit):
+            yield json.dumps({name: _plain(value) for name, value in row.items()})
+
+    def table(self, limit: int | None = None) -> Iterator[str]:
+        """Yield the lines of a table; of more rows than `limit` only the first."""
+        rows = iter(self.rows)
+        shown = [self.header, *(list(map(_cell, self.cells(row))) for row in islice(rows, limit))]
+        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+        for row in shown:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        if next(rows, None) is not None:
+            yield f"... and more than these {limit}"
+
+
+def _cell(value: object) -> str:
+    """One line, whatever it is."""
+    text = "" if value is None else str(value)
+    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return text if len(text) <= CELL_CHARS else f"{text[: CELL_CHARS - 3]}..."
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can write; what it can't say becomes text as Python writes it."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value
+
+
+def log(checkpointLocation: str | os.PathLike[str]) -> Listing:
+    """Return the records of the transaction log: the newest CHECKPOINT, and what came after it."""
+    folders, _ = _found(checkpointLocation)
+    entries = read_entries(folders.storage)
+    rows = [{"number": each.number, "time_ms": each.time_ms, **to_json(each.record)} for each in entries]
+    return Listing(("number", "time", "record", "txid", "attempt", "generation", "says"), rows, _record_cells)
+
+
+def _record_cells(row: Row) -> Sequence[object]:
+    if row["kind"] == Checkpoint.kind:
+        says = f"all before it: transaction {row['state'].get('committed', 0)} was the last that is committed"
+    else:
+        left = [(name, value) for name, value in row.items() if name not in _OWN_COLUMN]
+        left.sort(key=lambda field: isinstance(field[1], Mapping | list | tuple))  # how many there are says less
+        says = ", ".join(f"{name} {_brief(value)}" for name, value in left)
+    named = (row.get(name) for name in ("txid", "attempt", "generation"))
+    return (row["number"], time_text(row["time_ms"]), row["kind"], *named, says)
+
+
+def _brief(value: Any) -> str:
+    """Show a field of a record: how many there are where there are many."""
+    if isinstance(value, Mapping):
+        called = next((value[each] for each in ("kind", "name") if isinstance(value.get(each), str)), None)
+        if called is not None:
+            return str(called)
+    if isinstance(value, Mapping | list | tuple):
+        return f"({len(value)})"
+    return str(value)
+
+
+def transactions(checkpointLocation: str | os.PathLike[str]) -> Listing:
+    """Return what `statefx.transactions` does."""
+    folders, _ = _found(checkpointLocation)
+    header = ("txid", "attempt", "generation", "state", "began", "secs", "rows", "state bytes", "sinks", "reason")
+    return Listing(header, read_transactions(folders.storage), _transaction_cells)
+
+
+def _transaction_cells(row: Row) -> Sequence[object]:
+    took = None if row["ended_ms"] is None else f"{(row['ended_ms'] - row['prepared_ms']) / 1000:.3f}"
+    decided = row["committing_ms"] is not None
+    rows = f"{row['input_rows']} in, {row['output_rows']} out" if decided else None
+    sinks = "; ".join(f"{name}: {each['rows']} rows, {each['bytes']} bytes" for name, each in row["sinks"].items())
+    named = (row[name] for name in ("txid", "attempt", "generation", "state"))
+    size = row["state_bytes"] if decided else None
+    return (*named, time_text(row["prepared_ms"]), took, rows, size, sinks, row["reason"])
+
+
+def bolts(checkpointLocation: str | os.PathLike[str]) -> Listing:
+    """Return the stateful bolts of a checkpoint."""
+    _, state = _found(checkpointLocation)
+    sizes = state.stored_bytes()
+    rows = [
+        {
+            "component": id,
+            "tasks": bolt.parallelism,
+            "provider": name_of(bolt.provider),
+            "codec": bolt.codec,
+            "state_version": bolt.state_version,
+            "bytes": sizes.get(id, 0),
+            "txid": state.committed,
+        }
+        for id, bolt in sorted(state.topology.stateful.items())
+    ]
+    header = ("component", "tasks", "provider", "codec", "version", "bytes", "txid")
+    return Listing(header, rows, lambda row: tuple(row.values()))
+
+
+def entries(
+    checkpointLocation: str | os.PathLike[str], component: str, task: int | None, config: Mapping[str, Any] | None
+) -> Listing:
+    """Return the committed keys and values of a bolt."""
+
+    def rows() -> Iterator[Row]:
+        with openState(checkpointLocation, component, task, config) as view:
+            for key, value in view.items():
+                yield {"key": key, "value": value}
+
+    return Listing(("key", "value"), rows(), lambda row: (repr(row["key"]), repr(row["value"])))
+
+
+def _found(checkpointLocation: str | os.PathLike[str]) -> tuple[Folders, LogState]:
+    folders = Folders(local_path(checkpointLocation))
+    state = read_checkpoint(folders)
+    check_started(state, folders)
+    return folders, state

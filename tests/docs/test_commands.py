@@ -1,0 +1,56 @@
+"""The commands that a page shows print what it shows: run on the checkpoint of a small word count."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from statefx.admin.command import main
+from statefx.testing import TopologyTester
+from statefx.testing.faults import JobFails
+from tests.docs.tables import DOCS
+from tests.testing.places import place
+from tests.testing.topologies import archived, lines
+
+__all__ = ["place"]
+
+SECTION = (DOCS / "operations.md").read_text(encoding="utf-8").partition("## From a shell\n")[2].partition("\n## ")[0]
+SHOWN = [block.partition("\n")[::2] for block in re.findall(r"```console\n\$ (.*?)```", SECTION, re.DOTALL)]
+NOT_THE_SAME = {
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z": "TIME",
+    r"\b\d+\.\d{3}\b": "SECS",
+    r"[0-9a-f]{32}": "ID",
+    r"\S*/checkpoints": "checkpoints",
+    r" +": " ",  # columns are as wide as what is in them
+}
+
+
+def checkpoint(place: Path) -> None:
+    """Run two transactions, of which one needs two attempts."""
+    (place / "out").mkdir()
+    with TopologyTester(archived(place / "out"), place / "checkpoints" / "word-count") as tester:
+        tester.send(lines("to be or not to be"))
+        tester.send(lines("that is the question"), JobFails(reason="executor 3 was lost"))
+
+
+def same(text: str) -> list[str]:
+    for pattern, stands in NOT_THE_SAME.items():
+        text = re.sub(pattern, stands, text)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(("command", "output"), SHOWN, ids=[command for command, _ in SHOWN])
+def test_a_command_prints_what_the_page_shows(place, command, output, capsys, monkeypatch) -> None:
+    checkpoint(place)
+    monkeypatch.chdir(place)
+    words = shlex.split(command)
+    assert words[:3] == ["python", "-m", "statefx"]
+    code = main(words[3:])
+    printed = capsys.readouterr()
+    assert same(printed.out + printed.err) == same(output), printed.out + printed.err
+    assert code == (1 if printed.err else 0)
+
+
+def test_each_command_is_shown() -> None:
+    assert {shlex.split(command)[3] for command, _ in SHOWN} == {"log", "transactions", "state"}

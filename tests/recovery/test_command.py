@@ -1,0 +1,167 @@
+"""``python -m statefx``: exit codes, one line for an error, tables that stay tables, JSON that programs read."""
+
+import json
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from statefx import StatefulBolt, TopologyBuilder, transactions
+from statefx.admin.command import SHOWN, main
+from statefx.admin.tables import CELL_CHARS
+from statefx.coordinator.entries import FOLDER
+from statefx.testing import rows
+from tests.testing.places import place
+from tests.testing.topologies import SMALL, Driver, lines, totals, words
+
+__all__ = ["place"]
+
+WORK = [lines("to be or", "not to be"), lines("that is")]
+
+
+class Odd(StatefulBolt):
+    """Keeps what JSON and tables don't take as it is."""
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put(b"\x00", "two\nlines")
+        self.state.put(float("inf"), [1, (2, None)])
+        self.state.put(("a", 1), datetime(2026, 1, 2))
+        self.state.put("long", "x" * 1000)
+        self.state.put("nan", float("nan"))
+
+
+def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "statefx", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_as_a_process_beside_a_driver_at_work(place: Path) -> None:
+    found = []
+    with Driver(place) as driver:
+        tester = driver.start(totals())
+        tester.send(WORK[0])
+        tester.when("after COMMITTING(2, 0)", lambda: found.append(run("transactions", driver.folder, "--json")))
+        tester.send(WORK[1])
+        assert tester.txid == 2
+        code = run("state", driver.folder, "split")
+    assert (found[0].returncode, found[0].stderr) == (0, "")
+    listed = [json.loads(line) for line in found[0].stdout.splitlines()]
+    assert [(each["txid"], each["state"]) for each in listed] == [(1, "COMMITTED"), (2, "COMMITTING")]
+    assert (code.returncode, code.stdout) == (1, "")
+    (line,) = code.stderr.splitlines()
+    assert line.endswith("holds no state of 'split'; its stateful bolts are ['count', 'total']")
+
+
+def test_json_is_what_the_functions_return(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Driver(place) as driver:
+        driver.start(totals(), limits=SMALL).run(WORK)
+        assert main(["transactions", str(driver.folder), "--json"]) == 0
+        listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [each["ended_ms"] for each in listed] == [each.ended_ms for each in transactions(driver.folder)]
+        assert main(["state", str(driver.folder), "count", "--json"]) == 0
+        kept = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert {each["key"]: each["value"] for each in kept} == words(WORK)
+        assert main(["log", str(driver.folder), "--json"]) == 0
+        records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        newest = max(int(path.stem) for path in (driver.folder / FOLDER).glob("*.json"))
+        assert records[-1]["number"] == newest
+        assert main(["log", str(driver.folder)]) == 0
+        if records[0]["kind"] == "CHECKPOINT":
+            assert "was the last that is committed" in capsys.readouterr().out
+
+
+def test_odd_keys_and_values(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    builder = TopologyBuilder("odd")
+    builder.setStream("lines", rows("word string"))
+    builder.setBolt("odd", Odd()).globalGrouping("lines")
+    with Driver(place) as driver:
+        driver.start(builder.createTopology()).send(lines("a"))
+        assert main(["state", str(driver.folder), "odd"]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert main(["state", str(driver.folder), "odd", "--json"]) == 0
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(shown) == 6
+    assert max(map(len, shown)) <= 2 * CELL_CHARS + 2
+    assert sum(line.endswith("xxx...") for line in shown) == 1
+    assert [each["value"] for each in told if each["key"] == "long"] == ["x" * 1000]
+    assert [each["value"] for each in told if each["key"] == "b'\\x00'"] == ["two\nlines"]
+    assert [each["value"] for each in told if each["key"] == "inf"] == [[1, [2, None]]]
+    assert [each["value"] for each in told if each["key"] == "nan"] == ["nan"]
+    assert [each["value"] for each in told if each["key"] == ["a", 1]] == ["datetime.datetime(2026, 1, 2, 0, 0)"]
+
+
+def test_a_table_of_state_ends_and_json_does_not(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Driver(place) as driver:
+        driver.start().send(lines(*(f"word-{number}" for number in range(SHOWN + 5))))
+        folder = str(driver.folder)
+        printed = []
+        for more in ([], ["--limit", "0"], ["--json"], ["--json", "--limit", "7"], ["--task", "1", "--limit", "0"]):
+            assert main(["state", folder, "count", *more]) == 0
+            printed.append(capsys.readouterr().out.splitlines())
+    assert printed[0][-1] == f"... and more than these {SHOWN}"
+    assert [len(each) for each in printed[:4]] == [SHOWN + 2, SHOWN + 6, SHOWN + 5, 7]
+    assert 1 < len(printed[4]) < SHOWN
+
+
+def test_of_a_topology_without_state_there_is_an_empty_table(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Driver(place) as driver:
+        driver.start()
+        assert main(["transactions", str(driver.folder)]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["log", "nowhere"], 1, "there is no checkpoint in"),
+        (["transactions", "nowhere"], 1, "has a topology been submitted there?"),
+        (["state", "nowhere"], 1, "has a topology been submitted there?"),
+        (["state", "nowhere", "count"], 1, "has a topology been submitted there?"),
+        (["log", "."], 1, "is no checkpoint, and not empty"),
+        (["log", "s3://bucket/x"], 2, "only folders are supported"),
+        (["state", "nowhere", "--task", "1"], 2, "name the bolt behind the checkpoint"),
+    ],
+)
+def test_mistakes_are_one_line_and_no_trace(place, capsys, monkeypatch, arguments, code, said) -> None:
+    monkeypatch.chdir(place)
+    (place / "notes.txt").write_text("mine")
+    assert main(arguments) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("python -m statefx: ")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [], ["lag", "x"], ["log"], ["log", "x", "count"], ["state", "x", "count", "--task", "one"],
+        ["state", "x", "count", "--limit", "-1"], ["state", "x", "count", "--config", "{"],
+        ["state", "x", "count", "--config", "[]"],
+    ],
+)  # fmt: skip
+def test_a_wrong_command_is_told_with_code_2(capsys, arguments) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.start().send(lines(*(f"word-{number}-{'x' * 40}" for number in range(3000))))
+        command = [sys.executable, "-m", "statefx", "state", str(driver.folder), "count", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.stderr.read() == ""
+            assert process.wait(60) == 0
