@@ -24,8 +24,12 @@ class Transaction:
 
     Attributes
     ----------
-    txid, attempt, generation : int
-        Which one, and which driver's.
+    txid : int
+        Its number.
+    attempt : int
+        Which try of it.
+    generation : int
+        Which driver's.
     state : str
         ``PREPARING``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``.
     prepared_ms, committing_ms, ended_ms : int or None
