@@ -80,4 +80,10 @@ class Orders:
 def sweep(storage: Storage, generation: int) -> None:
     """Delete the orders of drivers before `generation`, which died while a job ran."""
     names = [each.name for each in storage.list(FOLDER)]
-    storage.delete([name for name in names if int(name.removeprefix(FOLDER).partition("-")[0]) < generation])
+    storage.delete([name for name in names if _generation(name, generation) < generation])
+
+
+def _generation(name: str, other: int) -> int:
+    """Return the generation in an order's name; `other` for what is no order, such as a file of the user's."""
+    number = name.removeprefix(FOLDER).partition("-")[0]
+    return int(number) if number.isdecimal() else other
