@@ -1,5 +1,6 @@
 """What spouts say of their partitions, in the log and beside it."""
 
+import json
 import time
 from pathlib import Path
 
@@ -172,20 +173,24 @@ def test_a_file_that_was_damaged_is_named(storage):
 
 
 @pytest.mark.parametrize("rewritten", [100, 10_000])
-def test_10000_partitions_cost_a_transaction_less_than_10_ms_of_processor(storage, rewritten):
+def test_10000_partitions_cost_a_transaction_less_than_writing_them_as_json_twice(storage, rewritten):
+    """5 to 8 ms of processor on a quiet machine; a ratio, because milliseconds are the machine's."""
     log = opened(storage, *BEGINNING, limit=1000)
     last = {str(number): {"from": number, "to": number + 1} for number in range(10_000)}
     log.append(planned(1, last))
     log.append(decided(1))
-    spent = []
+    spent, reference = [], []
     for txid in range(2, 12):
         now = {**last, **{str(number): {"from": txid, "to": txid + 1} for number in range(rewritten)}}
         began = time.thread_time()
         log.append(planned(txid, changed(last, now)))
         log.append(decided(txid))
         spent.append(time.thread_time() - began)
+        began = time.thread_time()
+        json.dumps(now)
+        reference.append(time.thread_time() - began)
         last = now
-    assert min(spent) < 0.010
+    assert min(spent) < 2 * min(reference), (min(spent), min(reference))
     assert committed_metadata(storage, log.state, "queue") == last
 
 
