@@ -56,6 +56,14 @@ class SinkParticipant(Participant):
         SinkError
             Names the target and the remedy.
         """
+        self._check_decided(state)
+        committer = self._make(state)
+        try:
+            committer.check(self._reached(state), takeover=self.takeover)
+        finally:
+            committer.close()
+
+    def _check_decided(self, state: LogState) -> None:
         decided = self._decided(state)
         if decided is not None and decided["target"] != self.sink.target:
             raise CheckpointMismatchError(
@@ -63,11 +71,6 @@ class SinkParticipant(Participant):
                 f"publish it to {decided['target']}, not to {self.sink.target}: start once with the former target",
                 sink=self.name,
             )
-        committer = self._make(state)
-        try:
-            committer.check(self._reached(state), takeover=self.takeover)
-        finally:
-            committer.close()
 
     def decision(self, acks: Mapping[TaskId, Ack]) -> Json:
         """Return the committables of its tasks, by task, and where they are to be published."""
@@ -87,7 +90,16 @@ class SinkParticipant(Participant):
         self._committer.commit(attempt, {int(task): each for task, each in decision["tasks"].items()})
 
     def fence(self, state: LogState) -> None:
-        """Own the target."""
+        """Own the target.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            A former driver has decided a transaction for another target, after `check` had read the log.
+        SinkError
+            As `check`.
+        """
+        self._check_decided(state)
         self._committer = self._make(state)
         self._committer.fence(self._reached(state), takeover=self.takeover)
 

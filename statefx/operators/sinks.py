@@ -77,6 +77,10 @@ class Marker:
         """Return the marker that `owner` leaves with transaction `txid`."""
         return cls(owner.application, owner.origin, owner.generation, txid)
 
+    def is_of(self, owner: Owner | Marker) -> bool:
+        """Tell whether a driver of the same application and checkpoint wrote last, of whatever generation."""
+        return (self.application, self.origin) == (owner.application, owner.origin)
+
 
 @dataclass(frozen=True, slots=True)
 class Reached:
@@ -94,22 +98,39 @@ class Reached:
     decided: int
 
 
-def check_owner(marker: Marker | None, owner: Owner, reached: Reached, target: str, *, takeover: bool) -> None:
-    """Refuse a target that is not this checkpoint's, or that is not where the checkpoint is.
+def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target: str, *, takeover: bool) -> int:
+    """Return the transaction after which `owner` publishes; refuse a target that is not this checkpoint's.
+
+    A target that is this checkpoint's, and where the checkpoint is, is gone on with from its own marker, also with
+    `takeover`: who leaves ``adopt="takeover"`` in a program, and crashes between the rows and COMMITTED, would have the
+    rows twice otherwise.
 
     Raises
     ------
     FencedError
-        A newer generation owns it.
+        A newer generation owns it. `takeover` does not help: a driver that was stopped in the middle of its start would
+        take the target away from the one that has replaced it.
     SinkOwnedError
         Another application or another origin wrote last.
     SinkMismatchError
         Target and checkpoint are not at the same transaction: one of them was restored from a backup. Published again,
         rows would come twice; passed over, they would be lost.
     """
-    if marker is None or takeover:
-        return
-    if (marker.application, marker.origin) != (owner.application, owner.origin):
+    if marker is None:
+        return reached.committed
+    ours = marker.is_of(owner)
+    if ours and owner.generation and marker.generation > owner.generation:
+        raise FencedError(
+            f"{target}: generation {marker.generation} has taken over from generation {owner.generation}. If no other "
+            "driver runs, the checkpoint was restored from a backup: give it another topology.transactional.id, and "
+            "submit with adopt='takeover'",
+            generation=marker.generation,
+        )
+    if ours and reached.committed <= marker.txid <= reached.decided:
+        return marker.txid
+    if takeover or (ours and marker.txid == UNFENCED):
+        return reached.committed
+    if not ours:
         whose = f"application {marker.application!r}"
         if marker.application == owner.application:
             whose += " with another checkpoint"
@@ -119,20 +140,29 @@ def check_owner(marker: Marker | None, owner: Owner, reached: Reached, target: s
             target=target,
             owner=marker.application,
         )
-    if owner.generation and marker.generation > owner.generation:
-        raise FencedError(
-            f"{target}: generation {marker.generation} has taken over from generation {owner.generation}",
-            generation=marker.generation,
-        )
-    if marker.txid != UNFENCED and not reached.committed <= marker.txid <= reached.decided:
-        raise SinkMismatchError(
-            f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "
-            "restored from a backup. Restore the other one of the same time; or submit with adopt='takeover', and rows "
-            "of the transactions between are missing from the target or stand there twice",
-            target=target,
-            marker=marker.txid,
-            committed=reached.committed,
-        )
+    raise SinkMismatchError(
+        f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "
+        "restored from a backup. Restore the other one of the same time; or submit with adopt='takeover', and rows "
+        "of the transactions between are missing from the target or stand there twice",
+        target=target,
+        marker=marker.txid,
+        committed=reached.committed,
+    )
+
+
+def refuse_twin(marker: Marker | None, owner: Owner, target: str) -> None:
+    """Refuse a target that another sink has fenced in this very start, before this one does.
+
+    Two sinks of a topology may reach one place by two names, such as a database by two URLs. They would share a marker:
+    the second one's rows would be passed over as published.
+
+    Raises
+    ------
+    SinkOwnedError
+        The marker is of this generation already, which fences once.
+    """
+    if marker is not None and marker.is_of(owner) and marker.generation == owner.generation:
+        raise SinkOwnedError(f"another sink of this topology writes to {target}, by another name", target=target)
 
 
 def is_published(marker: Marker | None, owner: Owner, txid: int, target: str) -> bool:
@@ -153,7 +183,7 @@ def is_published(marker: Marker | None, owner: Owner, txid: int, target: str) ->
             "adopt='takeover' if you know that nothing of this transaction is there",
             target=target,
         )
-    if (marker.application, marker.origin) != (owner.application, owner.origin):
+    if not marker.is_of(owner):
         raise SinkOwnedError(
             f"{target} was taken over by application {marker.application!r}: stop this topology",
             target=target,
@@ -263,7 +293,7 @@ class SinkCommitter(ABC):
         Raises
         ------
         SinkOwnedError, SinkMismatchError
-            As `check_owner`.
+            As `starting_point`.
         SinkError
             The target can't be reached, or does not fit the schema.
         """
@@ -276,6 +306,8 @@ class SinkCommitter(ABC):
         ------
         FencedError
             A newer generation owns it.
+        SinkOwnedError
+            Another one has taken it over since `check`, or another sink of this topology has fenced it.
         SinkError
             As `check`.
         """

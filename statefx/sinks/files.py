@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -20,13 +21,13 @@ from statefx.operators.sinks import (
     UNFENCED,
     Committable,
     CommitterContext,
+    Marker,
     Reached,
     Sink,
     SinkCommitter,
     SinkWriter,
     WriterContext,
-    check_owner,
-    is_published,
+    starting_point,
 )
 from statefx.protocol.identity import TransactionAttempt
 from statefx.sinks.formats import FORMATS, FileFormat
@@ -40,9 +41,22 @@ FILES_OPEN_MAX = 32
 """A file being written holds buffers: Parquet's about 1 MB a column."""
 
 _LISTS = "_statefx/lists"
+_FOLDER_NAME_BYTES_MAX = 255
+"""Of Linux's file systems. A longer name fails as a disk does, which would be tried again for ever."""
+
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TO_ESCAPE = re.compile(r'["#%\'*/:=?\\\x7f{\[\]^\x00-\x1f]')
 """What Hive, and so Spark, writes as %XX in the name of a partition's folder."""
+
+
+_NO_FOLDER = (
+    pa.types.is_nested,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_duration,
+)
+"""Types whose values are no text."""
 
 
 class FileSink(Sink):
@@ -99,8 +113,9 @@ class FileSink(Sink):
         for name in self.partition_by:
             if schema.get_field_index(name) < 0:
                 raise TopologyError(f"FileSink is partitioned by {name!r}; its rows have {', '.join(schema.names)}")
-            if pa.types.is_nested(schema.field(name).type):
-                raise TopologyError(f"FileSink can't be partitioned by {name!r}, which is {schema.field(name).type}")
+            kind = schema.field(name).type
+            if any(fits(kind) for fits in _NO_FOLDER):
+                raise TopologyError(f"FileSink can't be partitioned by {name!r}, which is {kind}", field=name)
         if len(set(self.partition_by)) == len(schema):
             raise TopologyError("FileSink is partitioned by all fields: none is left for the files")
         FORMATS[self.format].refuse(self.schema_of_files(schema))
@@ -166,10 +181,13 @@ class _Writer(SinkWriter):
         self._schema = sink.schema_of_files(context.schema)
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._ready: list[AddedFile] = []
+        self._list: str | None = None
         self._numbers = 0
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
         self._rows += batch.num_rows
         for folder, part in _partitions(batch, self._sink.partition_by):
             self._write(folder, part)
@@ -202,8 +220,7 @@ class _Writer(SinkWriter):
                 found.context.__exit__(type(error), error, None)
             raise
         found.context.__exit__(None, None, None)
-        (stored,) = self._storage.list(found.name)
-        self._ready.append(AddedFile(found.name, size, int(stored.modified * 1000)))
+        self._ready.append(AddedFile(found.name, size, int(time.time() * 1000)))
 
     def prepare(self, txid: int) -> Committable | None:
         for folder in list(self._open):
@@ -215,10 +232,11 @@ class _Writer(SinkWriter):
         told: Committable = {"files": listed, "rows": self._rows, "bytes": size}
         if len(text := json.dumps(told)) < COMMITTABLE_BYTES_MAX:
             return told
-        name = f"{_LISTS}/{self._context.token}.json"
-        self._storage.put(name, text.encode())
+        context = self._context
+        self._list = f"{_LISTS}/part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}.json"
+        self._storage.put(self._list, text.encode())
         return {
-            "list": name,
+            "list": self._list,
             "checksum": xxh3_128(text.encode()).hexdigest(),
             "rows": self._rows,
             "bytes": size,
@@ -231,7 +249,7 @@ class _Writer(SinkWriter):
                 found.format.close()
             with suppress(_Aborted):
                 found.context.__exit__(_Aborted, _Aborted(), None)
-        self._storage.delete(each.name for each in self._ready)
+        self._storage.delete([each.name for each in self._ready] + ([self._list] if self._list else []))
 
 
 def _partitions(batch: pa.RecordBatch, fields: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -243,17 +261,35 @@ def _partitions(batch: pa.RecordBatch, fields: Sequence[str]) -> Iterator[tuple[
     order = pa.array(range(batch.num_rows), pa.int64())
     groups = table.append_column("__at", order).group_by(list(fields), use_threads=False).aggregate([("__at", "list")])
     rest = batch.drop_columns(list(fields))
-    texts = [_texts(groups.column(name)) for name in fields]
+    folders = [[_folder(name, text) for text in _texts(groups.column(name))] for name in fields]
     for number, at in enumerate(groups.column("__at_list")):
-        parts = [f"{_escaped(name)}={texts[n][number]}" for n, name in enumerate(fields)]
-        yield "/".join(parts) + "/", rest.take(at.values)
+        yield "".join(of_field[number] for of_field in folders), rest.take(at.values)
 
 
-def _texts(column: pa.ChunkedArray) -> list[str]:
-    """Return values as the names of folders have them."""
-    values = column.cast(pa.string()) if not pa.types.is_binary(column.type) else column
-    texts = [value.decode() if isinstance(value, bytes) else value for value in values.to_pylist()]
-    return [_escaped(text) if text else _NULL_PARTITION for text in texts]
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    """Return values as Spark writes them; pyarrow writes the double 1.0 as 1, from which Spark would infer integers."""
+    if pa.types.is_floating(column.type):
+        return [None if value is None else str(value) for value in column.to_pylist()]
+    texts: list[str | None] = column.cast(pa.string()).to_pylist()
+    return texts
+
+
+def _folder(field: str, text: str | None) -> str:
+    """Return the name of a partition's folder, with its slash.
+
+    Raises
+    ------
+    SinkError
+        The value is too long.
+    """
+    name = f"{_escaped(field)}={_escaped(text) if text else _NULL_PARTITION}"
+    if len(name.encode()) > _FOLDER_NAME_BYTES_MAX:
+        raise SinkError(
+            f"FileSink is partitioned by {field!r}, and a folder's name has {_FOLDER_NAME_BYTES_MAX} bytes at most: "
+            f"{name[:60]}... has {len(name.encode())}",
+            field=field,
+        )
+    return name + "/"
 
 
 def _escaped(text: str) -> str:
@@ -270,25 +306,29 @@ class _Committer(SinkCommitter):
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
         if not takeover:
-            check_owner(self._manifest.marker(), self._owner, reached, self._sink.path, takeover=False)
+            starting_point(self._manifest.marker(), self._owner, reached, self._sink.path, takeover=False)
 
     def fence(self, reached: Reached, *, takeover: bool) -> None:
-        self.check(reached, takeover=takeover)
-        self._manifest.fence(self._owner, reached.committed, takeover=takeover)
+        self._manifest.fence(self._owner, reached, takeover=takeover)
 
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
-        marker = self._manifest.marker()
-        if is_published(marker, self._owner, attempt.txid, self._sink.path):
-            return
-        files = [each for task in sorted(committables) for each in _files(self._manifest.storage, committables[task])]
-        for each in files:
-            self._check(each)
+        def files() -> list[AddedFile]:
+            storage = self._manifest.storage
+            found = [each for task in sorted(committables) for each in _files(storage, committables[task])]
+            for each in found:
+                self._check(each)
+            return found
+
         self._manifest.publish(self._owner, attempt.txid, files)
 
     def _check(self, file: AddedFile) -> None:
         """Make sure that what is published can be read: a manifest that names a lost file breaks every reader."""
         path = self._manifest.storage.path(file.name)
-        size = next((each.size_bytes for each in self._manifest.storage.list(file.name)), -1)
+        try:
+            with self._manifest.storage.reader(file.name) as opened:
+                size = opened.seek(0, os.SEEK_END)
+        except FileNotFoundError:
+            size = -1
         if size != file.size_bytes:
             found = "is missing" if size < 0 else f"has {size} bytes, not {file.size_bytes}"
             raise StagedRowsLostError(
@@ -298,18 +338,19 @@ class _Committer(SinkCommitter):
             )
 
     def sweep(self, committed: int) -> None:
-        """Delete files of transactions up to `committed` that no manifest names, and what writers left unfinished."""
-        storage, owner = self._manifest.storage, self._owner
+        """Delete files of transactions up to `committed` that no manifest names, and what writers left unfinished.
+
+        The order matters (rule 4.3). Files are listed before the owner is asked for: those of who takes over come
+        later, so they are not among them; its transactions may have smaller numbers than `committed`.
+        """
+        storage = self._manifest.storage
         found = [each.name for each in storage.list() if _txid(each.name) is not None]
-        # Listed first (rule 4.3): whoever takes the folder over owns it before its tasks write, and counts its
-        # transactions from 1 perhaps, so that its files would seem to be of old ones.
         marker = self._manifest.marker()
-        if marker is None or marker.txid == UNFENCED or marker.generation > owner.generation:
-            return
-        if (marker.application, marker.origin) != (owner.application, owner.origin):
+        if marker is None or marker.txid == UNFENCED or marker != Marker.of(self._owner, marker.txid):
             return
         named = {each.name for each in self._manifest.files()}
         storage.delete(name for name in found if name not in named and (_txid(name) or 0) <= committed)
+        storage.discard_unfinished("")
         self._manifest.forget_old()
 
 

@@ -37,7 +37,8 @@ class _Shown(StagedSink):
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what shows rows; every start begins without a marker."""
-        self.last = None
+        if self.last is not None and self.last.generation != context.owner.generation:
+            self.last = None  # of a former start; one of this start is that of another sink with this very object
         return super().committer(context)
 
     def connect(self, schema: pa.Schema) -> Target:

@@ -4,8 +4,8 @@
 
     _spark_metadata/<n>             "v1", then a line of JSON for each file that transaction n added
     _spark_metadata/<n>.compact     the same, for transactions 0 to n: every tenth
-    _statefx/owners/<k>             who writes here since fence k
-    _statefx/anchors/<k>            which manifest number stands for which transaction of that owner
+    _statefx/owners/<k>             who writes here since fence k, and which number is which transaction of that owner
+    _statefx/sealed/<k>             that number is written: the owner may publish
 
 Numbers have no gaps: Spark refuses a manifest with one. So a transaction without rows has a manifest without lines.
 Sources: CompactibleFileStreamLog and FileStreamSinkLog of Apache Spark describe the format.
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from urllib.parse import quote, unquote, urlsplit
 
-from statefx.errors import AlreadyExistsError, FencedError, SinkError, SinkMismatchError
-from statefx.operators.sinks import UNFENCED, Marker, Owner
+from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
+from statefx.operators.sinks import UNFENCED, Marker, Owner, Reached, is_published, refuse_twin, starting_point
 from statefx.storage import FolderStorage
 
 METADATA = "_spark_metadata"
@@ -53,11 +53,57 @@ class AddedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Anchor:
-    """Manifest `number` is transaction `txid` of the owner."""
+class _Fence:
+    """Who owns the folder, and which number stands for which transaction.
 
+    Attributes
+    ----------
+    owner : Owner
+    number, txid : int
+        Manifest `number` is transaction `txid` of the owner.
+    taken_on : bool
+        Whether a former start of the same application has put `number` on top: there is nothing to seal.
+    """
+
+    owner: Owner
     number: int
     txid: int
+    taken_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the folder says at one moment.
+
+    Attributes
+    ----------
+    at : int
+        Number of the newest fence; 0 if there is none.
+    fence : _Fence or None
+    sealed : bool
+        Whether its owner may publish.
+    newest : int or None
+        The newest manifest.
+    """
+
+    at: int
+    fence: _Fence | None
+    sealed: bool
+    newest: int | None
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether manifests are missing that were there."""
+        return self.fence is not None and self.sealed and (self.newest is None or self.newest < self.fence.number)
+
+    @property
+    def marker(self) -> Marker | None:
+        """Whose it is and what was published last; None if nobody has written here."""
+        if self.fence is None:
+            return None
+        if not self.sealed or self.newest is None:
+            return Marker.of(self.fence.owner, UNFENCED)
+        return Marker.of(self.fence.owner, self.fence.txid + self.newest - self.fence.number)
 
 
 class Manifest:
@@ -71,6 +117,7 @@ class Manifest:
 
     def __init__(self, folder: str) -> None:
         self.storage = FolderStorage(folder)
+        self._latest: tuple[int, int] | None = None  # a number, and the newest time in the manifests up to it
 
     @cached_property
     def _uri(self) -> str:
@@ -87,7 +134,15 @@ class Manifest:
             A manifest is damaged, or one is missing between others.
         """
         newest = self.newest()
-        return [] if newest is None else list(self._until(newest))
+        while newest is not None:
+            try:
+                return list(self._until(newest))
+            except SinkMismatchError:
+                before, newest = newest, self.newest()
+                if newest == before:
+                    raise
+                # ten transactions and more have come while we read, and `forget_old` has deleted what we had listed
+        return []
 
     def newest(self) -> int | None:
         """Return the newest number; None if there is no manifest."""
@@ -141,113 +196,136 @@ class Manifest:
         SinkMismatchError
             It was written by others than statefx, or the manifest has gone.
         """
-        fence, newest = self._newest_fence(), self.newest()
-        if fence == 0:
-            others = next((part for part in self.storage.parts() if part != _OWN), None)
-            if others is None:
-                return None
+        return self._checked(self._look())
+
+    def _look(self) -> _Look:
+        """Return what stands here at one moment.
+
+        The newest fence is asked for before and after the newest manifest. With one question alone, a driver that slept
+        between the two would count the manifests of who has taken over meanwhile as transactions of its own, and pass
+        over rows as published.
+        """
+        while True:
+            at = self._newest_fence()
+            fence = self._fence(at) if at else None
+            sealed = fence is not None and (fence.taken_on or any(self.storage.list(_sealed(at))))
+            newest = self.newest()
+            if self._newest_fence() == at:
+                return _Look(at, fence, sealed, newest)
+
+    def _checked(self, look: _Look) -> Marker | None:
+        """Return the marker of a folder that FileSinks alone have written to, all of whose manifests are there."""
+        root = self.storage.root
+        if look.is_cut_short:
+            raise SinkMismatchError(f"{root}: {METADATA} is gone or was cut short; {_RESTORE}", path=root)
+        others = None if look.at else next((part for part in self.storage.parts() if part != _OWN), None)
+        if others is not None and self._newest_fence() == 0:  # else one has begun while we looked
             raise SinkMismatchError(
-                f"{self.storage.root} is not empty, and no FileSink has written here (it holds {others!r}): give a "
+                f"{root} is not empty, and no FileSink has written here (it holds {others!r}): give a "
                 "folder of the sink's own",
-                path=self.storage.root,
+                path=root,
             )
-        owner = self._owner(fence)
-        anchor = self._anchor(owner, fence)
-        if anchor is None:  # its driver is between the owner and the anchor, or died there: it has published nothing
-            return Marker(owner.application, owner.origin, owner.generation, UNFENCED)
-        if newest is None or newest < anchor.number:
-            raise SinkMismatchError(
-                f"{self.storage.root}: {METADATA} is gone or was cut short; {_RESTORE}", path=self.storage.root
-            )
-        return Marker(owner.application, owner.origin, owner.generation, anchor.txid + newest - anchor.number)
+        return look.marker
 
     def _newest_fence(self) -> int:
         return max((int(each.name.rpartition("/")[2]) for each in self.storage.list(f"{_OWN}/owners/")), default=0)
 
-    def _owner(self, fence: int) -> Owner:
-        return Owner(**json.loads(self.storage.read(f"{_OWN}/owners/{fence:010d}")))
+    def _fence(self, at: int) -> _Fence:
+        body = json.loads(self.storage.read(_owner(at)))
+        return _Fence(Owner(**body.pop("owner")), **body)
 
-    def _anchor(self, owner: Owner, fence: int) -> _Anchor | None:
-        """Return the newest anchor of `owner`, of any generation, unless another owner has fenced after it."""
-        while fence:
-            try:
-                found = self._owner(fence)
-                if (found.application, found.origin) != (owner.application, owner.origin):
-                    return None
-                return _Anchor(**json.loads(self.storage.read(f"{_OWN}/anchors/{fence:010d}")))
-            except FileNotFoundError:
-                fence -= 1
-        return None
-
-    def fence(self, owner: Owner, txid: int, *, takeover: bool) -> None:
+    def fence(self, owner: Owner, reached: Reached, *, takeover: bool) -> None:
         """Own the folder: from here on others are refused.
 
-        Where it was another's, an empty manifest is put on top, after the owner is named: who owned it may be about to
-        write the next number, and finds it taken. In the other order it could count the seal as its own transaction.
+        Where it was another's, an empty manifest (the seal) is put on top, after the owner is named: who owned it may
+        be about to write that number, and finds it taken. The number of the seal stands beside the owner's name, and
+        is chosen before: a driver that is stopped here, and wakes up long after another has replaced it, then writes
+        the number that the other one has sealed as well, or passed. Chosen later, it would be the next one, and be
+        counted as a transaction of the other driver, whose rows were lost.
+
+        Parameters
+        ----------
+        owner : Owner
+        reached : Reached
+        takeover : bool
+            Go on from what is committed, whatever the folder says (see `starting_point`).
+
+        Raises
+        ------
+        FencedError
+            A newer generation owns it.
+        SinkError
+            As `starting_point` and `marker`; or others fence at the same moment, again and again.
+        """
+        root, before = self.storage.root, self._look().marker
+        refuse_twin(before, owner, root)
+        for _ in range(_FENCE_TRIES):
+            look = self._look()
+            marker = look.marker if takeover else self._checked(look)
+            # The user has seen another owner than the one that came meanwhile.
+            takeover = takeover and (marker is before or (marker is not None and marker.is_of(before or owner)))
+            txid = starting_point(marker, owner, reached, root, takeover=takeover)
+            goes_on = marker is not None and marker.is_of(owner) and marker.txid == txid and not look.is_cut_short
+            if goes_on and look.fence is not None:
+                mine = replace(look.fence, owner=owner, taken_on=True)
+            else:
+                mine = _Fence(owner, 0 if look.newest is None else look.newest + 1, txid, taken_on=False)
+            try:
+                self.storage.create(_owner(look.at + 1), _json(asdict(mine)))
+                before = Marker.of(owner, UNFENCED)
+                if not mine.taken_on:
+                    self._write(mine.number, [])
+                    self.storage.create(_sealed(look.at + 1), _json(asdict(owner)))
+            except AlreadyExistsError:  # another has fenced, or the former owner has just published
+                continue
+            return
+        raise SinkError(f"{root}: others go on writing to {METADATA}", path=root)
+
+    # ---- publishing
+
+    def publish(self, owner: Owner, txid: int, files: Callable[[], Sequence[AddedFile]]) -> None:
+        """Add the files of transaction `txid` of `owner`, in one atomic act; again: nothing.
 
         Parameters
         ----------
         owner : Owner
         txid : int
-            The owner's last transaction that is committed.
-        takeover : bool
-            Go on from `txid`, whatever the folder says.
+        files : callable
+            Asked only if the transaction is not there yet.
 
         Raises
         ------
-        FencedError
-            A newer generation owns it, or others fenced at the same moment, again and again.
-        """
-        for _ in range(_FENCE_TRIES):
-            last = self._newest_fence()
-            anchor = None if takeover else self._anchor(owner, last)
-            if anchor is not None and self._owner(last).generation > owner.generation:
-                break
-            try:
-                self.storage.create(f"{_OWN}/owners/{last + 1:010d}", _json(asdict(owner)))
-            except AlreadyExistsError:
-                continue
-            anchor = anchor or _Anchor(self._seal(), txid)
-            self.storage.create(f"{_OWN}/anchors/{last + 1:010d}", _json(asdict(anchor)))
-            return
-        raise FencedError(f"{self.storage.root}: a newer driver has taken over", path=self.storage.root)
-
-    def _seal(self) -> int:
-        """Put an empty manifest on top, and return its number."""
-        for _ in range(_FENCE_TRIES):
-            newest = self.newest()
-            number = 0 if newest is None else newest + 1
-            try:
-                self._write(number, [])
-            except AlreadyExistsError:
-                continue
-            return number
-        raise SinkError(f"{self.storage.root}: others go on writing to {METADATA}", path=self.storage.root)
-
-    # ---- publishing
-
-    def publish(self, owner: Owner, txid: int, files: Iterable[AddedFile]) -> None:
-        """Add the files of transaction `txid` of `owner`, in one atomic act; again: nothing.
-
-        Raises
-        ------
-        FencedError
-            The folder is another owner's.
+        SinkError, FencedError
+            As `is_published`, and what `files` raises.
         SinkMismatchError
             The number is taken by another manifest.
         """
-        anchor = self._anchor(owner, self._newest_fence())
-        if anchor is None:
-            raise FencedError(f"{self.storage.root}: another driver has taken over", path=self.storage.root)
-        number = anchor.number + txid - anchor.txid
+        look = self._look()
+        if is_published(self._checked(look), owner, txid, self.storage.root):
+            return
+        assert look.fence is not None
+        number = look.fence.number + txid - look.fence.txid
+        added = files()
+        # Spark's streams read in the order of these times, and pass over a file that is a week older than the newest
+        # they have seen: the clocks of machines, which may jump back, must not decide about that.
+        latest = self._latest_until(number - 1)
+        added = [replace(each, modified_ms=max(each.modified_ms, latest)) for each in added]
         try:
-            self._write(number, files)
+            self._write(number, added)
         except AlreadyExistsError as error:
+            if self._newest_fence() != look.at and is_published(self.marker(), owner, txid, self.storage.root):
+                return
             raise SinkMismatchError(
                 f"{self.storage.root}: manifest {number} is there already, with other files than transaction {txid} "
                 "has; somebody else writes to this folder",
                 path=self.storage.root,
             ) from error
+        self._latest = number, max([latest, *(each.modified_ms for each in added)])
+
+    def _latest_until(self, number: int) -> int:
+        if self._latest is None or self._latest[0] != number:
+            self._latest = number, max((each.modified_ms for each in self._until(number)), default=0)
+        return self._latest[1]
 
     def _write(self, number: int, files: Iterable[AddedFile]) -> None:
         """Create a manifest. A transaction's has the same bytes whoever publishes it: to `create` they are one."""
@@ -280,6 +358,14 @@ _RESTORE = "restore the folder from a backup, or give the sink a new one"
 
 def _name(number: int, *, compact: bool) -> str:
     return f"{METADATA}/{number}{'.compact' if compact else ''}"
+
+
+def _owner(fence: int) -> str:
+    return f"{_OWN}/owners/{fence:010d}"
+
+
+def _sealed(fence: int) -> str:
+    return f"{_OWN}/sealed/{fence:010d}"
 
 
 def _json(body: object) -> bytes:

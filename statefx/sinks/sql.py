@@ -141,6 +141,7 @@ class SqlTarget(Target):
                 field.name,
                 sql_type(field, lite=self._lite),
                 primary_key=field.name in self._sink.key,
+                autoincrement=False,
                 nullable=field.name not in self._sink.key,
             )
             for field in self._schema

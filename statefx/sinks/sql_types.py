@@ -42,7 +42,8 @@ _SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bo
     (pa.types.is_boolean, lambda sa, kind, lite: sa.Boolean()),
     (pa.types.is_int8, lambda sa, kind, lite: sa.SmallInteger()),
     (pa.types.is_int16, lambda sa, kind, lite: sa.SmallInteger()),
-    (pa.types.is_int32, lambda sa, kind, lite: sa.Integer()),
+    # SQLite fills a null in an INTEGER that is the key with a number of its own, instead of refusing it.
+    (pa.types.is_int32, lambda sa, kind, lite: sa.BigInteger() if lite else sa.Integer()),
     (pa.types.is_int64, lambda sa, kind, lite: sa.BigInteger()),
     (pa.types.is_floating, lambda sa, kind, lite: sa.Double()),
     (pa.types.is_decimal, lambda sa, kind, lite: sa.Text() if lite else sa.Numeric(kind.precision, kind.scale)),

@@ -27,13 +27,16 @@ from statefx.operators.sinks import (
     SinkCommitter,
     SinkWriter,
     WriterContext,
-    check_owner,
     is_published,
+    refuse_twin,
+    starting_point,
 )
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import Storage
 
 FOLDER = "staged"
+
+_FENCE_TRIES = 10
 
 
 class StagedRows:
@@ -160,6 +163,8 @@ class _Stager(SinkWriter):
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
         if self._stream is None:
             self._open = self._context.storage.writer(self._name)
             self._file = _Summed(self._open.__enter__())
@@ -220,15 +225,26 @@ class _StagedCommitter(SinkCommitter):
     def check(self, reached: Reached, *, takeover: bool) -> None:
         with self._sink.connect(self._context.schema) as target:
             target.check()
-            check_owner(target.marker(), self._context.owner, reached, self._sink.target, takeover=takeover)
+            starting_point(target.marker(), self._context.owner, reached, self._sink.target, takeover=takeover)
 
     def fence(self, reached: Reached, *, takeover: bool) -> None:
-        owner = self._context.owner
+        owner, name = self._context.owner, self._sink.target
         with self._connected() as target:
             found = target.marker()
-            check_owner(found, owner, reached, self._sink.target, takeover=takeover)
-            txid = found.txid if found is not None and not takeover else reached.committed
-            target.publish(Marker.of(owner, txid), found, self._rows({}))
+            refuse_twin(found, owner, name)
+            for tries_left in reversed(range(_FENCE_TRIES)):
+                txid = starting_point(found, owner, reached, name, takeover=takeover)
+                try:
+                    target.publish(Marker.of(owner, txid), found, self._rows({}))
+                except Exception:
+                    # A zombie may have published what is decided since we looked: that is no reason not to start.
+                    before, found = found, target.marker()
+                    if found == before or not tries_left:
+                        raise
+                    # The user has seen another owner than the one that came meanwhile.
+                    takeover = takeover and found is not None and before is not None and found.is_of(before)
+                else:
+                    return
 
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
         with self._connected() as target:
@@ -241,6 +257,7 @@ class _StagedCommitter(SinkCommitter):
         storage, prefix = self._context.storage, f"{FOLDER}/{self._context.component}/"
         due = [each.name for each in storage.list(prefix) if _txid(each.name) <= committed]
         storage.delete(due)
+        storage.discard_unfinished(prefix)
 
     def close(self) -> None:
         if self._target is not None:

@@ -1,0 +1,304 @@
+"""Drivers that stop at any look at a FileSink's folder, while others go on there, and wake up afterwards."""
+
+import pytest
+
+from statefx.errors import FencedError, SinkError, SinkOwnedError
+from statefx.operators.sinks import CommitterContext, Owner, Reached
+from statefx.protocol.identity import TransactionAttempt
+from statefx.sinks.files import FileSink
+from statefx.sinks.manifest import AddedFile, Manifest
+from statefx.storage import FolderStorage
+from statefx.testing import Crash
+
+A1, A2 = Owner("a", "origin", 1), Owner("a", "origin", 2)
+B1, B2, C1 = Owner("b", "other", 1), Owner("b", "other", 2), Owner("c", "third", 1)
+START = Reached(0, 0)
+
+
+class Paused(FolderStorage):
+    """A folder's storage that does something else before its n-th call."""
+
+    def __init__(self, root, at, do):
+        super().__init__(root)
+        self.calls, self.at, self.do = 0, at, do
+
+    def _step(self):
+        self.calls += 1
+        if self.calls == self.at:
+            self.do()
+
+    def create(self, name, data):
+        self._step()
+        super().create(name, data)
+
+    def list(self, prefix="", after=""):
+        self._step()
+        return super().list(prefix, after)
+
+    def read(self, name, start=0, stop=None):
+        self._step()
+        return super().read(name, start, stop)
+
+    def delete(self, names):
+        self._step()
+        super().delete(names)
+
+
+class Folder:
+    """What drivers do to one folder; the rows of a transaction are one file, named after it."""
+
+    def __init__(self, root, at=0, do=None):
+        self.root = str(root)
+        self.manifest = Manifest(self.root)
+        self.zombie = Manifest(self.root)
+        self.zombie.storage = Paused(self.root, at, do and (lambda: do(self)))
+
+    @property
+    def woke_up(self):
+        return self.zombie.storage.calls >= self.zombie.storage.at
+
+    def publish(self, owner, *txids, manifest=None):
+        for txid in txids:
+            file = AddedFile(f"{owner.application}-{txid}", 1, 1)
+            (manifest or self.manifest).publish(owner, txid, lambda file=file: [file])
+
+    def fence(self, owner, reached=START, takeover=False):
+        self.manifest.fence(owner, reached, takeover=takeover)
+
+    def names(self, application=""):
+        return [each.name for each in self.manifest.files() if each.name.startswith(application)]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    """Thousands of files are made durable here, which no test looks at."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def races(tmp_path, do, before=(7, 8, 9)):
+    """Yield folders, with each number of transactions before, whose zombie stops at each of its calls in turn."""
+    for txids in before:
+        for at in range(1, 100):
+            folder = Folder(tmp_path / f"{txids}-{at}", at, do)
+            yield folder, txids
+            if not folder.woke_up:
+                assert at > 3
+                break
+
+
+def named(application, *txids):
+    return [f"{application}-{txid}" for txid in txids]
+
+
+def test_a_driver_that_stops_in_its_first_fence_takes_no_number_of_the_next_one(tmp_path):
+    def successor(folder):
+        folder.fence(A2)
+        folder.publish(A2, 1, 2, 3)
+
+    for folder, _ in races(tmp_path, successor, before=[0]):
+        try:
+            folder.zombie.fence(A1, START, takeover=False)
+            folder.publish(A1, 1, manifest=folder.zombie)
+        except FencedError:
+            assert folder.woke_up
+        if folder.woke_up:
+            folder.publish(A2, 1, 2, 3, 4)
+            assert folder.names() == named("a", 1, 2, 3, 4)
+
+
+def test_a_driver_that_stops_while_it_takes_over_takes_no_number_of_the_next_one(tmp_path):
+    def successor(folder):
+        folder.fence(B2, takeover=True)
+        folder.publish(B2, 1, 2, 3)
+
+    for folder, txids in races(tmp_path, successor):
+        folder.fence(A1)
+        folder.publish(A1, *range(1, txids + 1))
+        try:
+            folder.zombie.fence(B1, START, takeover=True)
+            folder.publish(B1, 1, manifest=folder.zombie)
+        except FencedError:
+            assert folder.woke_up
+        if folder.woke_up:
+            folder.publish(B2, 1, 2, 3, 4)
+            assert folder.names("b") == named("b", 1, 2, 3, 4)
+            assert folder.names("a") == named("a", *range(1, txids + 1))
+
+
+def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_there(tmp_path):
+    def takeover(folder):
+        folder.fence(B1, takeover=True)
+        folder.publish(B1, 1, 2)
+
+    for folder, txids in races(tmp_path, takeover):
+        folder.fence(A1)
+        folder.publish(A1, *range(1, txids + 1))
+        published = True
+        try:
+            folder.publish(A1, txids + 1, manifest=folder.zombie)
+        except SinkOwnedError:
+            published = False
+        if folder.woke_up:
+            folder.publish(B1, 3)
+            assert folder.names("b") == named("b", 1, 2, 3)
+            with pytest.raises(SinkOwnedError):
+                folder.publish(A1, txids + 2)
+        assert folder.names("a") == named("a", *range(1, txids + 1 + published))
+
+
+def test_who_takes_over_while_another_commits_keeps_its_rows_and_begins_after_them(tmp_path):
+    done = []
+
+    def commit(folder):
+        at = len(folder.names("a")) + 1
+        try:
+            for txid in (at, at + 1):
+                folder.publish(A1, txid)
+                done.append(txid)
+        except SinkOwnedError:
+            pass
+
+    for folder, txids in races(tmp_path, commit):
+        done.clear()
+        folder.fence(A1)
+        folder.publish(A1, *range(1, txids + 1))
+        folder.zombie.fence(B1, START, takeover=True)
+        folder.publish(B1, 1, 2)
+        assert folder.names("a") == named("a", *range(1, txids + 1), *done)
+        assert folder.names("b") == named("b", 1, 2)
+
+
+def test_of_two_that_take_over_the_one_that_came_later_stays(tmp_path):
+    def third(folder):
+        folder.fence(C1, takeover=True)
+        folder.publish(C1, 1, 2)
+
+    for folder, txids in races(tmp_path, third):
+        folder.fence(A1)
+        folder.publish(A1, *range(1, txids + 1))
+        try:
+            folder.zombie.fence(B1, START, takeover=True)
+        except SinkOwnedError:
+            folder.publish(C1, 3)
+            assert folder.names("c") == named("c", 1, 2, 3)
+            continue
+        owner, other = (C1, B1) if folder.manifest.marker().is_of(C1) else (B1, C1)
+        first = len(folder.names(owner.application)) + 1
+        folder.publish(owner, first)
+        assert folder.names(owner.application) == named(owner.application, *range(1, first + 1))
+        with pytest.raises(SinkOwnedError):
+            folder.publish(other, 3)
+        assert folder.names("a") == named("a", *range(1, txids + 1))
+
+
+def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing_more(tmp_path):
+    def there_and_back(folder):
+        last = len(folder.names("a"))
+        folder.fence(B1, takeover=True)
+        folder.publish(B1, *range(1, 26))
+        folder.manifest.forget_old()
+        folder.fence(A2, Reached(last, last), takeover=True)
+        folder.publish(A2, *range(last + 1, last + 4))
+
+    for folder, txids in races(tmp_path, there_and_back):
+        folder.fence(A1)
+        folder.publish(A1, *range(1, txids + 1))
+        try:
+            folder.publish(A1, txids + 1, manifest=folder.zombie)
+        except SinkError:
+            assert folder.woke_up
+        if folder.woke_up:
+            last = len(folder.names("a"))
+            folder.publish(A2, last + 1)
+            assert folder.names("a") == named("a", *range(1, last + 2))
+            assert folder.names("b") == named("b", *range(1, 26))
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+def test_a_crash_anywhere_in_fence_or_commit_leaves_every_transaction_once(tmp_path, takeover):
+    def crash(_):
+        raise Crash
+
+    for folder, txids in races(tmp_path, crash):
+        folder.fence(A1)
+        folder.publish(A1, *range(1, txids + 1))
+        reached = Reached(txids, txids + 1)  # COMMITTING of one more is durable
+        try:
+            folder.zombie.fence(A2, reached, takeover=takeover)
+            folder.publish(A2, txids + 1, manifest=folder.zombie)
+        except Crash:
+            pass
+        next_one = Owner("a", "origin", 3)
+        folder.fence(next_one, reached, takeover=takeover)
+        folder.publish(next_one, txids + 1, txids + 2)
+        assert folder.names() == named("a", *range(1, txids + 3))
+
+
+def test_takeover_left_in_a_program_doubles_nothing_after_a_crash_before_committed(tmp_path):
+    folder = Folder(tmp_path)
+    folder.fence(A1, takeover=True)
+    folder.publish(A1, 1)
+    folder.fence(A2, Reached(0, 1), takeover=True)
+    folder.publish(A2, 1, 2)
+    assert folder.names() == named("a", 1, 2)
+
+
+def test_a_reader_that_ten_transactions_overtook_lists_again(tmp_path):
+    def go_on(folder):
+        folder.publish(A1, *range(10, 45))
+        folder.manifest.forget_old()
+
+    for folder, _ in races(tmp_path, go_on, before=[9]):
+        folder.fence(A1)
+        folder.publish(A1, *range(1, 10))
+        names = [each.name for each in folder.zombie.files()]
+        assert names == named("a", *range(1, len(names) + 1))
+        assert len(names) >= 9
+
+
+def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(tmp_path):
+    def coming(folder):
+        folder.fence(B1, takeover=True)
+        (tmp_path / folder.root / COMING).write_bytes(b"x")
+
+    COMING = "part-0000000001-00000-b-0000.parquet"  # noqa: N806 - a constant of this test
+    for folder, txids in races(tmp_path, coming):
+        folder.fence(A1)
+        folder.publish(A1, *range(1, txids + 1))
+        committer = FileSink(folder.root).committer(CommitterContext("out", A1, None, folder.manifest.storage))
+        committer._manifest = folder.zombie
+        committer.sweep(txids)
+        if folder.woke_up:
+            size = (tmp_path / folder.root / COMING).stat().st_size
+            folder.manifest.publish(B1, 1, lambda size=size: [AddedFile(COMING, size, 1)])
+    older = FileSink(folder.root).committer(CommitterContext("out", A1, None, folder.manifest.storage))
+    coming(folder)
+    older.sweep(100)  # long after: B's generation is not newer than A's, and its transactions have smaller numbers
+    assert (tmp_path / folder.root / COMING).exists()
+
+
+def test_times_in_the_manifest_do_not_run_back_with_the_clock(tmp_path):
+    folder = Folder(tmp_path)
+    folder.fence(A1)
+    for txid, time in enumerate([5000, 1000, 7000, 6000], 1):
+        if txid == 3:
+            folder.manifest = Manifest(folder.root)
+        folder.manifest.publish(A1, txid, lambda n=txid, time=time: [AddedFile(f"a-{n}", 1, time)])
+    assert [each.modified_ms for each in folder.manifest.files()] == [5000, 5000, 7000, 7000]
+
+
+def test_a_zombie_writes_nothing_of_its_own_after_a_commit_by_its_successor(tmp_path):
+    folder = Folder(tmp_path)
+    folder.fence(A1)
+    folder.publish(A1, 1)
+    folder.fence(A2, Reached(1, 2))
+    folder.publish(A2, 2)
+    folder.publish(A1, 2)
+    with pytest.raises(FencedError):
+        folder.publish(A1, 3)
+    committer = FileSink(folder.root).committer(CommitterContext("out", A1, None, folder.manifest.storage))
+    with pytest.raises(FencedError):
+        committer.commit(TransactionAttempt(3, 0), {})
+    with pytest.raises(FencedError):
+        committer.fence(Reached(1, 2), takeover=True)
+    assert folder.names() == named("a", 1, 2)
