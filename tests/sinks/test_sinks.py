@@ -20,10 +20,8 @@ from statefx import (
 from statefx.errors import (
     CheckpointMismatchError,
     ConfigError,
-    FencedError,
     SinkError,
     SinkMismatchError,
-    SinkOwnedError,
     StagedRowsLostError,
     TopologyError,
 )
@@ -155,56 +153,6 @@ def fenced(sinks, kind, owner, reached=START):
 
 
 FIRST = Owner("app", "origin", 1)
-
-
-def test_what_is_prepared_is_seen_when_it_is_committed_and_once(sinks, kind):
-    committer = fenced(sinks, kind, FIRST)
-    prepared = sinks.write(kind, 1, "a") | sinks.write(kind, 1, "b", task=1)
-    sinks.write(kind, 1, "never", token="lost")
-    assert sinks.read(kind) == []
-    for _ in range(2):
-        committer.commit(TransactionAttempt(1, 0), prepared)
-    assert sinks.read(kind) == ["a", "b"]
-    committer.commit(TransactionAttempt(2, 0), {})
-    committer.commit(TransactionAttempt(1, 0), prepared)
-    assert sinks.read(kind) == ["a", "b"]
-
-
-def test_an_older_generation_publishes_nothing_that_the_newer_one_has_not(sinks, kind):
-    zombie = fenced(sinks, kind, FIRST)
-    prepared = sinks.write(kind, 1, "a")
-    newer = fenced(sinks, kind, Owner("app", "origin", 2))
-    with pytest.raises(FencedError, match="generation 2"):
-        zombie.commit(TransactionAttempt(1, 0), prepared)
-    newer.commit(TransactionAttempt(1, 0), sinks.write(kind, 1, "b", token="new"))
-    zombie.commit(TransactionAttempt(1, 0), prepared)  # passed over: transaction 1 is there
-    assert sinks.read(kind) == ["b"]
-    with pytest.raises(FencedError):
-        zombie.fence(START, takeover=False)
-
-
-@pytest.mark.parametrize("other", [Owner("app", "copy", 1), Owner("else", "origin", 1)])
-def test_a_target_of_another_is_refused_and_can_be_taken_over(sinks, kind, other):
-    former = fenced(sinks, kind, FIRST)
-    former.commit(TransactionAttempt(1, 0), sinks.write(kind, 1, "a"))
-    committer = sinks.committer(kind, other)
-    with pytest.raises(SinkOwnedError, match="adopt='takeover'"):
-        committer.check(START, takeover=False)
-    committer.check(START, takeover=True)
-    committer.fence(START, takeover=True)
-    under_way = sinks.write(kind, 2, "late")
-    with pytest.raises(SinkOwnedError, match="taken over"):
-        former.commit(TransactionAttempt(2, 0), under_way)
-    committer.commit(TransactionAttempt(1, 0), sinks.write(kind, 1, "b", token="other"))
-    assert sinks.read(kind) == ["a", "b"]
-
-
-@pytest.mark.parametrize("reached", [Reached(0, 0), Reached(3, 3)])
-def test_a_target_that_is_elsewhere_than_the_checkpoint_is_refused(sinks, kind, reached):
-    committer = fenced(sinks, kind, FIRST)
-    committer.commit(TransactionAttempt(1, 0), {})
-    with pytest.raises(SinkMismatchError, match="restored from a backup"):
-        sinks.committer(kind, Owner("app", "origin", 2)).check(reached, takeover=False)
 
 
 def test_lost_rows_are_named_and_the_commit_goes_on_when_they_are_back(sinks, kind):

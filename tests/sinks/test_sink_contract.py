@@ -1,0 +1,239 @@
+"""The contract of sinks: for those that are ready-made, for one of a user's, and for broken ones that it must catch."""
+
+import json
+import sqlite3
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pandas
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from statefx import FileSink, SqlSink, StagedSink, committedFiles
+from statefx.errors import SinkError
+from statefx.operators.sinks import Marker
+from statefx.sinks import StagedRows, Target
+from statefx.testing.sink_contract import SinkContract
+
+READERS = {
+    "parquet": lambda file: pq.ParquetFile(file).read()["word"].to_pylist(),
+    "json": lambda file: pandas.read_json(file, lines=True)["word"].tolist(),
+    "csv": lambda file: pandas.read_csv(file)["word"].tolist(),
+}
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    """Thousands of files are made durable here, which no test looks at."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    event.listen(Engine, "connect", not_durable)
+    yield
+    event.remove(Engine, "connect", not_durable)
+
+
+def not_durable(connection, _):
+    connection.execute("pragma synchronous = off")
+
+
+class Files(SinkContract):
+    format = "parquet"
+
+    def make(self, place):
+        return FileSink(place / "out", self.format)
+
+    def read(self, sink):
+        try:
+            return [word for file in committedFiles(sink.path) for word in READERS[self.format](file)]
+        except Exception as error:
+            if "holds no committed files" in str(error):
+                return []
+            raise
+
+    def staged(self, sink, storage):
+        return sorted(Path(sink.path).glob("part-*"))
+
+
+class TestParquetFiles(Files):
+    pass
+
+
+class TestJsonFiles(Files):
+    format = "json"
+
+
+class TestCsvFiles(Files):
+    format = "csv"
+
+
+class TestSqlite(SinkContract):
+    def make(self, place):
+        return SqlSink(f"sqlite:///{place}/db", "words")
+
+    def read(self, sink):
+        return read_table(sink.url.removeprefix("sqlite:///"))
+
+    @contextmanager
+    def steps(self, step, begins=False):
+        def before(connection, cursor, statement, *_):
+            if not begins or statement.startswith("BEGIN"):
+                step()
+
+        with super().steps(step):
+            event.listen(Engine, "before_cursor_execute", before)
+            try:
+                yield
+            finally:
+                event.remove(Engine, "before_cursor_execute", before)
+
+    def pauses(self, step):
+        return self.steps(step, begins=True)
+
+
+def read_table(path):
+    with closing(sqlite3.connect(path)) as connection:
+        if not connection.execute("select 1 from sqlite_master where name = 'words'").fetchall():
+            return []
+        return [word for (word,) in connection.execute("select word from words")]
+
+
+class Ledger(Target):
+    """A user's own, by the two methods that it needs."""
+
+    @staticmethod
+    def step(statement):
+        """Replaced by the tests."""
+
+    def __init__(self, path):
+        self.database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self.database.execute("pragma synchronous = off")
+        self.run("create table if not exists words (word, n)")
+        self.run("create table if not exists marker (body)")
+
+    def run(self, statement, *values):
+        Ledger.step(statement)
+        return self.database.execute(statement, values).fetchall()
+
+    def marker(self):
+        found = self.run("select body from marker")
+        return Marker(**json.loads(found[0][0])) if found else None
+
+    def publish(self, marker, previous, rows):
+        self.run("begin immediate")
+        try:
+            if self.marker() != previous:
+                raise SinkError("another driver was here")
+            self.write(rows)
+            self.move(marker)
+        except BaseException:
+            self.database.rollback()
+            raise
+        self.run("commit")
+
+    def write(self, rows):
+        for row in rows.rows():
+            self.run("insert into words values (?, ?)", *row.values())
+
+    def move(self, marker):
+        self.run("delete from marker")
+        self.run("insert into marker values (?)", json.dumps(asdict(marker)))
+
+    def close(self):
+        self.database.close()
+
+
+class LedgerSink(StagedSink):
+    opened = Ledger
+
+    def __init__(self, path):
+        self.path = path
+
+    @property
+    def target(self):
+        return self.path
+
+    def connect(self, schema):
+        return self.opened(self.path)
+
+
+class TestLedger(SinkContract):
+    sink = LedgerSink
+
+    def make(self, place):
+        return self.sink(str(place / "ledger"))
+
+    def read(self, sink):
+        return read_table(sink.path)
+
+    @contextmanager
+    def steps(self, step, begins=False):
+        def before(statement):
+            if not begins or statement.startswith("begin"):
+                step()
+
+        with super().steps(step), patch.object(Ledger, "step", before):
+            yield
+
+    def pauses(self, step):
+        return self.steps(step, begins=True)
+
+
+class Apart(Ledger):
+    """Writes the rows, and then the marker."""
+
+    def publish(self, marker, previous, rows):
+        self.write(rows)
+        self.move(marker)
+
+
+class Ageless(Ledger):
+    """Does not know which generation wrote last."""
+
+    def marker(self):
+        found = super().marker()
+        return found and replace(found, generation=0)
+
+    def publish(self, marker, previous, rows):
+        super().publish(marker, self.marker(), rows)
+
+
+class ApartSink(LedgerSink):
+    opened = Apart
+
+
+class AgainSink(LedgerSink):
+    """Writes rows whatever the marker says."""
+
+    def committer(self, context):
+        committer = super().committer(context)
+        commit = committer.commit
+
+        def again(attempt, committables):
+            with self.connect(context.schema) as target:
+                target.write(StagedRows(context.storage, context.schema, committables))
+            commit(attempt, {})
+
+        committer.commit = again
+        return committer
+
+
+class AgelessSink(LedgerSink):
+    opened = Ageless
+
+
+@pytest.mark.parametrize(
+    ("sink", "test"),
+    [
+        (ApartSink, SinkContract.test_a_crash_at_any_step_leaves_each_transaction_once),
+        (AgainSink, SinkContract.test_a_commit_again_changes_nothing_in_this_driver_or_the_next),
+        (AgelessSink, SinkContract.test_an_older_generation_publishes_nothing_that_the_newer_one_has_not),
+    ],
+)
+def test_a_broken_sink_is_caught(tmp_path, sink, test):
+    contract = TestLedger()
+    contract.sink = sink
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test(contract, tmp_path)
