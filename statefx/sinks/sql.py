@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.errors import ConfigError, SinkError, TopologyError
-from statefx.operators.sinks import Marker
+from statefx.operators.sinks import Committable, Marker, SinkWriter, WriterContext
 from statefx.sinks.sql_types import alchemy, check_table, converter, sql_type
 from statefx.sinks.staged import StagedRows, StagedSink, Target
 
@@ -102,9 +102,40 @@ class SqlSink(StagedSink):
             if schema.get_field_index(name) < 0:
                 raise TopologyError(f"SqlSink's key is {name!r}; its rows have {', '.join(schema.names)}", field=name)
 
-    def connect(self, schema: pa.Schema) -> Target:
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what stages the rows of one task, and tries them if that was asked for."""
+        stager = super().writer(context)
+        return _TryingWriter(self, context, stager) if self.validate else stager
+
+    def connect(self, schema: pa.Schema) -> SqlTarget:
         """Connect to the database, and make or check the table."""
         return SqlTarget(self, schema)
+
+
+class _TryingWriter(SinkWriter):
+    """Stages rows, and has the database say whether it would take them while the transaction can be rolled back."""
+
+    def __init__(self, sink: SqlSink, context: WriterContext, stager: SinkWriter) -> None:
+        self._sink = sink
+        self._context = context
+        self._stager = stager
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._stager.write(batch)
+
+    def prepare(self, txid: int) -> Committable | None:
+        committable = self._stager.prepare(txid)
+        if committable is not None:
+            context = self._context
+            with self._sink.connect(context.schema) as target:
+                target.try_rows(StagedRows(context.storage, context.schema, {context.task: committable}))
+        return committable
+
+    def abort(self) -> None:
+        self._stager.abort()
+
+    def close(self) -> None:
+        self._stager.close()
 
 
 class SqlTarget(Target):
@@ -303,7 +334,7 @@ class SqlTarget(Target):
         driver: Any = self._engine.dialect.dbapi
         return isinstance(getattr(error, "orig", error), driver.IntegrityError | driver.DataError)
 
-    def try_rows(self, batches: Sequence[pa.RecordBatch]) -> None:
+    def try_rows(self, rows: StagedRows) -> None:
         """Write rows and take them back, to see whether the database would take them.
 
         Raises
@@ -311,15 +342,14 @@ class SqlTarget(Target):
         SinkError
             It would not; says which row and why.
         """
-        rows = [row for batch in batches for row in self._rows(batch)]
         with self._transaction(keep=False) as connection:
             cursor: Any = connection.connection.cursor()
             try:
-                cursor.executemany(self._statement(), rows)
+                cursor.executemany(self._statement(), self._every(rows))
             except Exception as error:
                 if not self._is_refusal(error):
                     raise
-                raise SinkError(f"{self._sink.target} refuses rows: {error}", target=self._sink.target) from error
+                raise SinkError(f"{self._sink.target} refuses a row: {error}", target=self._sink.target) from error
             finally:
                 cursor.close()
 

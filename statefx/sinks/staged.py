@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import io
 import itertools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 from xxhash import xxh3_128
@@ -118,7 +118,7 @@ class StagedSink(Sink):
         """Open the target; called on the driver, again after an error."""
 
 
-class Target(AbstractContextManager["Target"]):
+class Target(ABC):
     """A place that rows are published to, and that keeps the marker beside them.
 
     A user's own is the first two methods. Every one of them may raise anything; the error is shown in ``query.status``
@@ -142,6 +142,9 @@ class Target(AbstractContextManager["Target"]):
 
     def close(self) -> None:
         """Close connections."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

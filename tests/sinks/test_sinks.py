@@ -18,6 +18,7 @@ from statefx import (
     committedFiles,
 )
 from statefx.errors import (
+    BoltError,
     CheckpointMismatchError,
     ConfigError,
     SinkError,
@@ -289,6 +290,21 @@ def test_rows_that_the_database_refuses_go_to_the_dead_letters_of_the_same_trans
     with sqlite3.connect(refusing.place / "db") as connection:
         dead = connection.execute("select txid, content from dead order by content").fetchall()
     assert dead == [(1, '{"word": "b", "n": 9}'), (1, '{"word": null, "n": 1}')]
+
+
+def test_rows_are_tried_before_the_decision_if_that_is_asked_for(tmp_path):
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("create table words (value text not null check (length(value) < 5))")
+    sink = SqlSink(f"sqlite:///{tmp_path}/db", "words", validate=True)
+    with TopologyTester(wired(tmp_path, sink).createTopology(), tmp_path / "ck") as tester:
+        tester.send({"lines": [("one",), ("two",)]})
+        with pytest.raises(BoltError, match=r"sink 's0', task 0, hook prepare, transaction 2: .* refuses a row: CHECK"):
+            tester.send({"lines": [("three",)]})
+    with sqlite3.connect(tmp_path / "db") as connection:
+        assert connection.execute("select value from words").fetchall() == [("one",), ("two",)]
+    with TopologyTester(wired(tmp_path, sink).createTopology(), tmp_path / "ck") as tester:  # it was rolled back
+        tester.send({"lines": [("four",)]})
+        assert tester.txid == 2
 
 
 @pytest.mark.parametrize(
