@@ -96,7 +96,7 @@ ARGUMENTS = [
     (False, {"batchId": -1}, "whole number"),
     (False, {"batchId": True}, "whole number"),
     (False, {"batchId": "7"}, "whole number"),
-    (False, {"adopt": "copy"}, "'move' or 'fork'"),
+    (False, {"adopt": "copy"}, "'move', 'fork' or 'takeover'"),
 ]
 
 
