@@ -8,9 +8,8 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import BinaryIO
 
 import pyarrow as pa
 from xxhash import xxh3_128
@@ -31,6 +30,7 @@ from statefx.operators.sinks import (
 )
 from statefx.protocol.identity import TransactionAttempt
 from statefx.sinks.formats import FORMATS, FileFormat
+from statefx.sinks.held import HeldFile
 from statefx.sinks.manifest import AddedFile, Manifest
 from statefx.storage import FolderStorage, Storage
 
@@ -158,17 +158,10 @@ def committedFiles(path: str | os.PathLike[str]) -> list[str]:
 
 @dataclass
 class _Open:
-    """A file being written."""
+    """A file being written, and what turns rows into its bytes."""
 
-    name: str
-    context: AbstractContextManager[BinaryIO]
-    file: BinaryIO
+    held: HeldFile
     format: FileFormat
-    rows: int = 0
-
-
-class _Aborted(Exception):  # noqa: N818 - nobody sees it: it makes storage drop an unfinished file
-    """The attempt was given up."""
 
 
 class _Writer(SinkWriter):
@@ -196,7 +189,7 @@ class _Writer(SinkWriter):
         found = self._open.get(folder) or self._begin(folder)
         self._open.move_to_end(folder)
         found.format.write(batch)
-        if found.file.tell() >= self._sink.max_file_bytes:
+        if found.held.file.tell() >= self._sink.max_file_bytes:
             self._end(folder)
 
     def _begin(self, folder: str) -> _Open:
@@ -205,22 +198,20 @@ class _Writer(SinkWriter):
         context, kind = self._context, FORMATS[self._sink.format]
         name = f"{folder}part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}-{self._numbers:04d}"
         self._numbers += 1
-        opened = self._storage.writer(name + kind.suffix)
-        file = opened.__enter__()
-        self._open[folder] = _Open(name + kind.suffix, opened, file, kind(file, self._schema))
+        held = HeldFile(self._storage, name + kind.suffix)
+        self._open[folder] = _Open(held, kind(held.file, self._schema))
         return self._open[folder]
 
     def _end(self, folder: str) -> None:
         found = self._open.pop(folder)
         try:
             found.format.close()
-            size = found.file.tell()
-        except BaseException as error:
-            with suppress(type(error)):
-                found.context.__exit__(type(error), error, None)
+            size = found.held.file.tell()
+        except BaseException:
+            found.held.drop()
             raise
-        found.context.__exit__(None, None, None)
-        self._ready.append(AddedFile(found.name, size, int(time.time() * 1000)))
+        found.held.keep()
+        self._ready.append(AddedFile(found.held.name, size, int(time.time() * 1000)))
 
     def prepare(self, txid: int) -> Committable | None:
         for folder in list(self._open):
@@ -247,8 +238,7 @@ class _Writer(SinkWriter):
             _, found = self._open.popitem()
             with suppress(Exception):  # a writer that is not closed complains when it is collected
                 found.format.close()
-            with suppress(_Aborted):
-                found.context.__exit__(_Aborted, _Aborted(), None)
+            found.held.drop()
         self._storage.delete([each.name for each in self._ready] + ([self._list] if self._list else []))
 
 

@@ -11,7 +11,7 @@ import io
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from statefx.operators.sinks import (
     starting_point,
 )
 from statefx.protocol.identity import TransactionAttempt
+from statefx.sinks.held import HeldFile
 from statefx.storage import Storage
 
 FOLDER = "staged"
@@ -150,17 +151,13 @@ class Target(ABC):
         self.close()
 
 
-class _Aborted(Exception):  # noqa: N818 - nobody sees it: it makes storage drop an unfinished file
-    """The attempt was given up."""
-
-
 class _Stager(SinkWriter):
     """Writes an Arrow stream into the checkpoint; its name is there only when it is whole and durable."""
 
     def __init__(self, context: WriterContext) -> None:
         self._context = context
         self._name = f"{FOLDER}/{context.component}/{context.attempt.txid:020d}-{context.token}.arrow"
-        self._open: AbstractContextManager[BinaryIO] | None = None
+        self._held: HeldFile | None = None
         self._file: _Summed | None = None
         self._stream: pa.ipc.RecordBatchStreamWriter | None = None
         self._rows = 0
@@ -169,18 +166,18 @@ class _Stager(SinkWriter):
         if not batch.num_rows:
             return
         if self._stream is None:
-            self._open = self._context.storage.writer(self._name)
-            self._file = _Summed(self._open.__enter__())
+            self._held = HeldFile(self._context.storage, self._name)
+            self._file = _Summed(self._held.file)
             self._stream = pa.ipc.new_stream(self._file, self._context.schema)
         self._stream.write_batch(batch)
         self._rows += batch.num_rows
 
     def prepare(self, txid: int) -> Committable | None:
-        if self._stream is None or self._open is None or self._file is None:
+        if self._stream is None or self._held is None or self._file is None:
             return None
         self._stream.close()
-        opened, self._open = self._open, None
-        opened.__exit__(None, None, None)
+        held, self._held = self._held, None
+        held.keep()
         return {
             "file": self._name,
             "rows": self._rows,
@@ -189,10 +186,9 @@ class _Stager(SinkWriter):
         }
 
     def abort(self) -> None:
-        if self._open is not None:
-            opened, self._open = self._open, None
-            with suppress(_Aborted):
-                opened.__exit__(_Aborted, _Aborted(), None)
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.drop()
         else:
             self._context.storage.delete([self._name])
 
