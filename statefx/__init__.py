@@ -11,7 +11,16 @@ from statefx.admin.reading import openState
 from statefx.admin.transactions import transactions
 from statefx.errors import FailedException, StatefxError
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Sink, Stateful, StatefulBolt
-from statefx.sinks import CollectSink, ConsoleSink, FileSink, SqlSink, StagedSink, committedFiles
+from statefx.sinks import (
+    CollectSink,
+    ConsoleSink,
+    FileSink,
+    SqlSink,
+    StagedSink,
+    committedFiles,
+    readCommitted,
+    readUncommitted,
+)
 from statefx.state import KeyValueState
 from statefx.topology import Topology, TopologyBuilder
 
@@ -45,6 +54,8 @@ __all__ = [
     "committedFiles",
     "migrate",
     "openState",
+    "readCommitted",
+    "readUncommitted",
     "submit",
     "transactions",
 ]

@@ -21,7 +21,7 @@ EXPORTS = {
         "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
         "FailedException", "FileSink", "KeyValueState", "Query", "Sink", "SqlSink", "StagedSink", "Stateful",
         "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "abort", "committedFiles", "migrate",
-        "openState", "submit", "transactions",
+        "openState", "readCommitted", "readUncommitted", "submit", "transactions",
     },
     statefx.state: {
         "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",

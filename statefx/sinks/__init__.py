@@ -2,7 +2,19 @@
 
 from statefx.sinks.files import FileSink, committedFiles
 from statefx.sinks.looking import CollectSink, ConsoleSink
+from statefx.sinks.reading import readCommitted, readUncommitted
 from statefx.sinks.sql import SqlSink
 from statefx.sinks.staged import StagedRows, StagedSink, Target
 
-__all__ = ["CollectSink", "ConsoleSink", "FileSink", "SqlSink", "StagedRows", "StagedSink", "Target", "committedFiles"]
+__all__ = [
+    "CollectSink",
+    "ConsoleSink",
+    "FileSink",
+    "SqlSink",
+    "StagedRows",
+    "StagedSink",
+    "Target",
+    "committedFiles",
+    "readCommitted",
+    "readUncommitted",
+]

@@ -31,6 +31,7 @@ from statefx.operators.sinks import (
 from statefx.protocol.identity import TransactionAttempt
 from statefx.sinks.formats import FORMATS, FileFormat
 from statefx.sinks.held import HeldFile
+from statefx.sinks.layout import Layout
 from statefx.sinks.manifest import AddedFile, Manifest
 from statefx.storage import FolderStorage, Storage
 
@@ -94,6 +95,11 @@ class FileSink(Sink):
         text = os.fspath(path)
         if not isinstance(text, str) or not text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
             raise ConfigError(f"FileSink needs a folder's path that driver and executors see, got {path!r}")
+        if re.search(r"[{}\[\]*?\\]", os.path.realpath(text)):
+            raise ConfigError(
+                f"FileSink can't write to {path!r}: Spark's streams take {{}}[]*?\\ for patterns, and read uncommitted "
+                "rows then. Give a folder without them"
+            )
         if format not in FORMATS:
             raise ConfigError(f"FileSink has no format {format!r}; there are {', '.join(map(repr, FORMATS))}")
         if isinstance(maxFileBytes, bool) or not isinstance(maxFileBytes, int) or maxFileBytes < 1:
@@ -259,9 +265,13 @@ def _partitions(batch: pa.RecordBatch, fields: Sequence[str]) -> Iterator[tuple[
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
     """Return values as Spark writes them; pyarrow writes the double 1.0 as 1, from which Spark would infer integers."""
     if pa.types.is_floating(column.type):
-        return [None if value is None else str(value) for value in column.to_pylist()]
+        return [None if value is None else _NOT_FINITE.get(str(value), str(value)) for value in column.to_pylist()]
     texts: list[str | None] = column.cast(pa.string()).to_pylist()
     return texts
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""Of numbers that Python and Java do not write alike."""
 
 
 def _folder(field: str, text: str | None) -> str:
@@ -293,13 +303,15 @@ class _Committer(SinkCommitter):
         self._sink = sink
         self._owner = context.owner
         self._manifest = Manifest(sink.path)
+        self._layout = Layout.of(sink.format, sink.partition_by, context.schema)
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
+        self._manifest.layout(self._layout)
         if not takeover:
             starting_point(self._manifest.marker(), self._owner, reached, self._sink.path, takeover=False)
 
     def fence(self, reached: Reached, *, takeover: bool) -> None:
-        self._manifest.fence(self._owner, reached, takeover=takeover)
+        self._manifest.fence(self._owner, reached, self._layout, takeover=takeover)
 
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
         def files() -> list[AddedFile]:
@@ -334,12 +346,12 @@ class _Committer(SinkCommitter):
         later, so they are not among them; its transactions may have smaller numbers than `committed`.
         """
         storage = self._manifest.storage
-        found = [each.name for each in storage.list() if _txid(each.name) is not None]
+        found = [each.name for each in storage.list() if txid_of_file(each.name) is not None]
         marker = self._manifest.marker()
         if marker is None or marker.txid == UNFENCED or marker != Marker.of(self._owner, marker.txid):
             return
         named = {each.name for each in self._manifest.files()}
-        storage.delete(name for name in found if name not in named and (_txid(name) or 0) <= committed)
+        storage.delete(name for name in found if name not in named and (txid_of_file(name) or 0) <= committed)
         storage.discard_unfinished("")
         self._manifest.forget_old()
 
@@ -362,6 +374,7 @@ def _files(storage: Storage, committable: Committable) -> list[AddedFile]:
     return [AddedFile(**each) for each in committable["files"]]
 
 
-def _txid(name: str) -> int | None:
+def txid_of_file(name: str) -> int | None:
+    """Return the transaction of a file that a writer named; None if it is none of those."""
     found = re.match(r"part-(\d{10})-", name.rpartition("/")[2])
     return None if found is None else int(found[1])

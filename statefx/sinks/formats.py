@@ -20,6 +20,9 @@ class FileFormat(ABC):
 
     suffix: ClassVar[str]
 
+    reading: ClassVar[Mapping[str, str]] = {}
+    """Options with which Spark reads such files as they were written."""
+
     @classmethod
     def refuse(cls, schema: pa.Schema) -> None:
         """Raise TopologyError for a field that a file of this format can't hold."""
@@ -57,9 +60,18 @@ class Parquet(FileFormat):
 
 
 class Csv(FileFormat):
-    """Comma-separated values with a line of names; read with ``option("header", True)``. Null is an empty field."""
+    """Comma-separated values with a line of names. Null is an empty field, and a text is in quotes."""
 
     suffix = ".csv"
+    # A text may have quotes, which are doubled, and line ends. Spark expects neither unless it is told.
+    reading: ClassVar[Mapping[str, str]] = {
+        "header": "true",
+        "escape": '"',
+        "multiLine": "true",
+        "nanValue": "nan",
+        "positiveInf": "inf",
+        "negativeInf": "-inf",
+    }
 
     @classmethod
     def refuse(cls, schema: pa.Schema) -> None:

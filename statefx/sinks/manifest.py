@@ -4,7 +4,8 @@
 
     _spark_metadata/<n>             "v1", then a line of JSON for each file that transaction n added
     _spark_metadata/<n>.compact     the same, for transactions 0 to n: every tenth
-    _statefx/owners/<k>             who writes here since fence k, and which number is which transaction of that owner
+    _statefx/owners/<k>             who writes here since fence k, which number is which transaction of that owner, and
+                                    how the rows are written
     _statefx/sealed/<k>             that number is written: the owner may publish
 
 Numbers have no gaps: Spark refuses a manifest with one. So a transaction without rows has a manifest without lines.
@@ -22,6 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
 from statefx.operators.sinks import UNFENCED, Marker, Owner, Reached, is_published, refuse_twin, starting_point
+from statefx.sinks.layout import Layout
 from statefx.storage import FolderStorage
 
 METADATA = "_spark_metadata"
@@ -63,12 +65,15 @@ class _Fence:
         Manifest `number` is transaction `txid` of the owner.
     taken_on : bool
         Whether a former start of the same application has put `number` on top: there is nothing to seal.
+    layout : Layout
+        Of the files of all owners until now.
     """
 
     owner: Owner
     number: int
     txid: int
     taken_on: bool
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +237,21 @@ class Manifest:
 
     def _fence(self, at: int) -> _Fence:
         body = json.loads(self.storage.read(_owner(at)))
-        return _Fence(Owner(**body.pop("owner")), **body)
+        return _Fence(Owner(**body.pop("owner")), layout=Layout.from_json(body.pop("layout")), **body)
 
-    def fence(self, owner: Owner, reached: Reached, *, takeover: bool) -> None:
+    def layout(self, added: Layout | None = None) -> Layout | None:
+        """Return how the rows are written here, or would be with files like `added`; None if nobody has written.
+
+        Raises
+        ------
+        SinkMismatchError
+            No reader could read `added` beside what is here.
+        """
+        at = self._newest_fence()
+        before = self._fence(at).layout if at else None
+        return before if added is None else added.added_to(before, self.storage.root)
+
+    def fence(self, owner: Owner, reached: Reached, layout: Layout, *, takeover: bool) -> None:
         """Own the folder: from here on others are refused.
 
         Where it was another's, an empty manifest (the seal) is put on top, after the owner is named: who owned it may
@@ -247,6 +264,8 @@ class Manifest:
         ----------
         owner : Owner
         reached : Reached
+        layout : Layout
+            Of the files to come.
         takeover : bool
             Go on from what is committed, whatever the folder says (see `starting_point`).
 
@@ -255,7 +274,7 @@ class Manifest:
         FencedError
             A newer generation owns it.
         SinkError
-            As `starting_point` and `marker`; or others fence at the same moment, again and again.
+            As `starting_point`, `marker` and `layout`; or others fence at the same moment, again and again.
         """
         root, before = self.storage.root, self._look().marker
         refuse_twin(before, owner, root)
@@ -266,10 +285,11 @@ class Manifest:
             takeover = takeover and (marker is before or (marker is not None and marker.is_of(before or owner)))
             txid = starting_point(marker, owner, reached, root, takeover=takeover)
             goes_on = marker is not None and marker.is_of(owner) and marker.txid == txid and not look.is_cut_short
+            grown = layout.added_to(None if look.fence is None else look.fence.layout, root)
             if goes_on and look.fence is not None:
-                mine = replace(look.fence, owner=owner, taken_on=True)
+                mine = replace(look.fence, owner=owner, taken_on=True, layout=grown)
             else:
-                mine = _Fence(owner, 0 if look.newest is None else look.newest + 1, txid, taken_on=False)
+                mine = _Fence(owner, 0 if look.newest is None else look.newest + 1, txid, False, grown)
             try:
                 self.storage.create(_owner(look.at + 1), _json(asdict(mine)))
                 before = Marker.of(owner, UNFENCED)

@@ -254,7 +254,7 @@ class _StagedCommitter(SinkCommitter):
     def sweep(self, committed: int) -> None:
         """Delete the rows of transactions that are committed: no marker will be behind them again (rule 4.3)."""
         storage, prefix = self._context.storage, f"{FOLDER}/{self._context.component}/"
-        due = [each.name for each in storage.list(prefix) if _txid(each.name) <= committed]
+        due = [each.name for each in storage.list(prefix) if txid_of_staged(each.name) <= committed]
         storage.delete(due)
         storage.discard_unfinished(prefix)
 
@@ -277,5 +277,6 @@ class _StagedCommitter(SinkCommitter):
         return StagedRows(self._context.storage, self._context.schema, committables)
 
 
-def _txid(name: str) -> int:
+def txid_of_staged(name: str) -> int:
+    """Return the transaction of a staged file."""
     return int(name.rpartition("/")[2].partition("-")[0])

@@ -6,6 +6,7 @@ from statefx.errors import FencedError, SinkError, SinkOwnedError
 from statefx.operators.sinks import CommitterContext, Owner, Reached
 from statefx.protocol.identity import TransactionAttempt
 from statefx.sinks.files import FileSink
+from statefx.sinks.layout import Layout
 from statefx.sinks.manifest import AddedFile, Manifest
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
@@ -13,6 +14,8 @@ from statefx.testing import Crash
 A1, A2 = Owner("a", "origin", 1), Owner("a", "origin", 2)
 B1, B2, C1 = Owner("b", "other", 1), Owner("b", "other", 2), Owner("c", "third", 1)
 START = Reached(0, 0)
+LAYOUT = Layout("parquet", (), "word string")
+SCHEMA = LAYOUT.fields
 
 
 class Paused(FolderStorage):
@@ -63,7 +66,7 @@ class Folder:
             (manifest or self.manifest).publish(owner, txid, lambda file=file: [file])
 
     def fence(self, owner, reached=START, takeover=False):
-        self.manifest.fence(owner, reached, takeover=takeover)
+        self.manifest.fence(owner, reached, LAYOUT, takeover=takeover)
 
     def names(self, application=""):
         return [each.name for each in self.manifest.files() if each.name.startswith(application)]
@@ -97,7 +100,7 @@ def test_a_driver_that_stops_in_its_first_fence_takes_no_number_of_the_next_one(
 
     for folder, _ in races(tmp_path, successor, before=[0]):
         try:
-            folder.zombie.fence(A1, START, takeover=False)
+            folder.zombie.fence(A1, START, LAYOUT, takeover=False)
             folder.publish(A1, 1, manifest=folder.zombie)
         except FencedError:
             assert folder.woke_up
@@ -115,7 +118,7 @@ def test_a_driver_that_stops_while_it_takes_over_takes_no_number_of_the_next_one
         folder.fence(A1)
         folder.publish(A1, *range(1, txids + 1))
         try:
-            folder.zombie.fence(B1, START, takeover=True)
+            folder.zombie.fence(B1, START, LAYOUT, takeover=True)
             folder.publish(B1, 1, manifest=folder.zombie)
         except FencedError:
             assert folder.woke_up
@@ -162,7 +165,7 @@ def test_who_takes_over_while_another_commits_keeps_its_rows_and_begins_after_th
         done.clear()
         folder.fence(A1)
         folder.publish(A1, *range(1, txids + 1))
-        folder.zombie.fence(B1, START, takeover=True)
+        folder.zombie.fence(B1, START, LAYOUT, takeover=True)
         folder.publish(B1, 1, 2)
         assert folder.names("a") == named("a", *range(1, txids + 1), *done)
         assert folder.names("b") == named("b", 1, 2)
@@ -177,7 +180,7 @@ def test_of_two_that_take_over_the_one_that_came_later_stays(tmp_path):
         folder.fence(A1)
         folder.publish(A1, *range(1, txids + 1))
         try:
-            folder.zombie.fence(B1, START, takeover=True)
+            folder.zombie.fence(B1, START, LAYOUT, takeover=True)
         except SinkOwnedError:
             folder.publish(C1, 3)
             assert folder.names("c") == named("c", 1, 2, 3)
@@ -224,7 +227,7 @@ def test_a_crash_anywhere_in_fence_or_commit_leaves_every_transaction_once(tmp_p
         folder.publish(A1, *range(1, txids + 1))
         reached = Reached(txids, txids + 1)  # COMMITTING of one more is durable
         try:
-            folder.zombie.fence(A2, reached, takeover=takeover)
+            folder.zombie.fence(A2, reached, LAYOUT, takeover=takeover)
             folder.publish(A2, txids + 1, manifest=folder.zombie)
         except Crash:
             pass
@@ -265,13 +268,13 @@ def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(
     for folder, txids in races(tmp_path, coming):
         folder.fence(A1)
         folder.publish(A1, *range(1, txids + 1))
-        committer = FileSink(folder.root).committer(CommitterContext("out", A1, None, folder.manifest.storage))
+        committer = FileSink(folder.root).committer(CommitterContext("out", A1, SCHEMA, folder.manifest.storage))
         committer._manifest = folder.zombie
         committer.sweep(txids)
         if folder.woke_up:
             size = (tmp_path / folder.root / COMING).stat().st_size
             folder.manifest.publish(B1, 1, lambda size=size: [AddedFile(COMING, size, 1)])
-    older = FileSink(folder.root).committer(CommitterContext("out", A1, None, folder.manifest.storage))
+    older = FileSink(folder.root).committer(CommitterContext("out", A1, SCHEMA, folder.manifest.storage))
     coming(folder)
     older.sweep(100)  # long after: B's generation is not newer than A's, and its transactions have smaller numbers
     assert (tmp_path / folder.root / COMING).exists()
@@ -296,7 +299,7 @@ def test_a_zombie_writes_nothing_of_its_own_after_a_commit_by_its_successor(tmp_
     folder.publish(A1, 2)
     with pytest.raises(FencedError):
         folder.publish(A1, 3)
-    committer = FileSink(folder.root).committer(CommitterContext("out", A1, None, folder.manifest.storage))
+    committer = FileSink(folder.root).committer(CommitterContext("out", A1, SCHEMA, folder.manifest.storage))
     with pytest.raises(FencedError):
         committer.commit(TransactionAttempt(3, 0), {})
     with pytest.raises(FencedError):
