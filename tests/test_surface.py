@@ -19,9 +19,9 @@ from statefx.topology import BoltDeclarer, TopologyBuilder
 EXPORTS = {
     statefx: {
         "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
-        "FailedException", "FileSink", "KeyValueState", "Query", "Sink", "SqlSink", "StagedSink", "Stateful",
-        "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "abort", "committedFiles", "migrate",
-        "openState", "readCommitted", "readUncommitted", "submit", "transactions",
+        "FailedException", "FileSink", "ForeachTransactionSink", "KeyValueState", "Query", "Sink", "SqlSink",
+        "StagedSink", "Stateful", "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "abort",
+        "committedFiles", "migrate", "openState", "readCommitted", "readUncommitted", "submit", "transactions",
     },
     statefx.state: {
         "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",

@@ -34,6 +34,7 @@ from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.state import StateParticipant
 from statefx.errors import ConfigError
+from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment, cache_folder
 from statefx.plan.levels import compile_plan
 from statefx.protocol.log_state import LogState
@@ -59,6 +60,10 @@ class Launch:
         Pickles as Spark's workers are sent things; None: nobody here can tell what Spark could not send.
     cache : str
         Folder for caches of state; empty: the machine's own.
+    dataframe : callable
+        For sinks that want a DataFrame, as of `CommitterContext`.
+    wrap : callable
+        As of `Folders`.
 
     Attributes
     ----------
@@ -93,6 +98,8 @@ class Launch:
         cache: str = "",
         others: tuple[Participant, ...] = (),
         pending: int = 1,
+        dataframe: ToDataFrame = no_spark,
+        wrap: Callable[[Storage], Storage] = lambda storage: storage,
     ) -> None:
         self.settings = check_settings(topology, config, caller)
         self.topology = topology
@@ -101,9 +108,13 @@ class Launch:
         self._cache = cache
         if dumps is not None:
             check_sendable(topology, self.settings.mapping(), dumps)
-        self.folders = Folders(local_path(checkpointLocation))
+        self.folders = Folders(local_path(checkpointLocation), wrap)
         self._sinks = sinks_of(
-            topology, self.folders.storage, self.settings.transactional_id, takeover=adopt == "takeover"
+            topology,
+            self.folders.storage,
+            self.settings.transactional_id,
+            takeover=adopt == "takeover",
+            dataframe=dataframe,
         )
         self.others = (*others, *self._sinks)
         self._provider_reference = resolve(self.settings.state_provider)

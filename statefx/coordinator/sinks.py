@@ -12,7 +12,7 @@ import pyarrow as pa
 from statefx.coordinator.engine import DriverCall, Work
 from statefx.coordinator.participant import Participant
 from statefx.errors import CheckpointMismatchError
-from statefx.operators.sinks import CommitterContext, Owner, Reached, Sink, SinkCommitter
+from statefx.operators.sinks import CommitterContext, Owner, Reached, Sink, SinkCommitter, ToDataFrame
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
@@ -38,6 +38,8 @@ class SinkParticipant(Participant):
         ``topology.transactional.id``.
     takeover : bool
         Whether this start takes over targets of others.
+    dataframe : callable
+        As of `CommitterContext`.
     """
 
     name: str
@@ -46,6 +48,7 @@ class SinkParticipant(Participant):
     storage: Storage
     application: str
     takeover: bool
+    dataframe: ToDataFrame
     _committer: SinkCommitter | None = field(default=None, init=False)
 
     def check(self, state: LogState) -> None:
@@ -116,7 +119,7 @@ class SinkParticipant(Participant):
 
     def _make(self, state: LogState) -> SinkCommitter:
         owner = Owner(self.application, state.origin, state.generation)
-        return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage))
+        return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage, self.dataframe))
 
     def _reached(self, state: LogState) -> Reached:
         if state.committing is None:
@@ -131,9 +134,11 @@ class SinkParticipant(Participant):
         return None if record is None else record.committables.get(self.name)
 
 
-def sinks_of(topology: Topology, storage: Storage, application: str, *, takeover: bool) -> tuple[SinkParticipant, ...]:
+def sinks_of(
+    topology: Topology, storage: Storage, application: str, *, takeover: bool, dataframe: ToDataFrame
+) -> tuple[SinkParticipant, ...]:
     """Return the participants for the sinks of a topology."""
     return tuple(
-        SinkParticipant(id, sink, schema, storage, application, takeover)
+        SinkParticipant(id, sink, schema, storage, application, takeover, dataframe)
         for id, (sink, schema) in topology.sinks.items()
     )

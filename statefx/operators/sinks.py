@@ -13,11 +13,11 @@ the rows: that makes `commit` idempotent (rules 10.1 to 10.4 of the protocol).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from statefx.errors import FencedError, SinkMismatchError, SinkOwnedError
+from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,6 +231,21 @@ class WriterContext:
     storage: Storage
 
 
+ToDataFrame = Callable[["pa.Schema", "Sequence[Iterable[pa.RecordBatch]]"], Any]
+"""Makes a DataFrame of Spark's of rows in parts, which executors read: they are picklable, and may be read again."""
+
+
+def no_spark(schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> Any:
+    """Refuse to make a DataFrame where nobody has said how.
+
+    Raises
+    ------
+    SinkError
+        Always.
+    """
+    raise SinkError("this sink needs Spark, and runs without")
+
+
 @dataclass(frozen=True, slots=True)
 class CommitterContext:
     """For whom a committer publishes.
@@ -242,12 +257,16 @@ class CommitterContext:
     schema : pyarrow.Schema
     storage : Storage
         The checkpoint.
+    dataframe : callable
+        Given a schema and rows in parts, returns a DataFrame of the session that was given to ``submit``. Raises
+        SinkError where there is no Spark.
     """
 
     component: str
     owner: Owner
     schema: pa.Schema
     storage: Storage
+    dataframe: ToDataFrame = no_spark
 
 
 class SinkWriter(ABC):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Self
 
@@ -77,6 +77,10 @@ class StagedRows:
         for task in sorted(self._files):
             yield from self._batches(self._files[task])
 
+    def parts(self) -> list[StagedRows]:
+        """Return the rows of each task by themselves; they travel to executors by pickle."""
+        return [StagedRows(self._storage, self.schema, {task: self._files[task]}) for task in sorted(self._files)]
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield every row as a dict of Python values."""
         return itertools.chain.from_iterable(batch.to_pylist() for batch in self)
@@ -108,11 +112,11 @@ class StagedSink(Sink):
 
     def writer(self, context: WriterContext) -> SinkWriter:
         """Make what stages the rows of one task."""
-        return _Stager(context)
+        return Stager(context)
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what publishes them."""
-        return _StagedCommitter(self, context)
+        return StagedCommitter(self.target, context, lambda: self.connect(context.schema))
 
     @abstractmethod
     def connect(self, schema: pa.Schema) -> Target:
@@ -151,7 +155,7 @@ class Target(ABC):
         self.close()
 
 
-class _Stager(SinkWriter):
+class Stager(SinkWriter):
     """Writes an Arrow stream into the checkpoint; its name is there only when it is whole and durable."""
 
     def __init__(self, context: WriterContext) -> None:
@@ -213,21 +217,31 @@ class _Summed(io.RawIOBase):
         return view.nbytes
 
 
-class _StagedCommitter(SinkCommitter):
-    """Hands the rows of a transaction to the target, unless the marker there says that it has them."""
+class StagedCommitter(SinkCommitter):
+    """Hands the rows of a transaction to the target, unless the marker there says that it has them.
 
-    def __init__(self, sink: StagedSink, context: CommitterContext) -> None:
-        self._sink = sink
+    Parameters
+    ----------
+    name : str
+        The target's.
+    context : CommitterContext
+    connect : callable
+        Opens the target.
+    """
+
+    def __init__(self, name: str, context: CommitterContext, connect: Callable[[], Target]) -> None:
+        self._name = name
         self._context = context
+        self._connect = connect
         self._target: Target | None = None
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
-        with self._sink.connect(self._context.schema) as target:
+        with self._connect() as target:
             target.check()
-            starting_point(target.marker(), self._context.owner, reached, self._sink.target, takeover=takeover)
+            starting_point(target.marker(), self._context.owner, reached, self._name, takeover=takeover)
 
     def fence(self, reached: Reached, *, takeover: bool) -> None:
-        owner, name = self._context.owner, self._sink.target
+        owner, name = self._context.owner, self._name
         with self._connected() as target:
             found = target.marker()
             refuse_twin(found, owner, name)
@@ -248,7 +262,7 @@ class _StagedCommitter(SinkCommitter):
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
         with self._connected() as target:
             found = target.marker()
-            if not is_published(found, self._context.owner, attempt.txid, self._sink.target):
+            if not is_published(found, self._context.owner, attempt.txid, self._name):
                 target.publish(Marker.of(self._context.owner, attempt.txid), found, self._rows(committables))
 
     def sweep(self, committed: int) -> None:
@@ -266,7 +280,7 @@ class _StagedCommitter(SinkCommitter):
     @contextmanager
     def _connected(self) -> Iterator[Target]:
         """Yield the target; after an error the next call opens it again."""
-        target = self._target = self._target or self._sink.connect(self._context.schema)
+        target = self._target = self._target or self._connect()
         try:
             yield target
         except BaseException:

@@ -162,12 +162,27 @@ class SparkEngine:
                 case ResolutionOrder():
                     return Finished(job.id, reports=self._resolve(job.id, job.work))
                 case DriverCall():
-                    job.work.call()
+                    self._call(job.id, job.work)
         except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
             return Finished(job.id, failure=error)
         finally:
             self._tags.pop(job.id, None)
         return Finished(job.id)
+
+    def _call(self, job_id: str, work: DriverCall) -> None:
+        """Call on the driver; what it runs on Spark is cancelled with the query's own jobs, and at no other time."""
+        context = self._context()
+        try:
+            with contextlib.ExitStack() as stack:
+                if (
+                    context._jsc is not None
+                ):  # else it was stopped: a call that needs no Spark goes through all the same
+                    stack.enter_context(own_properties(context))
+                    context.addJobTag(self._tags[job_id])
+                work.call()
+        except Exception:
+            self._check_stopped(stoppable=True)  # it would fail for ever
+            raise
 
     def _segment(self, job_id: str, run: SegmentRun) -> tuple[Ack, ...]:
         """Run a segment as one Spark job; keep what job P has written until job O has ended."""

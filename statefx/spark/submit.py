@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,7 @@ from statefx.spark.preflight import check_alone, check_apart, check_executors, c
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import watch
+from statefx.spark.staged_rows import frame_of
 from statefx.spark.trigger import check_trigger
 from statefx.topology.graph import Topology
 
@@ -80,7 +82,8 @@ def submit(
         The checkpoint location can't be used for this topology; nothing was changed.
     """
     session = check_session(spark)
-    launch = Launch(topology, config, checkpointLocation, adopt, caller="submit", dumps=dumps)
+    dataframe = partial(frame_of, session)
+    launch = Launch(topology, config, checkpointLocation, adopt, caller="submit", dumps=dumps, dataframe=dataframe)
     streaming = topology.streaming
     _check_arguments(streaming, trigger, batchId, progress)
     interval_ms = launch.settings.state_checkpoint_interval_ms

@@ -6,10 +6,12 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+import pyarrow as pa
 
 from statefx.admin.reading import openState
 from statefx.coordinator.launch import Launch, check_batch_id
@@ -115,9 +117,10 @@ class TopologyTester:
         launch = Launch(
             self.topology, self._config, checkpoint, adopt,
             caller="TopologyTester", dumps=_dumps(), cache=self._cache, others=self._others, pending=self._pending,
+            dataframe=_dataframe, wrap=lambda storage: SteppedStorage(storage, steps),
         )  # fmt: skip
         launch.provider = SteppedProvider(launch.provider, steps)
-        self._folders = launch.folders = replace(launch.folders, wrap=lambda storage: SteppedStorage(storage, steps))
+        self._folders = launch.folders
         launch.check_checkpoint()
         log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
         deployment = launch.deployment(log, limits.files_max)
@@ -347,6 +350,13 @@ def _dumps() -> Callable[[Any], bytes] | None:
     except ImportError:  # without pyspark there is nobody to ask
         return None
     return dumps
+
+
+def _dataframe(schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> Any:
+    """Return rows as a DataFrame of the session that the test has built; without one this is refused."""
+    from statefx.spark.staged_rows import frame_of  # noqa: PLC0415 - as above
+
+    return frame_of(None, schema, parts)
 
 
 def _in_line(do: Callable[[], object]) -> None:
