@@ -10,17 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.errors import ConfigError, SinkError, TopologyError
-
-
-def alchemy() -> Any:
-    """Return SQLAlchemy; ConfigError with the remedy if it is not installed."""
-    try:
-        import sqlalchemy  # noqa: PLC0415 - an extra: only who uses SqlSink needs it
-        import sqlalchemy.pool  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError("SqlSink needs SQLAlchemy: pip install 'statefx[sql]'") from error
-    return sqlalchemy
+from statefx.errors import SinkError, TopologyError
+from statefx.sinks.sql_connection import alchemy
 
 
 def sql_type(field: pa.Field, *, lite: bool) -> Any:
@@ -59,7 +50,7 @@ _SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bo
 def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
     """Return what makes a value one that the database's driver takes; None where it takes it as it is."""
     if pa.types.is_nested(kind):
-        return lambda value: json.dumps(value, default=_plain)
+        return lambda value: json.dumps(value, default=plain)
     if lite and pa.types.is_decimal(kind):
         return str
     if lite and pa.types.is_timestamp(kind):
@@ -71,8 +62,8 @@ def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
     return None
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold for a value inside a list or a struct."""
+def plain(value: Any) -> Any:
+    """Return what JSON can hold for a value that it has no form for."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):

@@ -36,7 +36,8 @@ def fast(monkeypatch):
 
 
 def not_durable(connection, _):
-    connection.execute("pragma synchronous = off")
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("pragma synchronous = off")
 
 
 class Files(SinkContract):
@@ -69,28 +70,57 @@ class TestCsvFiles(Files):
     format = "csv"
 
 
-class TestSqlite(SinkContract):
+class Tables(SinkContract):
+    @contextmanager
+    def steps(self, step, begins=False):
+        def before(connection, cursor, statement, *_):
+            if statement.startswith("BEGIN") or not (begins or statement.lstrip().lower().startswith("select")):
+                step()
+
+        def ending(connection):
+            if not begins:
+                step()
+
+        with super().steps(step):
+            event.listen(Engine, "before_cursor_execute", before)
+            event.listen(Engine, "commit", ending)
+            try:
+                yield
+            finally:
+                event.remove(Engine, "before_cursor_execute", before)
+                event.remove(Engine, "commit", ending)
+
+
+class TestSqlite(Tables):
     def make(self, place):
         return SqlSink(f"sqlite:///{place}/db", "words")
 
     def read(self, sink):
         return read_table(sink.url.removeprefix("sqlite:///"))
 
-    @contextmanager
-    def steps(self, step, begins=False):
-        def before(connection, cursor, statement, *_):
-            if not begins or statement.startswith("BEGIN"):
-                step()
-
-        with super().steps(step):
-            event.listen(Engine, "before_cursor_execute", before)
-            try:
-                yield
-            finally:
-                event.remove(Engine, "before_cursor_execute", before)
-
     def pauses(self, step):
         return self.steps(step, begins=True)
+
+
+class TestPostgres(Tables):
+    """One database; each place is a schema of it, which is what the connections see."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, postgres):
+        self.postgres, self.database, self.schemas = postgres, postgres.database(), {}
+
+    def make(self, place):
+        schema = self.schemas.get(place)
+        if schema is None:
+            schema = self.schemas[place] = f"s{len(self.schemas)}"
+            self.postgres.run(self.database, f"create schema {schema}")
+        return SqlSink(f"{self.postgres.url(self.database)}?options=-csearch_path%3D{schema}", "words")
+
+    def read(self, sink):
+        schema = sink.url.rpartition("%3D")[2]
+        if self.postgres.run(self.database, f"select to_regclass('{schema}.words')") == [(None,)]:
+            return []
+        return [word for (word,) in self.postgres.run(self.database, f"select word from {schema}.words")]
 
 
 def read_table(path):

@@ -1,0 +1,236 @@
+"""The connection to a database: its transactions, its errors in words, and what databases do differently."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from statefx.errors import ConfigError, SinkError
+from statefx.operators.sinks import Marker
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+_LIBPQ = {
+    # A host that is gone answers nothing: without these a commit would wait for hours, and no status would tell why.
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+# SET LOCAL, by a query: it ends with the transaction, so a pooler's next client has nothing of it. Who waits for a lock
+# longer than this tells the status, and tries again; a limit that the server or the URL gives is left alone.
+_SETTINGS = """
+    select set_config('application_name', %s, true), set_config('lock_timeout',
+        case current_setting('lock_timeout') when '0' then '30s' else current_setting('lock_timeout') end, true)
+"""
+
+_ROW_STATES = ("P0001", "44000", "54000")
+"""Of PostgreSQL, beside its integrity and data errors: a trigger or a view refuses the row; a value is too long."""
+
+
+class RowRefusedError(SinkError):
+    """The database refuses a row: by a constraint, or for a value that the column can't hold."""
+
+
+def alchemy() -> Any:
+    """Return SQLAlchemy; ConfigError with the remedy if it is not installed."""
+    try:
+        import sqlalchemy  # noqa: PLC0415 - an extra: only who uses SqlSink needs it
+        import sqlalchemy.pool  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError("SqlSink needs SQLAlchemy: pip install 'statefx[sql]'") from error
+    return sqlalchemy
+
+
+class SqlUrl:
+    """A database's URL, read without connecting.
+
+    Parameters
+    ----------
+    url : str
+
+    Attributes
+    ----------
+    shown : str
+        The place, by which it is known in messages and in the log: neither user nor password nor options, so that these
+        can change.
+    backend : str
+        Such as ``postgresql``.
+
+    Raises
+    ------
+    ConfigError
+        It is none, or the database is in memory.
+    """
+
+    def __init__(self, url: str) -> None:
+        sqlalchemy = alchemy()
+        try:
+            parsed = sqlalchemy.engine.make_url(url)
+            dialect = parsed.get_dialect()
+        except sqlalchemy.exc.ArgumentError:  # what it says may hold the password
+            raise ConfigError(
+                "SqlSink needs a URL as SQLAlchemy has it: sqlite:///file.db, postgresql+psycopg://user:password@host/db"
+            ) from None
+        except sqlalchemy.exc.NoSuchModuleError as error:
+            raise ConfigError(f"SqlSink: {error}") from None
+        self.backend = parsed.get_backend_name()
+        self._dialect, self._driver = dialect, parsed.drivername
+        database = parsed.database or ""
+        if self.backend == "sqlite":
+            if database in ("", ":memory:") or "memory" in (parsed.query.get("mode"), database.partition("mode=")[2]):
+                raise ConfigError(
+                    "SqlSink: a SQLite database in memory ends with the connection, and with it the marker that tells "
+                    "what was written: name a file, sqlite:///results.db; or use CollectSink to look at rows"
+                )
+            self.shown = f"sqlite:///{database}"
+        else:
+            host = parsed.host or parsed.query.get("host") or ""
+            self.shown = f"{self.backend}://{host}{f':{parsed.port}' if parsed.port else ''}/{database}"
+
+    def require_driver(self) -> None:
+        """Import the driver.
+
+        Raises
+        ------
+        ConfigError
+            It is not installed.
+        """
+        try:
+            self._dialect.import_dbapi()
+        except ImportError as error:
+            remedy = ""
+            if self.backend == "postgresql":
+                remedy = ": pip install 'statefx[postgres]' brings one for postgresql+psycopg://"
+            raise ConfigError(f"SqlSink: the driver of {self._driver} is not installed ({error}){remedy}") from None
+
+
+class SqlConnection:
+    """One connection, opened when it is needed.
+
+    Parameters
+    ----------
+    url : str
+    target : str
+        What it is called in errors.
+    """
+
+    def __init__(self, url: str, target: str) -> None:
+        sqlalchemy = alchemy()
+        self._target = target
+        parsed = sqlalchemy.engine.make_url(url)
+        options: dict[str, Any] = {}
+        if parsed.get_backend_name() == "sqlite":
+            # Commits are calls of any thread, one after the other; Python's SQLite module minds unless told.
+            options = {"check_same_thread": False}
+        elif parsed.get_dialect().driver in ("psycopg", "psycopg2"):
+            options = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
+        # One connection, kept by us; a pool would hand out one that a restarted server has forgotten.
+        self._engine = sqlalchemy.create_engine(parsed, poolclass=sqlalchemy.pool.NullPool, connect_args=options)
+        self._connection: sa.Connection | None = None
+        self.dialect: Any = self._engine.dialect
+        self.lite = self.dialect.name == "sqlite"
+        self.postgres = self.dialect.name == "postgresql"
+
+    @contextmanager
+    def transaction(self, *, keep: bool = True, name: str = "statefx") -> Iterator[sa.Connection]:
+        """Yield the connection within a transaction of the database that can't lose a race for the marker.
+
+        Raises
+        ------
+        RowRefusedError
+            The database refuses a row.
+        SinkError
+            It can't be reached, or refuses something else.
+        """
+        try:
+            with self._transaction(keep, name) as connection:
+                yield connection
+        except Exception as error:
+            if not self._is_of_driver(error):
+                raise
+            kind = RowRefusedError if self.is_refusal(error) else SinkError
+            reason = " ".join(str(getattr(error, "orig", error)).split())
+            raise kind(f"{self._target}: {reason}", target=self._target) from error
+
+    @contextmanager
+    def _transaction(self, keep: bool, name: str) -> Iterator[sa.Connection]:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            if self.lite:  # Python's module begins transactions late, and then only for reading
+                self._connection = self._connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection = self._connection
+        try:
+            if self.lite:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            elif self.postgres:
+                connection.exec_driver_sql(_SETTINGS, (name,))
+            yield connection
+            if self.lite:
+                connection.exec_driver_sql("COMMIT" if keep else "ROLLBACK")
+            if keep:
+                connection.commit()
+            else:
+                connection.rollback()
+        except BaseException:
+            # Nothing is known of a connection that has failed, not even whether its COMMIT was done: the marker tells.
+            self._connection = None
+            with suppress(Exception):
+                connection.invalidate()
+                connection.close()
+            raise
+
+    def _is_of_driver(self, error: Exception) -> bool:
+        return isinstance(getattr(error, "orig", error), self.dialect.dbapi.Error)
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Tell whether the database refuses a row: by a constraint, or for a value that the column can't hold."""
+        driver, found = self.dialect.dbapi, getattr(error, "orig", error)
+        return (
+            isinstance(found, driver.IntegrityError | driver.DataError)
+            or getattr(found, "sqlstate", None) in _ROW_STATES
+        )
+
+    def end_sessions(self, chosen: Callable[[str], bool]) -> None:
+        """End sessions of drivers that were replaced, by the name of their transaction; where the database can.
+
+        One that is stopped in the middle of its transaction would hold the marker's lock for as long as it is stopped,
+        and one whose host is lost until the server finds that out: two hours by default.
+        """
+        if not self.postgres:
+            return
+        with self.transaction() as connection:
+            # Of the same user: who may not end one waits for the lock, and the status says so.
+            sessions = connection.exec_driver_sql(
+                "select pid, application_name from pg_stat_activity where datname = current_database() "
+                "and usename = current_user and pid <> pg_backend_pid() and starts_with(application_name, 'statefx ')"
+            ).all()
+            for pid, name in sessions:
+                if chosen(name):
+                    connection.exec_driver_sql("select pg_terminate_backend(%s)", (pid,))
+
+    def close(self) -> None:
+        """Close it."""
+        if self._connection is not None:
+            self._connection.close()
+        self._engine.dispose()
+
+
+def session_name(marker: Marker, table: str) -> str:
+    """Return the name of a transaction that moves a marker, as other sessions see it: of 63 bytes at most."""
+    whose = "\0".join((marker.application, marker.origin, table))
+    return f"statefx {hashlib.sha256(whose.encode()).hexdigest()[:16]} {marker.generation}"
+
+
+def is_replaced(name: str, marker: Marker, previous: Marker | None, table: str) -> bool:
+    """Tell whether a session is that of a driver that `marker`, the next after `previous`, replaces."""
+    whose, _, generation = name.rpartition(" ")
+    mine, _, _ = session_name(marker, table).rpartition(" ")
+    if whose == mine:
+        return generation.isdigit() and int(generation) < marker.generation
+    return previous is not None and whose == session_name(previous, table).rpartition(" ")[0]
