@@ -9,6 +9,7 @@ from statefx.admin.aborting import abort
 from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
 from statefx.admin.transactions import transactions
+from statefx.client import TransactionalClient, transaction
 from statefx.errors import FailedException, StatefxError
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Sink, Stateful, StatefulBolt
 from statefx.sinks import (
@@ -52,6 +53,7 @@ __all__ = [
     "StatefxError",
     "Topology",
     "TopologyBuilder",
+    "TransactionalClient",
     "abort",
     "committedFiles",
     "migrate",
@@ -59,6 +61,7 @@ __all__ = [
     "readCommitted",
     "readUncommitted",
     "submit",
+    "transaction",
     "transactions",
 ]
 

@@ -10,6 +10,7 @@ import statefx.operators
 import statefx.state
 import statefx.topology
 from statefx.admin.reading import StateView
+from statefx.client import OpenTransaction, TransactionalClient
 from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Stateful, StatefulBolt
 from statefx.spark import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
@@ -20,8 +21,9 @@ EXPORTS = {
     statefx: {
         "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
         "FailedException", "FileSink", "ForeachTransactionSink", "KeyValueState", "Query", "Sink", "SqlSink",
-        "StagedSink", "Stateful", "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "abort",
-        "committedFiles", "migrate", "openState", "readCommitted", "readUncommitted", "submit", "transactions",
+        "StagedSink", "Stateful", "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "TransactionalClient",
+        "abort", "committedFiles", "migrate", "openState", "readCommitted", "readUncommitted", "submit", "transaction",
+        "transactions",
     },
     statefx.state: {
         "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",
@@ -82,6 +84,8 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
         (Bolt, {"open", "execute", "close", "vectorised"} | BOLT),
         (Collector, {"emit", "ack", "fail"} | COLLECTOR),
         (TopologyBuilder, BUILDER),
+        (OpenTransaction, {"send", "get", "put", "delete", "state", "abort"}),
+        (TransactionalClient, {"transaction", "committed", "generation", "recoveries", "status", "close"}),
     ],
 )
 def test_nothing_else_is_public(cls, names):

@@ -20,13 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from statefx.coordinator.engine import (
-    Engine,
-    Finished,
-    Job,
-    RenewInputError,
-    StoppedError,
-)
+from statefx.coordinator.engine import Engine, Finished, Job, RenewInputError, StoppedError
 from statefx.coordinator.flights import Flights
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
@@ -36,13 +30,7 @@ from statefx.coordinator.resolving import Resolver
 from statefx.coordinator.retrying import Waits, backoff_secs, exhausted, may_be_tried_again
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.source import Batch, OneBatch, Source
-from statefx.errors import (
-    AttemptsExhaustedError,
-    BoltError,
-    FailedException,
-    StatefxError,
-    TransactionError,
-)
+from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
 from statefx.protocol.commands import (
     Acked,
     Append,
@@ -157,7 +145,19 @@ class Coordinator:
         self._failures.clear()
 
     def transact(self, source: Input, work: Any) -> TransactionProgress:
-        """Run the next transaction over `work` until it is committed.
+        """Run the next transaction over `work` until it is committed; raises as `finish`."""
+        return self.finish(self.begin(source, work))
+
+    def begin(self, source: Input, work: Any) -> OneBatch:
+        """Begin the next transaction, up to the start of its first job; raises FencedError as `finish`."""
+        begun = OneBatch(Batch(source, work), self._pipeline.next.txid, lambda: self._pipeline.committed)
+        with self._cancelling():
+            while self._loop_once(begun) and not self._runs:
+                pass
+        return begun
+
+    def finish(self, begun: OneBatch) -> TransactionProgress:
+        """Run a transaction that `begin` has begun until it is committed.
 
         Raises
         ------
@@ -174,9 +174,8 @@ class Coordinator:
         StoppedError
             The query is being stopped; rolled back.
         """
-        txid = self._pipeline.next.txid
-        self.run(OneBatch(Batch(source, work), txid, lambda: self._pipeline.committed))
-        if self._pipeline.committed < txid:  # `stop` came first
+        self.run(begun)
+        if self._pipeline.committed < begun.txid:  # `stop` came first
             raise StoppedError("the query was stopped")
         assert self._last is not None
         return self._last
@@ -187,7 +186,7 @@ class Coordinator:
         Raises
         ------
         StatefxError
-            As `transact`. What was in flight behind the transaction that failed is rolled back as well.
+            As `finish`. What was in flight behind the transaction that failed is rolled back as well.
         """
         with self._cancelling():
             while self._loop_once(source):

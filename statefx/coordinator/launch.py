@@ -1,4 +1,4 @@
-"""How a topology is started on a checkpoint, step by step; ``submit`` and ``TopologyTester`` add what is their own.
+"""How a topology is started on a checkpoint, step by step; ``submit`` and its like add what is their own.
 
 ::
 
@@ -55,7 +55,7 @@ class Launch:
     topology, config, checkpointLocation, adopt
         As the user gave them to `caller`.
     caller : str
-        ``submit`` or ``TopologyTester``, for messages.
+        ``submit``, ``TopologyTester`` or ``TransactionalClient``, for messages.
     dumps : callable or None
         Pickles as Spark's workers are sent things; None: nobody here can tell what Spark could not send.
     cache : str
@@ -209,6 +209,7 @@ class Launch:
         *,
         policy: SnapshotPolicy | None = None,
         progress: Progress | None = None,
+        attempts_max: int | None = None,
     ) -> Coordinator:
         """Return who carries out the transactions of the generation of `log`; the first thing it does is to recover.
 
@@ -221,6 +222,8 @@ class Launch:
             Is told of every committed transaction, and waited for in the end.
         pause, committed, policy, progress
             As of `Coordinator`.
+        attempts_max : int, optional
+            As of `Coordinator`; by default as the settings say.
         """
 
         def swept(done: TransactionProgress) -> None:
@@ -238,7 +241,7 @@ class Launch:
             engine=engine,
             participants=self.participants(log),
             judge=Judge(self.plan),
-            attempts_max=self.settings.transaction_attempts_max,
+            attempts_max=attempts_max or self.settings.transaction_attempts_max,
             pause=pause,
             committed=swept,
             ended=ended,

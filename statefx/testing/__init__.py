@@ -7,7 +7,8 @@
 from statefx.testing.crashes import Crash
 from statefx.testing.limits import Limits
 from statefx.testing.outcome import Sent
-from statefx.testing.streams import RowStream, rows
+from statefx.testing.streams import rows
 from statefx.testing.tester import TopologyTester
+from statefx.topology.streams import RowStream
 
 __all__ = ["Crash", "Limits", "RowStream", "Sent", "TopologyTester", "rows"]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from statefx.coordinator.engine import DriverCall, Finished, Job, JobFailedError, SegmentRun
+from statefx.client.engine import InProcessEngine
+from statefx.coordinator.engine import Job, JobFailedError, SegmentRun
 from statefx.coordinator.orders import Orders
 from statefx.errors import BoltError, StatefxError
 from statefx.plan import wire
@@ -28,7 +29,7 @@ from statefx.testing.steps import Steps
 from statefx.testing.streams import Work, scatter
 
 
-class LocalEngine(Stage):
+class LocalEngine(InProcessEngine, Stage):
     """Runs one deployment without Spark (see `statefx.coordinator.engine.Engine`).
 
     Parameters
@@ -67,6 +68,7 @@ class LocalEngine(Stage):
         fresh: bool = True,
         limits: Limits | None = None,
     ) -> None:
+        super().__init__()
         self.faults: list[Fault] = []
         self.seen: dict[Run, Emitted] = {}
         self.zombies: list[Strand] = []
@@ -80,44 +82,23 @@ class LocalEngine(Stage):
         self._fresh = fresh
         self._processes = [self._process(os.path.join(cache, str(n))) for n in range(processes)]
         self._acks: list[Ack] = []
-        self._jobs: list[Job] = []
         self._segments = segments_of(self._plan)
         self._kept: dict[TransactionAttempt, Sequence[Sequence[pa.RecordBatch]]] = {}
 
-    def start(self, job: Job) -> None:
-        """Begin a job: it runs when `next` is called."""
-        self._jobs.append(job)
-
-    def next(self, timeout_secs: float | None) -> Finished | None:
-        """Run one of the jobs that have begun: the first one, or with a seed whichever chance decides on."""
-        if not self._jobs:
-            return None
-        job = self._jobs.pop(self._random.randrange(len(self._jobs)) if self._mixed else 0)
-        try:
-            match job.work:
-                case SegmentRun():
-                    return Finished(job.id, acks=self._segment(job.work))
-                case ResolutionOrder():
-                    return Finished(job.id, reports=self._resolve(job.work))
-                case DriverCall():
-                    job.work.call()
-        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
-            return Finished(job.id, failure=error)
-        return Finished(job.id)
+    def take(self) -> Job:
+        """Take the first job, or with a seed whichever chance decides on."""
+        return self.jobs.pop(self._random.randrange(len(self.jobs)) if self._mixed else 0)
 
     def cancel(self, job_id: str) -> None:
         """Drop a job; or, if chance decides so, let it run all the same, as tasks on Spark may."""
         if not self._mixed or self._random.random() < 0.5:
-            self._jobs = [job for job in self._jobs if job.id != job_id]
-
-    def interrupt(self) -> None:
-        """Do nothing: `next` never waits."""
+            super().cancel(job_id)
 
     def reuses(self, work: Work) -> bool:
         """Tell whether attempts over `work` share results: here none do."""
         return False
 
-    def _segment(self, run: SegmentRun) -> tuple[Ack, ...]:
+    def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
         """Run one segment of an attempt; of the first one keep what the second one reads."""
         with self._orders.sent(run.order) as text:
             return self._levels(run, SentOrder(text, self._deployment))
@@ -149,7 +130,7 @@ class LocalEngine(Stage):
         self._acks = acks
         return (*echoed, *acks)
 
-    def _resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
+    def resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
         """Run the commit or the rollback of tasks."""
         failing = self._struck(lambda fault: isinstance(fault, HooksFail) and fault.phase == order.resolution)
         done = failing.done if isinstance(failing, HooksFail) else len(order.tasks)

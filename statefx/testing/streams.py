@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from statefx.protocol.identity import TaskId
 from statefx.protocol.records import StreamInput
 from statefx.runtime.fitting import MISFITS, fitter, to_array
 from statefx.topology.graph import Edge, Topology
+from statefx.topology.streams import RowStream
 
 Row = Sequence[Any]
 Work = Mapping[str, Sequence[Row]]
@@ -28,14 +28,6 @@ QUERY = "TopologyTester"
 
 INPUT_ROWS_MAX = 10_000
 """Rows of a batch at most, as many as Spark gives to Python."""
-
-
-@dataclass(frozen=True, eq=False)
-class RowStream:
-    """What ``setStream`` takes in the place of a DataFrame; made by `rows`."""
-
-    schema: Any
-    isStreaming: bool  # noqa: N815 - pyspark's name
 
 
 def rows(schema: Any, *, streaming: bool = True) -> RowStream:

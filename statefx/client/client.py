@@ -1,0 +1,224 @@
+"""Who makes transactions from plain Python, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from statefx.client.session import Session
+from statefx.client.transaction import OpenTransaction
+from statefx.coordinator.launch import Launch
+from statefx.errors import (
+    ConfigError,
+    TopologyError,
+)
+from statefx.operators import Sink, StatefulBolt, parse_schema, to_ddl
+from statefx.state import KeyValueState
+from statefx.topology.builder import TopologyBuilder
+from statefx.topology.graph import Topology
+from statefx.topology.streams import RowStream
+
+
+class _Kept(StatefulBolt):
+    """A component of a client: its state is changed from outside."""
+
+    def initState(self, state: KeyValueState[Any, Any]) -> None:
+        """Do nothing."""
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        """Never called: nothing is sent to it."""
+
+
+class TransactionalClient:
+    """Makes transactions from plain Python: rows to several sinks and changes of state, all of them or none.
+
+    Making one takes the checkpoint over: an older client on it is fenced and can't commit any more, and what that one
+    left under way is ended first. What was decided is committed, all else is rolled back. No Spark is needed.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        A folder for the log, the state and rows that wait; of this application alone.
+    id : str
+        The application, at every target and in the checkpoint: ``topology.transactional.id``.
+    sinks : Mapping of str to Sink, optional
+        Where rows can be sent, by name.
+    schemas : Mapping of str to str or pyarrow.Schema, optional
+        The fields of each sink's rows, as Spark DDL or Arrow: ``{"out": "account string, amount long"}``.
+    state : iterable of str, optional
+        Names of components that keep state.
+    config : Mapping, optional
+        Settings as for ``submit``, such as ``{"topology.state.provider": "rocksdb"}``.
+    adopt : str, optional
+        As for ``submit``.
+
+    Attributes
+    ----------
+    id : str
+    recoveries : list of dict
+        Transactions of a former client that were rolled forward or back at the start.
+
+    Raises
+    ------
+    TopologyError, ConfigError
+        A mistake; nothing was changed.
+    CheckpointError, SinkError
+        The checkpoint or a target can't be used by this application; nothing was changed.
+
+    Contract
+    --------
+    * One transaction at a time; they take effect in the order of their txids.
+    * A second client on the checkpoint, in any process, fences this one: its next call, a commit that is under way
+      included, raises FencedError.
+    * After FencedError, or when it is not known what came of a commit, every further call is refused: make another
+      client, which finds out.
+
+    Examples
+    --------
+    ::
+
+        with TransactionalClient("checkpoints/payments", id="payments", sinks={"out": FileSink("payments")},
+                                 schemas={"out": "account string, amount long"}, state=["balances"]) as client:
+            for account, amount in payments:
+                with client.transaction() as t:
+                    t.send("out", [(account, amount)])
+                    t.put("balances", account, t.get("balances", account, 0) + amount)
+    """
+
+    def __init__(
+        self,
+        checkpointLocation: str | os.PathLike[str],
+        *,
+        id: str,
+        sinks: Mapping[str, Sink] | None = None,
+        schemas: Mapping[str, Any] | None = None,
+        state: Iterable[str] = (),
+        config: Mapping[str, Any] | None = None,
+        adopt: str | None = None,
+    ) -> None:
+        self.id = id
+        _check_config(config)
+        topology = _topology(id, sinks or {}, schemas or {}, state if isinstance(state, str) else list(state))
+        self._session = self._opened(
+            Launch(topology, config, checkpointLocation, adopt, caller="TransactionalClient", dumps=None)
+        )
+
+    def _opened(self, launch: Launch) -> Session:
+        return Session(launch)
+
+    def __repr__(self) -> str:
+        return f"<TransactionalClient {self.id!r}, generation {self.generation}, committed {self.committed}>"
+
+    def transaction(self) -> OpenTransaction:
+        """Return a transaction, for a ``with`` statement."""
+        return OpenTransaction(self._session)
+
+    @property
+    def committed(self) -> int:
+        """The last committed transaction; 0 if there is none."""
+        return self._session.coordinator.log.state.committed
+
+    @property
+    def generation(self) -> int:
+        """How many clients there have been on the checkpoint, with this one."""
+        return self._session.coordinator.log.state.generation
+
+    @property
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Transactions of a former client that were rolled forward or back at the start of this one."""
+        return list(self._session.coordinator.progress.recoveries)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What it is doing; ``stuck`` says since when and why a commit can't be carried out. For any thread."""
+        return self._session.coordinator.progress.status()
+
+    def close(self) -> None:
+        """Roll back what is open, and release everything; for any thread, again is a no-op.
+
+        A commit that can't be carried out now ends with an error in its own thread; the next client carries it out.
+        """
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def transaction(checkpointLocation: str | os.PathLike[str], *, id: str, **options: Any) -> Iterator[OpenTransaction]:
+    """Open one transaction, with a client for it alone; for several in a row make a `TransactionalClient`.
+
+    Parameters
+    ----------
+    checkpointLocation, id, **options
+        As of `TransactionalClient`.
+
+    Raises
+    ------
+    StatefxError
+        As `TransactionalClient`, and as leaving the block of `OpenTransaction`.
+
+    Examples
+    --------
+    ::
+
+        with transaction("checkpoints/payments", id="payments", sinks={"out": FileSink("payments")},
+                         schemas={"out": "account string, amount long"}) as t:
+            t.send("out", [{"account": "ann", "amount": 5}])
+    """
+    with TransactionalClient(checkpointLocation, id=id, **options) as client, client.transaction() as opened:
+        yield opened
+
+
+def _topology(id: Any, sinks: Any, schemas: Any, state: Any) -> Topology:
+    """Return the topology that a client is: every sink and every component of state for itself."""
+    _check_names(sinks, schemas, state)
+    builder = TopologyBuilder(id)
+    for name, sink in sinks.items():
+        declared = builder.setSink(name, sink)
+        given = schemas[name]
+        try:
+            schema = to_ddl(given if isinstance(given, pa.Schema) else parse_schema(given))
+        except TopologyError as error:
+            raise TopologyError(f"schemas[{name!r}]: {error.message}", **{**error.data, "component": name}) from None
+        builder.setStream(f"{name}.rows", RowStream(schema, isStreaming=False))
+        declared.globalGrouping(f"{name}.rows")
+    for name in state:
+        builder.setBolt(name, _Kept()).globalGrouping(f"{name}.rows")
+        builder.setStream(f"{name}.rows", RowStream("nothing string", isStreaming=False))
+    return builder.createTopology()
+
+
+def _check_names(sinks: Any, schemas: Any, state: Any) -> None:
+    """Refuse what names no sinks, fields and components."""
+    if not isinstance(sinks, Mapping):
+        raise ConfigError(f"sinks are given by name, such as {{'out': FileSink('out')}}, not as {sinks!r}")
+    if not isinstance(schemas, Mapping):
+        raise ConfigError(f"schemas are given by the sink's name, such as {{'out': 'word string'}}, not as {schemas!r}")
+    if isinstance(state, str):
+        raise ConfigError(f"state is a list of names: state=[{state!r}]")
+    if lacking := [name for name in sinks if name not in schemas]:
+        raise ConfigError(
+            f"schemas has no fields for the sink {lacking[0]!r}: schemas={{{lacking[0]!r}: 'account string, amount "
+            "long'}}",
+            component=lacking[0],
+        )
+    if unknown := [name for name in schemas if name not in sinks]:
+        raise ConfigError(f"schemas names {unknown[0]!r}, which is not in sinks", component=unknown[0])
+    if not sinks and not list(state):
+        raise ConfigError("a client without sinks and state has nothing to commit: give sinks=, state=, or both")
+
+
+def _check_config(config: Any) -> None:
+    if isinstance(config, Mapping) and "topology.transactional.id" in config:
+        raise ConfigError("topology.transactional.id is the argument id", key="topology.transactional.id")

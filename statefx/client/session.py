@@ -1,0 +1,203 @@
+"""What a client keeps from one transaction to the next: its generation, its engine, and what is open now."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from statefx.client.engine import LiveAttempt, LiveEngine, reason_of
+from statefx.client.rows import to_batches
+from statefx.coordinator.engine import RenewInputError
+from statefx.coordinator.format import write_format
+from statefx.coordinator.launch import Launch
+from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.source import OneBatch
+from statefx.errors import FencedError, StatefxError, TransactionError, TransactionTimeoutError
+from statefx.plan.deployment import Deployment
+from statefx.protocol.records import BatchInput
+from statefx.runtime.worker import Worker
+from statefx.state import KeyValueState
+
+
+class Session:
+    """One generation of a checkpoint, for transactions whose rows come from the caller, one transaction at a time.
+
+    Parameters
+    ----------
+    launch : Launch
+        Of a topology in which every component is one task, and reads one stream that nobody else reads.
+
+    Attributes
+    ----------
+    lock : RLock
+        Held by whoever calls a method other than `close`.
+    opened : int
+        How many transactions have been opened; the number of the one that is open, while one is.
+
+    Contract
+    --------
+    * PREPARING is durable before anything is written for a transaction, and comes with the first that needs it.
+    * What the coordinator raises ends the session: how far it has come, the next generation reads from the log.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.lock = threading.RLock()
+        self.opened = 0
+        self._is_open = self._closed = self._at_work = False
+        self._begun: OneBatch | None = None
+        self._since = 0.0
+        self._ended: BaseException | None = None
+        self._stopping = threading.Event()
+        self._process = os.getpid()
+        self._schemas = {name: schema for name, (_, schema) in launch.topology.sinks.items()}
+        self._states = frozenset(one.id for one in launch.topology.components if one.stateful)
+        self._timeout_secs = launch.settings.transaction_timeout_secs
+        launch.check_checkpoint()
+        write_format(launch.folders.storage)
+        self._log = self._take_generation(launch)
+        self._engine = self._engine_of(launch.deployment(self._log))
+        self.coordinator = launch.coordinator(
+            self._log,
+            self._engine,
+            launch.janitor(self._log),
+            pause=lambda secs: not self._stopping.wait(secs),
+            # The caller decides how often a block is run again; a transaction that was rolled back ends no client.
+            attempts_max=sys.maxsize,
+        )
+        try:
+            self.coordinator.recover()
+        except BaseException:
+            self.coordinator.ended()
+            raise
+
+    def _take_generation(self, launch: Launch) -> TransactionLog:
+        return launch.take_generation()
+
+    def _engine_of(self, deployment: Deployment) -> LiveEngine:
+        return LiveEngine(deployment, Worker(keeps_bolts=False))
+
+    def check_usable(self) -> None:
+        """Refuse to go on after what nobody can go on after: TransactionError, FencedError."""
+        if os.getpid() != self._process:
+            raise TransactionError("the client belongs to the process that made it: after a fork make another one")
+        if isinstance(self._ended, FencedError):
+            raise FencedError(self._ended.message, **self._ended.data)
+        if self._ended is not None:
+            why = reason_of(self._ended)
+            raise TransactionError(f"the client has ended ({why}): make another one") from self._ended
+
+    def is_open(self, number: int) -> bool:
+        """Tell whether the transaction that was opened as `number` is open."""
+        return self._is_open and self.opened == number
+
+    def open(self) -> int:
+        """Open a transaction; return its txid."""
+        if self._is_open:
+            raise TransactionError(
+                "a transaction is open: leave its block first. A client has one transaction at a time; threads share "
+                "it, or have clients of their own, each with its own checkpoint and id"
+            )
+        self._is_open = True
+        self.opened += 1
+        return self._log.state.committed + 1
+
+    def send(self, sink: str, rows: Any) -> None:
+        """Have a sink write rows; SchemaError before the first of them is written."""
+        if sink not in self._schemas:
+            raise TransactionError(f"there is no sink {sink!r}; {_there(self._schemas)}", component=sink)
+        batches = list(to_batches(sink, self._schemas[sink], rows))
+        live = self._live()
+        for batch in batches:
+            live.feed(sink, batch)
+
+    def state(self, component: str) -> KeyValueState[Any, Any]:
+        """Return the state of a component in this transaction."""
+        if component not in self._states:
+            there = _there(self._states)
+            raise TransactionError(f"no component {component!r} keeps state; {there}", component=component)
+        return self._live().state(component)
+
+    def _live(self) -> LiveAttempt:
+        """Return what is open for rows; the first call of a transaction begins it."""
+        if self._begun is None:
+            with self._working():
+                self._begun = self.coordinator.begin(BatchInput(), self.opened)
+            self._since = time.monotonic()
+        assert self._engine.live is not None
+        return self._engine.live
+
+    def commit(self) -> None:
+        """Commit what is open, if it has begun anything; TransactionError if it was rolled back."""
+        begun, live = self._end()
+        if begun is None or live is None:
+            return
+        if time.monotonic() - self._since > self._timeout_secs:
+            live.failure = TransactionTimeoutError(
+                f"transaction {begun.txid} was open for longer than topology.transaction.timeout.secs "
+                f"({self._timeout_secs:g}), and was rolled back",
+                txid=begun.txid,
+            )
+        if not self._finish(begun):
+            if isinstance(live.failure, TransactionError):
+                raise live.failure
+            reason = "" if live.failure is None else reason_of(live.failure)
+            raise TransactionError(
+                f"transaction {begun.txid} was rolled back: {reason}. Its block may be run again", txid=begun.txid
+            ) from live.failure
+
+    def abort(self, error: BaseException) -> None:
+        """Roll back what is open, if it has begun anything."""
+        begun, live = self._end()
+        if begun is not None and live is not None:
+            live.failure = live.failure or error
+            self._finish(begun)
+
+    def close(self) -> None:
+        """Roll back what is open, and release everything; for any thread, again is a no-op."""
+        self._stopping.set()
+        with self.lock:
+            if self._closed or self._at_work:  # by a signal's handler, in the middle of a commit, which now ends
+                return
+            self._closed = True
+            if self._ended is None and self._is_open:
+                with contextlib.suppress(StatefxError):  # the next generation rolls it back
+                    self.abort(TransactionError("the client was closed"))
+            self._ended = self._ended or TransactionError("it was closed")
+            self._engine.close()
+            self.coordinator.ended()
+
+    def _end(self) -> tuple[OneBatch | None, LiveAttempt | None]:
+        """Take nothing more for what is open; return what it has begun."""
+        begun, self._begun, self._is_open = self._begun, None, False
+        return begun, self._engine.live
+
+    def _finish(self, begun: OneBatch) -> bool:
+        """Have the coordinator take an attempt to its end; tell whether that was a commit."""
+        with self._working():
+            try:
+                self.coordinator.finish(begun)
+            except RenewInputError:
+                return False
+        return True
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """Let the coordinator work; after what it raises nobody knows here how far it has come (rule 2.5)."""
+        self._at_work = True
+        try:
+            yield
+        except BaseException as error:
+            self._ended = error
+            raise
+        finally:
+            self._at_work = False
+
+
+def _there(names: Collection[str]) -> str:
+    """Return which names there are."""
+    return f"there are {', '.join(map(repr, sorted(names)))}" if names else "there are none"
