@@ -67,7 +67,7 @@ def test_a_timeout_stays_one(driver: Driver, monkeypatch: pytest.MonkeyPatch) ->
     def late(self: LocalEngine, run: object) -> None:
         raise JobFailedError("it took too long", timeout=True)
 
-    monkeypatch.setattr(LocalEngine, "_segment", late)
+    monkeypatch.setattr(LocalEngine, "run_segment", late)
     tester = driver.start(witnessed())
     for _ in range(2):
         with pytest.raises(RenewInputError) as renewed:
