@@ -323,14 +323,33 @@ class SparkEngine:
 
     def _rerun(self, tag: str) -> bool:
         """Tell whether any stage of the jobs with `tag` ran more than once."""
-        for job in self._ended_jobs(tag):
-            for stage in self._numbers(job.stageIds()):
-                try:
-                    if self._tracker.getStageInfo(stage).get().currentAttemptId() > 0:
-                        return True
-                except Py4JJavaError as error:  # of None's get: the store has forgotten the stage
-                    raise JobFailedError(_STAGES_UNKNOWN) from error
+        return any(self._ran_again(job) for job in self._ended_jobs(tag))
+
+    def _ran_again(self, job: Any) -> bool:
+        """Tell whether any stage of a job that has ended ran more than once.
+
+        A full store forgets stages, and those first that a job passed over, however new they are: job O passes over all
+        that job P has run. So a stage that is not there was passed over, if as many are there as the job has completed.
+        """
+        known, forgotten = [], False
+        for stage in self._numbers(job.stageIds()):
+            try:
+                known.append(self._tracker.getStageInfo(stage).get())
+            except Py4JJavaError:  # of None's get
+                forgotten = True
+            else:
+                if known[-1].currentAttemptId() > 0:
+                    return True
+        if forgotten and sum(stage.submissionTime() > 0 for stage in known) < self._completed(job.jobId()):
+            raise JobFailedError(_STAGES_UNKNOWN)
         return False
+
+    def _completed(self, job: int) -> int:
+        """Return how many stages of a job have run to their end."""
+        try:
+            return int(self._context()._jsc.sc().statusStore().job(job).numCompletedStages())
+        except Py4JJavaError as error:  # the store has forgotten the job as well
+            raise JobFailedError(_STAGES_UNKNOWN) from error
 
     def _ended_jobs(self, tag: str) -> list[Any]:
         """Wait until Spark's status store knows that the jobs with `tag` have ended: it hears of it a little later."""

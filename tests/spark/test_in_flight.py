@@ -35,14 +35,18 @@ def at_once(location):
 
 
 def stages_run(spark, since):
-    """How often stages ran, by name, but for the oldest `since` ones; those that Spark passed over don't count."""
+    """How often stages ran, by name, but for the oldest `since` ones; those that Spark passed over don't count.
+
+    The session is that of other tests too. What one of those cancelled stays FAILED, and Spark's status store shows it
+    or not: it forgets old stages, and writes one again as long as a task of it is alive.
+    """
 
     def ended():
-        found = shown(spark, "stages")
-        return found if all(stage["status"] in ("COMPLETE", "SKIPPED") for stage in found) else None
+        found = [stage for stage in shown(spark, "stages") if stage["stageId"] >= since]
+        return found if not any(stage["status"] in ("PENDING", "ACTIVE") for stage in found) else None
 
-    ran = [each for each in wait_for(ended, "all stages to have ended") if each["stageId"] >= since]
-    return Counter(each["name"] for each in ran if each["status"] == "COMPLETE")
+    ran = wait_for(ended, "all stages of this test to have ended")
+    return Counter(each["name"] for each in ran if each["status"] != "SKIPPED")
 
 
 def stages_so_far(spark):

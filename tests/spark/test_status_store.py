@@ -6,8 +6,10 @@ import pytest
 from pyspark.java_gateway import ensure_callback_server_started
 
 from statefx import submit
+from statefx.spark.engine import SparkEngine
 from tests.spark.bolts import word_count
-from tests.spark.running import BOUND_SECS, kinds, reasons, state, wait_for
+from tests.spark.in_flight import InFlight
+from tests.spark.running import BOUND_SECS, kinds, reasons, shown, state, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +22,10 @@ class Stalled:
 
     def onJobStart(self, event):  # noqa: N802 - Spark's name
         self.go.wait(BOUND_SECS)
+
+    def equals(self, other):
+        """Java has compared the references before it asks, when it looks for the listener to remove."""
+        return False
 
     def __getattr__(self, name):
         if not name.startswith("on"):
@@ -34,7 +40,10 @@ def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, 
     ensure_callback_server_started(spark.sparkContext._gateway)
     bus = spark.sparkContext._jsc.sc().listenerBus()
     stalled = Stalled()
-    bus.addToStatusQueue(stalled)
+    kept = spark._jvm.java.util.ArrayList()
+    kept.add(stalled)
+    listener = kept.get(0)  # each `stalled` that is handed over is an object of its own there, which removes no other
+    bus.addToStatusQueue(listener)
     try:
         query = submit(word_count(spark.createDataFrame([("a b a",)], "value string")), spark, place / "ck")
         wait_for(lambda: ("ROLLED_BACK", 1, 0) in kinds(place / "ck"), "the attempt to be rolled back")
@@ -42,6 +51,38 @@ def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, 
         assert query.awaitTermination(BOUND_SECS)
     finally:
         stalled.go.set()
-        bus.removeListener(stalled)
+        bus.removeListener(listener)
     assert reasons(place / "ck")[0].startswith("Spark's status store does not tell")
     assert state(place / "ck", "count") == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("forgotten", ["SKIPPED", "COMPLETE"])
+def test_a_full_store_forgets_first_what_a_job_passed_over(spark, place, monkeypatch, forgotten):
+    """Of these stages nothing need be known; of those that ran, it must be."""
+    ended_jobs, first = SparkEngine._ended_jobs, []
+
+    def ended(engine, tag):
+        jobs = ended_jobs(engine, tag)
+        if forgotten == "SKIPPED" or not first:
+            first.extend(forget(spark, jobs, forgotten))
+        return jobs
+
+    monkeypatch.setattr(SparkEngine, "_ended_jobs", ended)
+    InFlight(spark, place / "ck", [["a b"], ["b c"]]).drive()
+    assert first
+    assert state(place / "ck", "again") == {"a": 1, "b": 2, "c": 1}
+    found = [reason for reason in reasons(place / "ck") if reason.startswith("Spark's status store does not tell")]
+    assert len(found) == (forgotten == "COMPLETE")
+
+
+def forget(spark, jobs, status):
+    """Have the store forget the stages of some jobs that have a status; return their numbers."""
+    numbers = {number for job in jobs for number in job.stageIds()}
+    gone = [each for each in shown(spark, "stages") if each["stageId"] in numbers and each["status"] == status]
+    store = spark.sparkContext._jsc.sc().statusStore().store()
+    kind = spark._jvm.java.lang.Class.forName("org.apache.spark.status.StageDataWrapper")
+    for stage in gone:
+        key = spark.sparkContext._gateway.new_array(spark._jvm.int, 2)
+        key[0], key[1] = stage["stageId"], stage["attemptId"]
+        store.delete(kind, key)
+    return [stage["stageId"] for stage in gone]
