@@ -1,5 +1,6 @@
-"""State on a Redis server (or cluster), shared by all machines."""
+"""State on a Redis server (or cluster), shared by all machines; and a sink that writes rows to one."""
 
 from statefx_redis.provider import RedisStateProvider
+from statefx_redis.sink import RedisSink
 
-__all__ = ["RedisStateProvider"]
+__all__ = ["RedisSink", "RedisStateProvider"]

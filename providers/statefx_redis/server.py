@@ -138,8 +138,8 @@ class Server:
         said, server = self._text(error), self.settings.address
         if isinstance(error, _NEVER) or "NOAUTH" in said or "NOPERM" in said:
             return DeniedError(
-                f"{server} refuses this user ({said}): check username and password in "
-                "topology.state.provider.config, and the user's permissions",
+                f"{server} refuses this user ({said}): check username and password in {self.settings.source}, and the "
+                "user's permissions",
                 server=server,
             )
         if "WRONGTYPE" in said:

@@ -1,4 +1,4 @@
-"""The redis provider's options, checked on the driver."""
+"""The options of the redis provider and of RedisSink, checked on the driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from statefx.errors import ConfigError
 
-_KEY = "topology.state.provider.config"
+PROVIDER = "topology.state.provider.config"
+"""Where the state provider's options are given."""
+
 _SCHEMES = ("redis", "rediss", "unix")
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
 
@@ -61,6 +63,8 @@ class Settings:
         Per process; who needs one more waits for it.
     prefix : str
         What every key begins with.
+    source : str
+        Where all this was given, for messages.
     """
 
     host: str = "localhost"
@@ -77,6 +81,7 @@ class Settings:
     backoff_secs: float = 0.1
     max_connections: int = 8
     prefix: str = "statefx"
+    source: str = PROVIDER
 
     @property
     def address(self) -> str:
@@ -88,15 +93,22 @@ class Settings:
         return f"{scheme}://{host}:{self.port}/{self.database}"
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Settings:
-        """Return the settings that `options` name; ConfigError says what is wrong with them."""
+    def of(cls, options: Mapping[str, Any], source: str = PROVIDER) -> Settings:
+        """Return the settings that `options` name; ConfigError says what is wrong with them, and where."""
+        try:
+            return replace(cls._of(options), source=source)
+        except _RefusedError as error:
+            raise ConfigError(f"{source}: {error}", option=error.args[0]) from None
+
+    @classmethod
+    def _of(cls, options: Mapping[str, Any]) -> Settings:
         for name in options:
             if name not in OPTIONS:
                 nearest = difflib.get_close_matches(str(name), OPTIONS, 1, 0.0)[0]
-                raise _refused(name, f"is unknown; did you mean {nearest!r}? Known: {', '.join(sorted(OPTIONS))}")
+                raise _RefusedError(name, f"is unknown; did you mean {nearest!r}? Known: {', '.join(sorted(OPTIONS))}")
             OPTIONS[name](name, options[name])
         if "jedisPoolConfig" in options and "url" in options:
-            raise _refused("jedisPoolConfig", "and url both say where the server is: give one")
+            raise _RefusedError("jedisPoolConfig", "and url both say where the server is: give one")
         found = cls()
         if "url" in options:
             found = replace(found, **_of_url(options["url"]))
@@ -107,9 +119,9 @@ class Settings:
             plain["password"] = hidden(plain["password"])
         found = replace(found, **plain)
         if found.username and not found.password:
-            raise _refused("username", "needs a password")
+            raise _RefusedError("username", "needs a password")
         if found.cluster and (found.database or found.path):
-            raise _refused("cluster", "has database 0 only, and is reached by host and port")
+            raise _RefusedError("cluster", "has database 0 only, and is reached by host and port")
         return found
 
 
@@ -144,19 +156,19 @@ def _of_url(url: str) -> dict[str, Any]:
     except ValueError:
         parts, port = None, None
     if parts is None or parts.scheme not in _SCHEMES:
-        raise _refused("url", "must be like redis://host:6379/0, rediss://host:6379/0 or unix:///path?db=0")
+        raise _RefusedError("url", "must be like redis://host:6379/0, rediss://host:6379/0 or unix:///path?db=0")
     found: dict[str, Any] = {}
     queries = dict(parse_qsl(parts.query, keep_blank_values=True))
     tls = tuple((name, queries.pop(name)) for name in _TLS if name in queries and parts.scheme == "rediss")
     database = queries.pop("db", "0" if parts.scheme == "unix" else parts.path.strip("/") or "0")
     if queries:
-        raise _refused("url", f"has parameters that are not known: {', '.join(sorted(queries))}")
+        raise _RefusedError("url", f"has parameters that are not known: {', '.join(sorted(queries))}")
     if not database.isdecimal():
-        raise _refused("url", "must name the database by its number")
+        raise _RefusedError("url", "must name the database by its number")
     found["database"] = int(database)
     if parts.scheme == "unix":
         if not parts.path:
-            raise _refused("url", "must name the socket, as in unix:///run/redis.sock")
+            raise _RefusedError("url", "must name the socket, as in unix:///run/redis.sock")
         found["path"] = unquote(parts.path)
     else:
         found["host"] = unquote(parts.hostname or "localhost")
@@ -172,7 +184,7 @@ def _of_jedis(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in config.items():
         if name not in _JEDIS:
-            raise _refused(f"jedisPoolConfig.{name}", f"is unknown; known: {', '.join(_JEDIS)}")
+            raise _RefusedError(f"jedisPoolConfig.{name}", f"is unknown; known: {', '.join(_JEDIS)}")
         if value is None and name == "password":
             continue
         _JEDIS[name](f"jedisPoolConfig.{name}", value)
@@ -183,8 +195,11 @@ def _of_jedis(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _refused(name: object, what: str) -> ConfigError:
-    return ConfigError(f"{_KEY}: {name} {what}", option=name)
+class _RefusedError(Exception):
+    """An option, and what is wrong with it."""
+
+    def __str__(self) -> str:
+        return "{} {}".format(*self.args)
 
 
 _Check = Callable[[str, Any], None]
@@ -192,29 +207,29 @@ _Check = Callable[[str, Any], None]
 
 def _text(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
-        raise _refused(name, f"must be a text that is not empty, got a {type(value).__name__}")
+        raise _RefusedError(name, f"must be a text that is not empty, got a {type(value).__name__}")
 
 
 def _prefix(name: str, value: Any) -> None:
     _text(name, value)
     if "{" in value or "}" in value:
-        raise _refused(name, "must not hold braces: they say where a Redis Cluster keeps a key")
+        raise _RefusedError(name, "must not hold braces: they say where a Redis Cluster keeps a key")
 
 
 def _flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise _refused(name, f"must be true or false, got {value!r}")
+        raise _RefusedError(name, f"must be true or false, got {value!r}")
 
 
 def _mapping(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
-        raise _refused(name, f"must be a mapping, got a {type(value).__name__}")
+        raise _RefusedError(name, f"must be a mapping, got a {type(value).__name__}")
 
 
 def _whole(least: int, most: int) -> _Check:
     def check(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise _refused(name, f"must be a whole number from {least} to {most}, got {value!r}")
+            raise _RefusedError(name, f"must be a whole number from {least} to {most}, got {value!r}")
 
     return check
 
@@ -222,7 +237,7 @@ def _whole(least: int, most: int) -> _Check:
 def _seconds(most: float) -> _Check:
     def check(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-            raise _refused(name, f"must be a number of seconds, more than 0 and at most {most}, got {value!r}")
+            raise _RefusedError(name, f"must be a number of seconds, more than 0 and at most {most}, got {value!r}")
 
     return check
 

@@ -102,18 +102,17 @@ class JsonLines(FileFormat):
 
     def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
         self._file = file
-        # ``default`` is asked only for what JSON lacks, so plain rows cost what json.dumps costs.
-        self._encode: Callable[[Any], str] = json.JSONEncoder(
-            default=_as_json, separators=(",", ":"), ensure_ascii=False
-        ).encode
 
     def write(self, batch: pa.RecordBatch) -> None:
-        rows = batch.to_pylist()
-        lines = (self._encode({name: value for name, value in row.items() if value is not None}) for row in rows)
-        self._file.write("".join(f"{line}\n" for line in lines).encode())
+        self._file.write("".join(f"{line}\n" for line in map(row_to_json, batch.to_pylist())).encode())
 
     def close(self) -> None:
         pass
+
+
+def row_to_json(row: Mapping[str, Any]) -> str:
+    """Return a row as a JSON object, without fields that are null."""
+    return to_json({name: value for name, value in row.items() if value is not None})
 
 
 def _as_json(value: Any) -> Any:
@@ -129,6 +128,10 @@ def _as_json(value: Any) -> Any:
         case bytes():
             return base64.b64encode(value).decode("ascii")
     raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+
+
+# ``default`` is asked only for what JSON lacks, so plain rows cost what json.dumps costs.
+to_json: Callable[[Any], str] = json.JSONEncoder(default=_as_json, separators=(",", ":"), ensure_ascii=False).encode
 
 
 FORMATS: Mapping[str, type[FileFormat]] = {"parquet": Parquet, "json": JsonLines, "csv": Csv}

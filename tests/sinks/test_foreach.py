@@ -16,7 +16,7 @@ from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows, tester
 
 SCHEMA = pa.schema([("word", pa.string())])
-WORDS = [["a", "b"], [], ["c"], ["d"]]
+WORDS = [["a", "b"], [], ["c"]]
 FIRST, SECOND = Owner("app", "origin", 1), Owner("app", "origin", 2)
 START = Reached(0, 0)
 
@@ -144,6 +144,24 @@ def test_who_is_replaced_in_the_middle_of_its_call_leaves_no_marker_that_counts(
     assert new.done == [(1, ["a"]), (2, ["b"])]
 
 
+def test_who_is_replaced_before_its_call_does_not_call(tmp_path, monkeypatch):
+    old, new = Calls(), Calls()
+    zombie, named = fenced(tmp_path, old, FIRST), write(tmp_path, 1, "a")
+    looks, original = [], FolderStorage.list
+
+    def look(storage, *arguments):
+        looks.append(storage)
+        if len(looks) == 2:  # it has found its own marker, and is about to call
+            fenced(tmp_path, new, SECOND, Reached(0, 1))
+        return original(storage, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStorage, "list", look)
+        with pytest.raises(SinkError, match="another driver has taken over"):
+            commit(zombie, 1, named)
+    assert old.done == []
+
+
 def test_notes_do_not_pile_up(tmp_path):
     publishing = fenced(tmp_path, Calls(), FIRST)
     for txid in range(1, 6):
@@ -193,6 +211,7 @@ except SinkError as error:
 """
 
 
+@pytest.mark.slow
 def test_without_a_session_the_tester_refuses_to_start_and_says_what_to_do(tmp_path):
     command = [sys.executable, "-c", ALONE]
     run = subprocess.run(

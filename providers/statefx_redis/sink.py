@@ -1,0 +1,284 @@
+"""RedisSink: rows into a hash, a list or a stream of a Redis server, each transaction at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgpack
+import pyarrow as pa
+
+from statefx.errors import ConfigError, SinkError, StateError, TopologyError
+from statefx.operators.sinks import Marker, SinkWriter, WriterContext
+from statefx.sinks.formats import row_to_json, to_json
+from statefx.sinks.staged import StagedRows, StagedSink, Stager, Target
+from statefx_redis import publishing
+from statefx_redis.nodes import check_nodes, require_redis
+from statefx_redis.settings import Settings
+
+if TYPE_CHECKING:
+    from statefx_redis.server import Server
+
+KINDS = ("hash", "list", "stream")
+
+CHUNK_ENTRIES = 500
+"""Rows in a chunk: Lua hands 8,000 arguments to a command at most."""
+
+CHUNK_BYTES = 256 << 10
+"""Rows in a chunk; one that is longer has a chunk of its own."""
+
+BATCH_BYTES = 1 << 20
+"""Chunks sent in one round trip, unless one is longer. A transaction that fits in one is not staged on the server."""
+
+_NAME = re.compile(r"[^{}]+|[^{}]*\{([^{}]+)\}[^{}]*")
+
+
+class RedisSink(StagedSink):
+    """Writes rows to one key of a Redis server; each transaction once, and all of it at one moment.
+
+    A hash has a field for each row, a list an item, a stream an entry with the field ``row``. Each holds the row as a
+    JSON object, without fields that are null. The rows of a transaction and the marker, a key beside, are written by
+    one script: a reader sees all of them or none. Rows wait in the checkpoint until then.
+
+    Parameters
+    ----------
+    url : str
+        ``redis://user:password@host:6379/0``, ``rediss://`` (TLS) or ``unix://``. The driver connects alone.
+    name : str
+        The key that is written to.
+    key : str or sequence of str
+        For a hash: fields whose values name the row, as text; of several as a JSON array. A row whose name is there
+        replaces it. Of several rows with one name in one transaction the last one counts; group by the key, so that all
+        of them come from one task, in its order.
+    kind : str
+        ``hash``, ``list`` or ``stream``.
+    options : Mapping, optional
+        Further options of the redis state provider: ``cluster``, ``timeout_secs``, ``prefix`` of the marker and so on.
+
+    Raises
+    ------
+    ConfigError
+        An argument can't be used, or redis-py is not installed.
+
+    Notes
+    -----
+    The server does nothing else while a transaction is published. A transaction of more than 1 MB is sent in parts
+    before, to a key that expires by itself, and takes twice its memory for a moment.
+
+    What the server forgets is gone, rows and marker together: after a crash without ``appendfsync always``, or a
+    failover to a replica that lags behind. The sink notices that the marker is older than the checkpoint, and stops.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        key: str | Sequence[str] = (),
+        *,
+        kind: str = "hash",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        require_redis("RedisSink", "the driver", ConfigError)
+        self.key = (key,) if isinstance(key, str) else tuple(key)
+        if kind not in KINDS:
+            raise ConfigError(f"RedisSink has no kind {kind!r}; there are {', '.join(map(repr, KINDS))}")
+        if (kind == "hash") != bool(self.key):
+            wants = "needs the fields that name a row: key='id'" if kind == "hash" else "has no key: leave it out"
+            raise ConfigError(f"RedisSink: a {kind} {wants}")
+        found = _NAME.fullmatch(name) if isinstance(name, str) else None
+        if found is None:
+            raise ConfigError(
+                f"RedisSink needs the name of a key, got {name!r}; braces in it are for one part, {{...}}, which says "
+                "where a Redis Cluster keeps it"
+            )
+        self.settings = Settings.of({**(options or {}), "url": url}, "RedisSink")
+        self.name = name
+        self.kind = kind
+        self._tag = found[1] or name
+
+    @property
+    def target(self) -> str:
+        """The server's address without user and password, and the key."""
+        return f"{self.settings.address}#{self.name}"
+
+    def beside(self, what: str) -> str:
+        """Return the name of a key on the same node of a cluster."""
+        return f"{self.settings.prefix}:{{{self._tag}}}:{what}:{self.name}"
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse keys that there are not, and those that are no text."""
+        for name in self.key:
+            if schema.get_field_index(name) < 0:
+                raise TopologyError(f"RedisSink's key is {name!r}; its rows have {', '.join(schema.names)}", field=name)
+            kind = schema.field(name).type
+            if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+                raise TopologyError(f"RedisSink's key can't be {name!r}, which is {kind}", field=name)
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what stages the rows of one task."""
+        return _Writer(self, context)
+
+    def connect(self, schema: pa.Schema) -> Target:
+        """Return the target; it connects when it is first asked something."""
+        return _RedisTarget(self)
+
+
+class _Writer(Stager):
+    """Stages rows; refuses nulls in the key while the transaction can be rolled back."""
+
+    def __init__(self, sink: RedisSink, context: WriterContext) -> None:
+        super().__init__(context)
+        self._sink = sink
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for name in self._sink.key:
+            column = batch.column(name)
+            if column.null_count:
+                row = batch.slice(column.is_null().index(True).as_py(), 1).to_pylist()[0]
+                raise SinkError(
+                    f"{self._sink.target}: {name!r} names the rows, and is null in {row!r}: leave out such rows in a "
+                    "bolt before the sink, or give them a name there",
+                    target=self._sink.target,
+                    row=row,
+                )
+        super().write(batch)
+
+
+class _RedisTarget(Target):
+    """One key, and the marker's beside it."""
+
+    def __init__(self, sink: RedisSink) -> None:
+        self._sink = sink
+        self._marker = sink.beside("marker")
+
+    def check(self) -> None:
+        """Refuse a server that can't keep rows, and a key that is something else (see `Target.check`)."""
+        with self._server() as server:
+            check_nodes(server, SinkError, "rows")
+            name = self._sink.name
+            found = server.call(name, lambda client: client.type(name)).decode()
+            if found not in ("none", self._sink.kind):
+                raise self._type_error(name, found, self._sink.kind)
+
+    def marker(self) -> Marker | None:
+        with self._server() as server:
+            found = server.call(self._marker, lambda client: client.hmget(self._marker, publishing.MARKER))
+        if not any(found):
+            return None
+        if not all(found) or not found[2].isdigit() or not found[3].lstrip(b"-").isdigit():
+            raise SinkError(
+                f"{self._sink.target}: somebody has changed its marker, {self._marker}: restore it from a backup; or "
+                "delete it, and submit with adopt='takeover' if you know which rows are there",
+                target=self._sink.target,
+            )
+        return Marker(found[0].decode(), found[1].decode(), int(found[2]), int(found[3]))
+
+    def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
+        """Send the rows, in parts if they are many, and have one script write all of them."""
+        with self._server() as server:
+            staged, at_once, count = self._sink.beside(f"staged:{uuid4().hex}"), list[bytes](), 0
+            for batch in _batches(_chunks(chain.from_iterable(map(self._entries, rows)))):
+                if at_once:
+                    count = self._stage(server, staged, count, at_once)
+                at_once = batch
+            if count:  # the script is then short, and what it is sent is nothing that has to be sent again
+                count, at_once = self._stage(server, staged, count, at_once), []
+            before = ("",) * 4 if previous is None else astuple(previous)
+            keys = [self._marker, self._sink.name, staged]
+            answer = server.eval(publishing.PUBLISH, keys, self._sink.kind, count, *before, *astuple(marker), *at_once)
+        self._take(answer)
+
+    def _stage(self, server: Server, staged: str, count: int, chunks: Sequence[bytes]) -> int:
+        answer = server.eval(publishing.STAGE, [staged], count, *chunks)
+        if answer[1] != count + len(chunks):
+            raise self._lost()
+        return count + len(chunks)
+
+    def _take(self, answer: Sequence[Any]) -> None:
+        match answer[0]:
+            case b"MOVED":
+                raise SinkError(
+                    f"{self._sink.target}: another driver has published meanwhile", target=self._sink.target
+                )
+            case b"TYPE":
+                raise self._type_error(*(each.decode() for each in answer[1:]))
+            case b"LOST":
+                raise self._lost()
+
+    def _entries(self, batch: pa.RecordBatch) -> Iterator[tuple[str, ...]]:
+        """Yield what is written for each row: its name, where it has one, and the row."""
+        key = self._sink.key
+        for row in batch.to_pylist():
+            if not key:
+                yield (row_to_json(row),)
+            elif len(key) == 1:
+                yield _text(row[key[0]]), row_to_json(row)
+            else:
+                yield to_json([row[name] for name in key]), row_to_json(row)
+
+    def _type_error(self, key: str, found: str, wanted: str) -> SinkError:
+        return SinkError(
+            f"{self._sink.target}: {key} is a {found}, and RedisSink writes a {wanted} there: give the sink another "
+            "name, or rename what is there",
+            target=self._sink.target,
+        )
+
+    def _lost(self) -> SinkError:
+        return SinkError(
+            f"{self._sink.target}: the server has lost rows that were sent to it and not published yet; all are sent "
+            "again",
+            target=self._sink.target,
+        )
+
+    @contextmanager
+    def _server(self) -> Iterator[Server]:
+        """Yield the server, whose errors speak of state."""
+        from statefx_redis.server import server_of  # noqa: PLC0415  # imports redis, an extra
+
+        try:
+            yield server_of(self._sink.settings)
+        except StateError as error:
+            raise SinkError(error.message, target=self._sink.target) from error
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else to_json(value).strip('"')
+
+
+def _chunks(entries: Iterator[tuple[str, ...]]) -> Iterator[bytes]:
+    """Pack entries, one after the other, so that the server can write each chunk with one command."""
+    texts: list[bytes] = []
+    size = rows = 0
+    for entry in entries:
+        encoded = [text.encode() for text in entry]
+        more = sum(map(len, encoded))
+        if rows and (rows == CHUNK_ENTRIES or size + more > CHUNK_BYTES):
+            yield _pack(texts)
+            texts, size, rows = [], 0, 0
+        texts += encoded
+        size, rows = size + more, rows + 1
+    if texts:
+        yield _pack(texts)
+
+
+def _pack(texts: list[bytes]) -> bytes:
+    packed: bytes = msgpack.packb(texts, use_bin_type=False)  # as raw strings: any server's cmsgpack reads them
+    return packed
+
+
+def _batches(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for each in chunks:
+        if batch and size + len(each) > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += len(each)
+    if batch:
+        yield batch
