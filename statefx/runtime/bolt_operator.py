@@ -6,13 +6,13 @@ import inspect
 import reprlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from statefx.errors import CodecError, SchemaError
-from statefx.operators import BatchBolt, Bolt, Stateful, tuple_class
+from statefx.operators import BatchBolt, Bolt, Stateful
+from statefx.operators.tuples import tuple_maker
 from statefx.plan.levels import INGEST
 from statefx.protocol.identity import SnapshotRef
 from statefx.runtime.bolt_errors import bolt_error
@@ -84,7 +84,7 @@ class BoltOperator(TaskOperator):
                 self._state.prefetch(keys[0] if len(keys) == 1 else list(zip(*keys, strict=True)))
         new = self._classes.get(edge.id)
         if new is None:
-            new = self._classes[edge.id] = _tuple_maker(edge, source, batch.schema)
+            new = self._classes[edge.id] = tuple_maker(batch.schema, source, edge.stream)
         self._tuples = map(new, zip(*columns, strict=True))
         return self.resume()
 
@@ -186,10 +186,3 @@ def _values(batch: pa.RecordBatch, position: int, source: str, edge: Edge) -> li
             field=name,
         ) from error
     return values
-
-
-def _tuple_maker(edge: Edge, source: str, schema: pa.Schema) -> Any:
-    """Return a quick maker of tuples that know where they came from."""
-    named = tuple_class(schema)
-    marked = type(named.__name__, (named,), {"__slots__": (), "_source": source, "_stream": edge.stream})
-    return partial(tuple.__new__, marked)

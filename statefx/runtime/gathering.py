@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from statefx.errors import SchemaError
-from statefx.operators import DEFAULT_STREAM
 from statefx.operators.schema import to_ddl
 from statefx.plan.groupings import Direct
 from statefx.plan.wire import BATCH_BYTES, cut
@@ -37,41 +36,31 @@ class Gathering:
     schema : pa.Schema
     outlets : sequence of Outlet
         Those of the stream; without any, rows go nowhere.
-    emit_other : callable
-        What `emit` hands its arguments on to, if it is given anything but a plain row of this stream.
 
     Attributes
     ----------
-    add : callable
-        Takes one row, a tuple.
-    emit : callable
-        ``Collector.emit``, which takes a plain row of this stream by itself: `add` and what is around it in one
-        function, since it runs for every row, and a further call costs a tenth of it.
-    flush : callable
-        Sends on whatever is gathered.
     direct : list of Direct
         The routers of readers by directGrouping.
-    close : callable
-        From now on `emit` hands everything on.
+    plain_width : int
+        How many values a tuple must have that `add` takes as it is; -1 where none may go that way.
     """
 
     __slots__ = (
         "_component",
+        "_held_bytes",
         "_nested",
+        "_row_bytes",
+        "_rows",
         "_schema",
         "_send_error",
-        "add",
-        "close",
+        "_texts",
         "direct",
-        "emit",
-        "flush",
         "outlets",
+        "plain_width",
         "stream",
     )
 
-    def __init__(
-        self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], emit_other: Callable[..., None]
-    ) -> None:
+    def __init__(self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet]) -> None:
         self.stream = stream
         self.outlets = tuple(outlets)
         self._component = component
@@ -82,79 +71,51 @@ class Gathering:
             for place, field in enumerate(schema)
             if pa.types.is_nested(field.type)
         ]
+        self._texts = [place for place, field in enumerate(schema) if is_text(field.type)]
         self.direct = [outlet.route for outlet in outlets if isinstance(outlet.route, Direct)]
-        self._gather(emit_other)
+        self.plain_width = -1 if self._nested or self.direct else len(schema)
+        shares = max((outlet.route.shares for outlet in outlets), default=1)
+        # Every row weighs its share of a batch, so that one sum tells of too many rows and of too many bytes.
+        self._row_bytes = max(BATCH_BYTES // min(GATHERED_ROWS_MAX, BATCH_ROWS * shares), FIXED_BYTES * len(schema))
+        self._rows: list[tuple[Any, ...]] = []
+        self._held_bytes = 0
 
-    def _gather(self, emit_other: Callable[..., None]) -> None:  # noqa: C901 - four short functions over one sum
-        """Make the functions that share the rows and what they weigh.
+    def add(self, row: tuple[Any, ...]) -> None:
+        """Take one row for the readers that there are; nested values in it are fitted."""
+        # It runs for every row that is emitted: a call or an attribute less is saved a million times a transaction.
+        self._rows.append(row)
+        held_bytes = self._held_bytes + self._row_bytes
+        try:
+            for place in self._texts:
+                held_bytes += len(row[place] or "")
+        except (TypeError, ValueError):
+            pass  # no text (an array's truth is a ValueError): the flush says so
+        self._held_bytes = held_bytes
+        if held_bytes >= BATCH_BYTES:
+            self.flush()
 
-        They run for every row, so what they share are variables of this function and not attributes, and `add` repeats
-        what `emit` does: each look-up or call that is saved is saved a million times a transaction.
-        """
-        width, has_readers, nested = len(self._schema), bool(self.outlets), self._nested
-        shares = max((outlet.route.shares for outlet in self.outlets), default=1)
-        # every row weighs its share of a batch, so that one sum tells of too many rows and of too many bytes
-        row_bytes = max(BATCH_BYTES // min(GATHERED_ROWS_MAX, BATCH_ROWS * shares), FIXED_BYTES * width)
-        texts = [place for place, field in enumerate(self._schema) if is_text(field.type)]
-        rows: list[tuple[Any, ...]] = []
-        append, held_bytes, own = rows.append, 0, self.stream
-        plain_width = width if not nested and not self.direct else -1
+    def take(self, row: tuple[Any, ...]) -> None:
+        """Take one row of any kind."""
+        if len(row) != len(self._schema):
+            raise self._wrong_width(row)
+        if not self.outlets:
+            return
+        if self._nested:
+            row = self.fitted(row)
+            for place, _, weigh in self._nested:
+                self._held_bytes += weigh(row[place])
+        self.add(row)
 
-        def emit(
-            values: Any = (), /, stream: str = DEFAULT_STREAM, task: Any = None, anchors: Any = (), **fields: Any
-        ) -> None:
-            nonlocal held_bytes
-            if type(values) is not tuple or len(values) != plain_width or task is not None or stream != own or fields:
-                emit_other(values, stream, task, fields)
-                return
-            if not has_readers:
-                return
-            append(values)
-            held_bytes += row_bytes
-            try:
-                for place in texts:
-                    held_bytes += len(values[place] or "")
-            except (TypeError, ValueError):
-                pass  # no text (an array's truth is a ValueError): the flush says so
-            if held_bytes >= BATCH_BYTES:
-                flush()
-
-        def add(row: tuple[Any, ...]) -> None:
-            nonlocal held_bytes
-            if len(row) != width:
-                raise self._wrong_width(row)
-            if not has_readers:
-                return
-            if nested:
-                row = self.fitted(row)
-                for place, _, weigh in nested:
-                    held_bytes += weigh(row[place])
-            append(row)
-            held_bytes += row_bytes
-            try:
-                for place in texts:
-                    held_bytes += len(row[place] or "")
-            except (TypeError, ValueError):
-                pass  # as above
-            if held_bytes >= BATCH_BYTES:
-                flush()
-
-        def flush() -> None:
-            nonlocal held_bytes
-            if self._send_error is not None:
-                raise self._send_error
-            if rows:
-                columns = [list(map(itemgetter(place), rows)) for place in range(width)]
-                rows.clear()
-                held_bytes = 0
-                with self._all_or_nothing():
-                    self._send(self._batch(columns), columns)
-
-        def close() -> None:
-            nonlocal plain_width
-            plain_width = -1
-
-        self.add, self.emit, self.flush, self.close = add, emit, flush, close
+    def flush(self) -> None:
+        """Send on whatever is gathered."""
+        if self._send_error is not None:
+            raise self._send_error
+        if self._rows:
+            rows, self._rows, self._held_bytes = self._rows, [], 0
+            columns = [list(map(itemgetter(place), rows)) for place in range(len(self._schema))]
+            del rows  # the columns are enough, and Arrow's follow
+            with self._all_or_nothing():
+                self._send(self._batch(columns), columns)
 
     def choose(self, task: int | None) -> None:
         """Name the task of the next row, for readers by directGrouping."""

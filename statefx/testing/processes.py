@@ -105,11 +105,11 @@ class _Watching(TaskCollector):
     ) -> None:
         super().__init__(component, outputs, outlets, txid)
         self._emitted = emitted
-        self.__dict__.pop("emit", None)  # so that every row comes by
+        self._plain_width = -1  # so that every row comes by
 
     def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
         row: Any = values
-        if isinstance(stream, str) and stream in self._add:  # once: an iterator has its values only once
+        if isinstance(stream, str) and stream in self._streams:  # once: an iterator has its values only once
             row, fields = self.row(values, stream, fields), {}
         super()._emit(row, stream, task, fields)
         self._note(stream, [self._streams[stream].fitted(row)])
