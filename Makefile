@@ -25,6 +25,7 @@ demo: ## count words over real text, killed and restarted twice, and compare wit
 	@$(WITH_JAVA) $(PY) examples/word_count.py $(ARGS)
 
 test: lint ## everything that must stay green: lint, types, layers, doctests, tests
+	@$(WITH_JAVA) $(PY) -m tests.spark.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q --doctest-modules statefx providers
 	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 

@@ -16,7 +16,40 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 # No JVM that tests start lives long enough to be worth the best compiler; without it a start takes a third less.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+CLASSES = ROOT / "build" / "spark-classes.jsa"
+"""`tests/spark/class_archive.py` makes it, for `make test`. A JVM would warn of one that is stale, hence no log."""
+
+ARCHIVED = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists() else ""
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + ARCHIVED)
+
+LONGEST = (
+    "tests/spark/test_processes.py",
+    "tests/spark/test_zombies.py",
+    "tests/examples/test_examples.py",
+    "tests/recovery/test_matrix.py",
+    "tests/coordinator/test_migration.py",
+    "tests/spark/test_lost_executors.py",
+    "tests/docs/test_code_blocks.py",
+    "tests/recovery/test_sweeps.py",
+    "tests/spark/test_scripts.py",
+    "tests/spark/test_spark_submit.py",
+    "tests/spark/test_faults.py",
+    "tests/spark/test_stops.py",
+    "tests/spark/test_first_batch.py",
+)
+"""Files that take longest, by length. They come first: at the end, one would have a process wait for the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {str(ROOT / path): number for number, path in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(str(item.path), len(rank)))
+
+
+def pytest_configure() -> None:
+    missing = [path for path in LONGEST if not (ROOT / path).exists()]
+    assert not missing, f"tests/conftest.py names files that are gone: {missing}"
 
 
 @pytest.fixture(scope="session")

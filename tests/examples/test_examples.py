@@ -88,7 +88,7 @@ def test_state_of_a_former_version_is_read_in_the_new_form(tmp_path: Path) -> No
 
 
 def test_the_demo_is_killed_twice_and_exact(tmp_path: Path) -> None:
-    said = run("word_count.py", "--files", "120", "--batch", "6", folder=tmp_path)
+    said = run("word_count.py", "--files", "72", "--batch", "6", folder=tmp_path)
     back = re.search(r"transaction (\d+) was killed in PREPARING and rolled back", said)
     forward = re.search(r"transaction (\d+) was killed in COMMITTING and rolled forward", said)
     assert back, said

@@ -42,11 +42,12 @@ def moments(place: Path, limits: Limits) -> list[str]:
 
 
 def pairs(count: int) -> Iterator[tuple[int, int]]:
-    """Yield a listing's moment and a later one of what follows it, near ones and far ones."""
+    """Yield each listing's moment with itself and with one that follows it: near ones and far ones in turn."""
     for listed in range(count):
-        for after in (0, 1, 2, 5, 11):
-            if listed + after < count:
-                yield listed, listed + after
+        yield listed, listed
+        after = (1, 2, 5, 11)[listed % 4]
+        if listed + after < count:
+            yield listed, listed + after
 
 
 def sweep_between(tester: TopologyTester, first: str, second: str, gone: list[int]) -> None:
