@@ -95,15 +95,19 @@ def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdent
             wanted=becomes,
         )
 
-    move = f" (topology.state.provider), move the state with statefx.migrate(..., to={name_of(now.provider)!r})"
-    for what, was, becomes, other_way in (
-        ("parallelism", before.parallelism, now.parallelism, ""),
-        ("provider", name_of(before.provider), name_of(now.provider), move),
-        ("codec", before.codec, now.codec, ""),
+    if before.provider != now.provider:
+        # Only now are their names looked up: that reads a file of every package that is installed, at every start.
+        former, new = name_of(before.provider), name_of(now.provider)
+        text = f"has provider {new!r}, the checkpoint in {location} was written with {former!r}"
+        move = f"move the state with statefx.migrate(..., to={new!r})"
+        raise refuse(text, former, new, f"go back to {former!r} (topology.state.provider), {move}")
+    for what, was, becomes in (
+        ("parallelism", before.parallelism, now.parallelism),
+        ("codec", before.codec, now.codec),
     ):
         if was != becomes:
             text = f"has {what} {becomes!r}, the checkpoint in {location} was written with {was!r}"
-            raise refuse(text, was, becomes, f"go back to {was!r}{other_way}")
+            raise refuse(text, was, becomes, f"go back to {was!r}")
     if before.parallelism > 1:  # a single task has every key, however rows come to it
         if before.routing != now.routing:
             was, becomes = _routing_text(before.routing), _routing_text(now.routing)

@@ -70,7 +70,8 @@ def own_server() -> Iterator[RedisServer]:
 
 
 def moved(mover: Mover, source: str, target: str) -> Migration:
-    return migrate(mover.folder, target, mover.options.get(target), source=mover.options.get(source))
+    reference = REFERENCES.get(target, target)  # a name is looked up for longer than a crash takes
+    return migrate(mover.folder, reference, mover.options.get(target), source=mover.options.get(source))
 
 
 # ---- what it does

@@ -15,6 +15,7 @@ from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
 from statefx.protocol.jsonform import from_json, to_json
 from statefx.protocol.topology_identity import TopologyIdentity
+from statefx.state import registry
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.topology.identity import identify, routing
@@ -378,3 +379,17 @@ def test_a_word_count_is_the_same_by_any_encoding(place: Path, tmp_path: Path) -
             for work in WORK:
                 tester.send(work)
             assert tester.state("count") == words(WORK)
+
+
+def test_a_restart_that_fits_looks_up_no_name_of_a_provider(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are for messages; to look one up reads a file of every package that is installed."""
+
+    def looked_up(**group: str) -> None:
+        raise AssertionError(f"looked up {group}")
+
+    with Driver(place) as driver:
+        driver.start(word_count()).run(WORK[:1])
+        monkeypatch.setattr(registry, "entry_points", looked_up)
+        tester = driver.start(word_count())
+        tester.run(WORK)
+        assert tester.state("count") == words(WORK)
