@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from urllib.parse import quote, unquote, urlsplit
@@ -169,15 +170,20 @@ class Manifest:
         for number in range(start + 1, newest + 1):
             yield from self._read(_name(number, compact=False))
 
-    def _read(self, name: str) -> Iterator[AddedFile]:
-        path = self.storage.path(name)
-        try:
-            version, *lines = self.storage.read(name).decode().splitlines()
+    def _read(self, name: str) -> list[AddedFile]:
+        with self._found(name) as data:
+            version, *lines = data.decode().splitlines()
             if version != _VERSION:
                 raise ValueError(f"it begins with {version!r}, not {_VERSION!r}")
-            for line in lines:
-                entry = json.loads(line)
-                yield AddedFile(self._below(str(entry["path"])), int(entry["size"]), int(entry["modificationTime"]))
+            entries = [json.loads(line) for line in lines]
+            return [AddedFile(self._below(str(e["path"])), int(e["size"]), int(e["modificationTime"])) for e in entries]
+
+    @contextmanager
+    def _found(self, name: str) -> Iterator[bytes]:
+        """Yield the bytes of a file that must be there; what they are not fit for is damage."""
+        path = self.storage.path(name)
+        try:
+            yield self.storage.read(name)
         except FileNotFoundError as error:
             raise SinkMismatchError(f"{path} is missing: {_RESTORE}", path=path) from error
         except (ValueError, KeyError, TypeError) as error:
@@ -236,8 +242,9 @@ class Manifest:
         return max((int(each.name.rpartition("/")[2]) for each in self.storage.list(f"{_OWN}/owners/")), default=0)
 
     def _fence(self, at: int) -> _Fence:
-        body = json.loads(self.storage.read(_owner(at)))
-        return _Fence(Owner(**body.pop("owner")), layout=Layout.from_json(body.pop("layout")), **body)
+        with self._found(_owner(at)) as data:
+            body = json.loads(data)
+            return _Fence(Owner(**body.pop("owner")), layout=Layout.from_json(body.pop("layout")), **body)
 
     def layout(self, added: Layout | None = None) -> Layout | None:
         """Return how the rows are written here, or would be with files like `added`; None if nobody has written.

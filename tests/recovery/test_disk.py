@@ -1,42 +1,12 @@
 """A disk that is full or fails, once or for good: rolled back and tried again, or an error that says so."""
 
-import errno
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from statefx.errors import AttemptsExhaustedError, CheckpointError
+from tests.testing.disks import Disk
 from tests.testing.topologies import Driver, lines, totals, words
-
-FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-class Disk:
-    """Lets `passing` calls of `os` on paths below one folder pass, then fails as many as are `left`."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.passing = 0
-        self.left = 0
-        self.failed = 0
-        self._folder = str(folder)
-        for call in ("fsync", "write"):
-            patch.setattr(os, call, self._failing(getattr(os, call)))
-
-    def _failing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(descriptor: int, *more: Any) -> Any:
-            if self.left and os.readlink(f"/proc/self/fd/{descriptor}").startswith(self._folder):
-                if not self.passing:
-                    self.left -= 1
-                    self.failed += 1
-                    raise FULL
-                self.passing -= 1
-            return original(descriptor, *more)
-
-        return call
-
 
 WORK = [lines("a b c d e"), lines("a b"), lines("c d e f g h")]
 
