@@ -102,11 +102,14 @@ class Once:
         return os.path.exists(self.path)
 
 
-def word_count(lines, name="word-count", parallelism=2, split=None, count=None):
+def word_count(lines, name="word-count", parallelism=2, split=None, count=None, sink=None):
+    """A topology; `sink`, if given, takes the words."""
     builder = TopologyBuilder(name)
     builder.setStream("lines", lines)
     builder.setBolt("split", split or Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("count", count or Count(), parallelism=parallelism).fieldsGrouping("split", "word")
+    if sink is not None:
+        builder.setSink("words", sink, parallelism=2).localOrShuffleGrouping("split")
     return builder.createTopology()
 
 

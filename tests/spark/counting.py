@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from statefx import StatefulBolt, submit
+from statefx import FileSink, StatefulBolt, submit
 from statefx.errors import StatefxError
 from statefx.spark.session import RECOMMENDED
 from tests.spark.bolts import word_count
@@ -76,7 +76,7 @@ def tell(**facts):
 def main(work, provider, options, trigger):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     config = {"topology.state.provider": provider, "topology.state.provider.config": options}
-    topology = word_count(lines_of(spark, f"{work}/in"), count=Held(work))
+    topology = word_count(lines_of(spark, f"{work}/in"), count=Held(work), sink=FileSink(f"{work}/out"))
     query = submit(topology, spark, f"{work}/ck", config, trigger)
     tell(recoveries=query.recoveries)
     try:

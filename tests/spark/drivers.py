@@ -5,8 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
+from statefx import committedFiles
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
 from statefx.protocol.log_state import LogState
@@ -22,15 +26,15 @@ ON = {"processingTime": "0 seconds"}
 
 
 class Driver:
-    """One start of the word count in `work`."""
+    """One start of a topology in `work`: the word count, or what another `program` makes of the settings."""
 
-    def __init__(self, work, provider="memory", trigger=ONCE, **options):
+    def __init__(self, work, provider="memory", trigger=ONCE, program="tests.spark.counting", **options):
         settings = {"work": str(work), "provider": provider, "options": options, "trigger": trigger}
         self.work = Path(work)
         self.output = self.work / f"output-{len(list(self.work.glob('output-*')))}"
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.counting", json.dumps(settings)],
+                [sys.executable, "-m", program, json.dumps(settings)],
                 cwd=ROOT,
                 env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
                 stdout=output,
@@ -57,14 +61,17 @@ class Driver:
         """SIGKILL for the driver and its JVM; return what the log says was under way."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        (found,) = log_of(self.work).in_flight
-        return str(found.phase), found.txid
+        return self._under_way
 
     def stop(self):
         """SIGSTOP for the driver, its JVM and its workers; return what the log says is under way."""
         os.killpg(self.process.pid, signal.SIGSTOP)
-        (found,) = log_of(self.work).in_flight
-        return str(found.phase), found.txid
+        return self._under_way
+
+    @property
+    def _under_way(self):
+        found = log_of(self.work).in_flight
+        return (str(found[0].phase), found[0].txid) if found else None
 
     def go_on(self):
         """SIGCONT."""
@@ -80,6 +87,12 @@ def log_of(work):
         return read_state(FolderStorage(work / "ck"))
     except CheckpointError:
         return LogState()
+
+
+def published(work):
+    """How often each word was published by the driver's FileSink."""
+    files = committedFiles(work / "out")
+    return dict(Counter(word for file in files for word in pq.ParquetFile(file).read()["word"].to_pylist()))
 
 
 def hold(work, phase, generation):

@@ -14,7 +14,7 @@ from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.feeds import StreamFeed
 from tests.providers.redis_server import RedisServer
 from tests.spark.bolts import recount, word_count
-from tests.spark.drivers import EXPECTED, FILES, ONCE, hold, log_of, under_way
+from tests.spark.drivers import EXPECTED, FILES, ONCE, hold, log_of, published, under_way
 from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, listing, local_folders, run, state
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def test_stopped_drivers_go_on_when_others_have_taken_over(drivers, place, provi
         last = drivers(place, provider, **options).end()
         assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
         log, found = kinds(place / "ck"), state(place / "ck", "count", config=config)
-        assert found == EXPECTED
+        assert found == published(place) == EXPECTED
         asleep = local_folders(place / "ck")
         assert len(asleep) == 2, "those of drivers that sleep are left alone, that of the last one is gone"
 
@@ -51,6 +51,7 @@ def test_stopped_drivers_go_on_when_others_have_taken_over(drivers, place, provi
         for zombie in (preparing, committing):
             assert zombie.end(3)["error"] == "FencedError"
         assert kinds(place / "ck") == log
+        assert published(place) == EXPECTED
         assert [folder for folder in asleep if folder.exists()] == [], "each has deleted its own"
         assert log_of(place).generation == 3
         assert state(place / "ck", "count", config=config) == found

@@ -1,0 +1,80 @@
+"""What one topology publishes is another one's input: each row counted once, whoever is killed, and whenever."""
+
+import os
+import random
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+from statefx import committedFiles
+from tests.spark.bolts import recount
+from tests.spark.drivers import ON, log_of
+from tests.spark.running import feed, state, wait_for
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = "tests.spark.chaining"
+
+
+def test_a_chain_in_one_process_that_is_killed(drivers, place):
+    """At any moment: that of a transaction of the first differs from that of the second."""
+    first, second, expected = prepared(place, files=5)
+    fell = []
+    for work in (first, second):
+        driver = drivers(first, program=PROGRAM, feeds=str(second))
+        go_on(driver, work, 1, random.random() / 4)
+        driver.kill()
+        fell.append([log_of(each).in_flight for each in (first, second)])
+    drivers(first, program=PROGRAM, feeds=str(second)).end()
+    check(second, expected, fell)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_chain_of_two_processes_that_are_killed_often(drivers, place, seed):
+    first, second, expected = prepared(place, files=400)
+    chance, fell = random.Random(seed), []
+    start = {
+        first: lambda: drivers(first, program=PROGRAM),
+        second: lambda: drivers(second, program=PROGRAM, trigger=ON, reads=str(first / "out")),
+    }
+    running = {first: start[first]()}
+    wait_for(lambda: os.path.exists(first / "out" / "_statefx" / "owners"), "the first to have begun")
+    running[second] = start[second]()
+    for work in chance.sample([first, second] * 10, 20):
+        go_on(running[first], work, chance.randint(1, 2), chance.random())
+        if running[first].process.poll() is not None:
+            break
+        fell.append((work.name, running[work].kill()))
+        running[work] = start[work]()
+    running[first].end()
+    running[second].kill()
+    drivers(second, program=PROGRAM, reads=str(first / "out")).end()
+    check(second, expected, fell)
+    assert len(fell) == 20, "of which some came to nothing, because the first had read all"
+
+
+def prepared(place, files):
+    first, second = place / "first", place / "second"
+    first.mkdir()
+    second.mkdir()
+    texts = {f"f{number:03}": [f"w{number % 7} w{line}" for line in range(20)] for number in range(files)}
+    feed(first / "in", **texts)
+    return first, second, recount(line for lines in texts.values() for line in lines)
+
+
+def go_on(driver, work, transactions, more_secs=0):
+    """Wait until so many more are committed, and a while longer; or until the driver has ended."""
+    target = log_of(work).committed + transactions
+    wait_for(lambda: driver.process.poll() is not None or log_of(work).committed >= target, f"{work.name} to go on")
+    end = time.monotonic() + more_secs
+    wait_for(lambda: time.monotonic() >= end, "a random moment")
+
+
+def check(second, expected, fell):
+    assert state(second / "ck", "count") == expected, fell
+    files = committedFiles(second / "out")
+    counted = [tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist()]
+    assert sorted(counted) == sorted((word, n + 1) for word in expected for n in range(expected[word])), fell
