@@ -41,6 +41,9 @@ FILE_BYTES = 128 << 20
 FILES_OPEN_MAX = 32
 """A file being written holds buffers: Parquet's about 1 MB a column."""
 
+HELD_BYTES = 32 << 20
+"""Rows that a task holds before it writes a group of them; of partitions, all that are open share this."""
+
 _LISTS = "_statefx/lists"
 _FOLDER_NAME_BYTES_MAX = 255
 """Of Linux's file systems. A longer name fails as a disk does, which would be tried again for ever."""
@@ -179,6 +182,8 @@ class _Writer(SinkWriter):
         self._storage = FolderStorage(sink.path)
         self._schema = sink.schema_of_files(context.schema)
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        shares = FILES_OPEN_MAX if sink.partition_by else 1
+        self._held_bytes_max = min(HELD_BYTES // shares, sink.max_file_bytes)
         self._ready: list[AddedFile] = []
         self._list: str | None = None
         self._numbers = 0
@@ -205,7 +210,7 @@ class _Writer(SinkWriter):
         name = f"{folder}part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}-{self._numbers:04d}"
         self._numbers += 1
         held = HeldFile(self._storage, name + kind.suffix)
-        self._open[folder] = _Open(held, kind(held.file, self._schema))
+        self._open[folder] = _Open(held, kind(held.file, self._schema, self._held_bytes_max))
         return self._open[folder]
 
     def _end(self, folder: str) -> None:
@@ -317,22 +322,18 @@ class _Committer(SinkCommitter):
         def files() -> list[AddedFile]:
             storage = self._manifest.storage
             found = [each for task in sorted(committables) for each in _files(storage, committables[task])]
-            for each in found:
-                self._check(each)
+            sizes = storage.sizes([each.name for each in found])
+            for each, size_bytes in zip(found, sizes, strict=True):
+                self._check(each, size_bytes)
             return found
 
         self._manifest.publish(self._owner, attempt.txid, files)
 
-    def _check(self, file: AddedFile) -> None:
+    def _check(self, file: AddedFile, size_bytes: int | None) -> None:
         """Make sure that what is published can be read: a manifest that names a lost file breaks every reader."""
-        path = self._manifest.storage.path(file.name)
-        try:
-            with self._manifest.storage.reader(file.name) as opened:
-                size = opened.seek(0, os.SEEK_END)
-        except FileNotFoundError:
-            size = -1
-        if size != file.size_bytes:
-            found = "is missing" if size < 0 else f"has {size} bytes, not {file.size_bytes}"
+        if size_bytes != file.size_bytes:
+            path = self._manifest.storage.path(file.name)
+            found = "is missing" if size_bytes is None else f"has {size_bytes} bytes, not {file.size_bytes}"
             raise StagedRowsLostError(
                 f"{path} {found}: it holds rows of a transaction that is decided, and that is not published yet. "
                 "Restore the file; the sink goes on by itself then",

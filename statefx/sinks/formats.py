@@ -28,7 +28,8 @@ class FileFormat(ABC):
         """Raise TopologyError for a field that a file of this format can't hold."""
 
     @abstractmethod
-    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None: ...
+    def __init__(self, file: BinaryIO, schema: pa.Schema, held_bytes_max: int) -> None:
+        """Begin a file; no more than so many bytes of rows may be held in memory."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
@@ -44,19 +45,34 @@ class Parquet(FileFormat):
 
     suffix = ".snappy.parquet"
 
-    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+    def __init__(self, file: BinaryIO, schema: pa.Schema, held_bytes_max: int) -> None:
         import pyarrow.parquet  # noqa: PLC0415 - 35 ms at every start of a worker, most of which write no Parquet
 
         # Microseconds: Spark reads nanoseconds only with a switch.
         self._writer = pyarrow.parquet.ParquetWriter(
             file, schema, compression="snappy", coerce_timestamps="us", store_schema=False
         )
+        self._held: list[pa.RecordBatch] = []
+        self._bytes, self._bytes_max = 0, held_bytes_max
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
+        # Every call of the writer makes a row group. One for each batch of 10,000 rows took a fifth more time, and the
+        # files were a sixth larger.
+        self._held.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= self._bytes_max:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.Table.from_batches(self._held))
+            self._held, self._bytes = [], 0
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._flush()
+        finally:
+            self._writer.close()
 
 
 class Csv(FileFormat):
@@ -83,7 +99,7 @@ class Csv(FileFormat):
                     field=field.name,
                 )
 
-    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+    def __init__(self, file: BinaryIO, schema: pa.Schema, held_bytes_max: int) -> None:
         import pyarrow.csv  # noqa: PLC0415 - as above
 
         self._writer = pyarrow.csv.CSVWriter(file, schema)
@@ -100,7 +116,7 @@ class JsonLines(FileFormat):
 
     suffix = ".json"
 
-    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+    def __init__(self, file: BinaryIO, schema: pa.Schema, held_bytes_max: int) -> None:
         self._file = file
 
     def write(self, batch: pa.RecordBatch) -> None:

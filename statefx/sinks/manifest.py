@@ -20,10 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
 from statefx.operators.sinks import UNFENCED, Marker, Owner, Reached, is_published, refuse_twin, starting_point
+from statefx.sinks.fences import Fence, Look
 from statefx.sinks.layout import Layout
 from statefx.storage import FolderStorage
 
@@ -55,63 +57,6 @@ class AddedFile:
     modified_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Fence:
-    """Who owns the folder, and which number stands for which transaction.
-
-    Attributes
-    ----------
-    owner : Owner
-    number, txid : int
-        Manifest `number` is transaction `txid` of the owner.
-    taken_on : bool
-        Whether a former start of the same application has put `number` on top: there is nothing to seal.
-    layout : Layout
-        Of the files of all owners until now.
-    """
-
-    owner: Owner
-    number: int
-    txid: int
-    taken_on: bool
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What the folder says at one moment.
-
-    Attributes
-    ----------
-    at : int
-        Number of the newest fence; 0 if there is none.
-    fence : _Fence or None
-    sealed : bool
-        Whether its owner may publish.
-    newest : int or None
-        The newest manifest.
-    """
-
-    at: int
-    fence: _Fence | None
-    sealed: bool
-    newest: int | None
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether manifests are missing that were there."""
-        return self.fence is not None and self.sealed and (self.newest is None or self.newest < self.fence.number)
-
-    @property
-    def marker(self) -> Marker | None:
-        """Whose it is and what was published last; None if nobody has written here."""
-        if self.fence is None:
-            return None
-        if not self.sealed or self.newest is None:
-            return Marker.of(self.fence.owner, UNFENCED)
-        return Marker.of(self.fence.owner, self.fence.txid + self.newest - self.fence.number)
-
-
 class Manifest:
     """The manifest of one folder.
 
@@ -127,7 +72,7 @@ class Manifest:
 
     @cached_property
     def _uri(self) -> str:
-        return "file://" + quote(self.storage.root)
+        return f"file://{quote(self.storage.root)}/"
 
     # ---- reading
 
@@ -163,20 +108,18 @@ class Manifest:
                 yield int(found[1]), found[2] is not None
 
     def _until(self, newest: int) -> Iterator[AddedFile]:
-        compacts = [number for number, compact in self._numbers() if compact and number <= newest]
-        start = max(compacts, default=-1)
-        if start >= 0:
-            yield from self._read(_name(start, compact=True))
-        for number in range(start + 1, newest + 1):
-            yield from self._read(_name(number, compact=False))
+        for name in self._names_until(newest):
+            with self._found(name) as data:
+                found = [self._file(json.loads(line)) for line in _lines(data)]
+            yield from found
 
-    def _read(self, name: str) -> list[AddedFile]:
-        with self._found(name) as data:
-            version, *lines = data.decode().splitlines()
-            if version != _VERSION:
-                raise ValueError(f"it begins with {version!r}, not {_VERSION!r}")
-            entries = [json.loads(line) for line in lines]
-            return [AddedFile(self._below(str(e["path"])), int(e["size"]), int(e["modificationTime"])) for e in entries]
+    def _names_until(self, newest: int) -> list[str]:
+        start = max((number for number, compact in self._numbers() if compact and number <= newest), default=-1)
+        first = [_name(start, compact=True)] if start >= 0 else []
+        return [*first, *(_name(number, compact=False) for number in range(start + 1, newest + 1))]
+
+    def _file(self, entry: Any) -> AddedFile:
+        return AddedFile(self._below(str(entry["path"])), int(entry["size"]), int(entry["modificationTime"]))
 
     @contextmanager
     def _found(self, name: str) -> Iterator[bytes]:
@@ -191,8 +134,9 @@ class Manifest:
 
     def _below(self, uri: str) -> str:
         """Return the name below the folder of a file that the manifest names by its URI."""
-        path = unquote(urlsplit(uri).path)
-        root = self.storage.root
+        if uri.startswith(self._uri):  # as `_line` writes it; there may be a hundred thousand
+            return unquote(uri[len(self._uri) :])
+        path, root = unquote(urlsplit(uri).path), self.storage.root
         if path.startswith(root + "/"):
             return path[len(root) + 1 :]
         raise ValueError(f"it names {uri}, which is not in this folder")
@@ -209,7 +153,7 @@ class Manifest:
         """
         return self._checked(self._look())
 
-    def _look(self) -> _Look:
+    def _look(self) -> Look:
         """Return what stands here at one moment.
 
         The newest fence is asked for before and after the newest manifest. With one question alone, a driver that slept
@@ -222,9 +166,9 @@ class Manifest:
             sealed = fence is not None and (fence.taken_on or any(self.storage.list(_sealed(at))))
             newest = self.newest()
             if self._newest_fence() == at:
-                return _Look(at, fence, sealed, newest)
+                return Look(at, fence, sealed, newest)
 
-    def _checked(self, look: _Look) -> Marker | None:
+    def _checked(self, look: Look) -> Marker | None:
         """Return the marker of a folder that FileSinks alone have written to, all of whose manifests are there."""
         root = self.storage.root
         if look.is_cut_short:
@@ -241,10 +185,10 @@ class Manifest:
     def _newest_fence(self) -> int:
         return max((int(each.name.rpartition("/")[2]) for each in self.storage.list(f"{_OWN}/owners/")), default=0)
 
-    def _fence(self, at: int) -> _Fence:
+    def _fence(self, at: int) -> Fence:
         with self._found(_owner(at)) as data:
             body = json.loads(data)
-            return _Fence(Owner(**body.pop("owner")), layout=Layout.from_json(body.pop("layout")), **body)
+            return Fence(Owner(**body.pop("owner")), layout=Layout.from_json(body.pop("layout")), **body)
 
     def layout(self, added: Layout | None = None) -> Layout | None:
         """Return how the rows are written here, or would be with files like `added`; None if nobody has written.
@@ -296,7 +240,7 @@ class Manifest:
             if goes_on and look.fence is not None:
                 mine = replace(look.fence, owner=owner, taken_on=True, layout=grown)
             else:
-                mine = _Fence(owner, 0 if look.newest is None else look.newest + 1, txid, False, grown)
+                mine = Fence(owner, 0 if look.newest is None else look.newest + 1, txid, False, grown)
             try:
                 self.storage.create(_owner(look.at + 1), _json(asdict(mine)))
                 before = Marker.of(owner, UNFENCED)
@@ -357,13 +301,16 @@ class Manifest:
     def _write(self, number: int, files: Iterable[AddedFile]) -> None:
         """Create a manifest. A transaction's has the same bytes whoever publishes it: to `create` they are one."""
         compact = (number + 1) % INTERVAL == 0
-        listed = [*(self._until(number - 1) if compact and number else ()), *files]
-        lines = [_VERSION, *(self._line(each) for each in listed)]
+        lines = [_VERSION]
+        for name in self._names_until(number - 1) if compact and number else ():
+            with self._found(name) as data:
+                lines += _lines(data)
+        lines += [self._line(each) for each in files]
         self.storage.create(_name(number, compact=compact), "\n".join(lines).encode())
 
     def _line(self, file: AddedFile) -> str:
         entry = {
-            "path": f"{self._uri}/{quote(file.name)}",
+            "path": self._uri + quote(file.name),
             "size": file.size_bytes,
             "isDir": False,
             "modificationTime": file.modified_ms,
@@ -385,6 +332,22 @@ _RESTORE = "restore the folder from a backup, or give the sink a new one"
 
 def _name(number: int, *, compact: bool) -> str:
     return f"{METADATA}/{number}{'.compact' if compact else ''}"
+
+
+def _lines(data: bytes) -> list[str]:
+    """Return the lines of a manifest, each of which is a file.
+
+    Raises
+    ------
+    ValueError
+        It is no manifest, or was cut.
+    """
+    version, *lines = data.decode().split("\n")
+    if version != _VERSION:
+        raise ValueError(f"it begins with {version!r}, not {_VERSION!r}")
+    if not all(line[:1] == "{" and line[-1:] == "}" for line in lines):
+        raise ValueError("a line is cut")
+    return lines
 
 
 def _owner(fence: int) -> str:

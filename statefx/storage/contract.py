@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
 from statefx.errors import AlreadyExistsError, CheckpointError
+
+_Found = TypeVar("_Found")
 
 BATCH = 1000
 """Names that are deleted with one request, where a store can do so: S3's own limit."""
@@ -135,10 +137,7 @@ class Storage(ABC):
 
     def read_all(self, names: Sequence[str], stop: int | None = None) -> Sequence[bytes | OSError]:
         """Read many, `READERS` at a time: for each its bytes (those up to `stop`), or what `read` raised."""
-        if len(names) < 2:
-            return [self._read_or_error(name, stop) for name in names]
-        with ThreadPoolExecutor(min(READERS, len(names)), "statefx-read") as threads:
-            return list(threads.map(lambda name: self._read_or_error(name, stop), names))
+        return at_once(names, lambda name: self._read_or_error(name, stop))
 
     def _read_or_error(self, name: str, stop: int | None) -> bytes | OSError:
         try:
@@ -193,6 +192,14 @@ class Storage(ABC):
             "requests, and two drivers could both believe that they own the checkpoint. Use another store.",
             path=self.url,
         )
+
+
+def at_once(names: Sequence[str], look: Callable[[str], _Found]) -> list[_Found]:
+    """Return what `look` finds for each name, `READERS` at a time."""
+    if len(names) < 2:
+        return [look(name) for name in names]
+    with ThreadPoolExecutor(min(READERS, len(names)), "statefx-read") as threads:
+        return list(threads.map(look, names))
 
 
 def checked(name: str) -> str:

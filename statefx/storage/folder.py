@@ -8,11 +8,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
 from statefx.errors import AlreadyExistsError, NotWrittenError, OutcomeUnknownError
-from statefx.storage.contract import ABANDONED_SECS, Storage, Stored, checked
+from statefx.storage.contract import ABANDONED_SECS, Storage, Stored, at_once, checked
+
+_Found = TypeVar("_Found")
 
 _UNFINISHED = ".unfinished-"
 """How the names of files begin that are being written. Writers that died leave some."""
@@ -152,13 +154,17 @@ class FolderStorage(Storage):
 
     def read_all(self, names: Sequence[str], stop: int | None = None) -> Sequence[bytes | OSError]:
         """Read many (see `Storage.read_all`); with threads only where the file system turns out to be slow."""
-        found: list[bytes | OSError] = []
-        began = time.perf_counter()
-        for name in names:
-            if time.perf_counter() - began > _SLOW_SECS:
-                return [*found, *super().read_all(names[len(found) :], stop)]
-            found.append(self._read_or_error(name, stop))
-        return found
+        return _each(names, lambda name: self._read_or_error(name, stop))
+
+    def sizes(self, names: Sequence[str]) -> Sequence[int | None]:
+        """Return the size of each file in bytes; None where there is none."""
+        return _each(names, self._size)
+
+    def _size(self, name: str) -> int | None:
+        try:
+            return os.stat(self.path(name)).st_size
+        except FileNotFoundError:
+            return None
 
     def parts(self) -> Iterator[str]:
         """Yield the first part of each name (see `Storage.parts`)."""
@@ -218,6 +224,17 @@ class FolderStorage(Storage):
                     os.unlink(path)
                     gone += 1
         return gone
+
+
+def _each(names: Sequence[str], look: Callable[[str], _Found]) -> list[_Found]:
+    """Return what `look` finds for each name, with threads from where the file system turns out to be slow."""
+    found: list[_Found] = []
+    began = time.perf_counter()
+    for at, name in enumerate(names):
+        if time.perf_counter() - began > _SLOW_SECS:
+            return [*found, *at_once(names[at:], look)]
+        found.append(look(name))
+    return found
 
 
 def _temporary(path: str) -> str:

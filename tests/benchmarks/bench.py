@@ -70,7 +70,7 @@ class Case:
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
-               "state_scans.py")  # fmt: skip
+               "state_scans.py", "sink_reading.py", "sink_commits.py")  # fmt: skip
         return self.script not in own
 
 
@@ -115,6 +115,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
     found += emitting_cases(args)
     found += provider_cases(args)
     found += file_cases(args)
+    found += sink_cases(args)
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
 
 
@@ -191,6 +192,30 @@ def file_cases(args: argparse.Namespace) -> list[Case]:
                  reference=there == 125)
         )  # fmt: skip
     return found
+
+
+def sink_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of sinks: rows into files, reading them, and what a transaction without rows costs."""
+    shape = inputs.Shape(min(args.keys), args.rows)
+    out = f"Parquet files, {args.rows:,} rows a transaction"
+    back = f"Reading {args.rows:,} rows of 25 transactions"
+    few = inputs.Shape(20, 20)
+    return [
+        Case(out, "a bolt that writes, no protocol", "sink_files.py", shape, args.warmup, args.batches,
+             ("--by", "bolt"), reference=True),
+        Case(out, "Spark's file sink", "sink_spark_files.py", shape, args.warmup, args.batches, reference=True),
+        Case(out, "statefx, FileSink", "sink_files.py", shape, args.warmup, args.batches, ("--by", "sink")),
+        Case(back, "the same files alone", "sink_reading.py", shape, args.warmup, args.batches,
+             ("--how", "plain"), reference=True),
+        Case(back, "spark.read with the manifest", "sink_reading.py", shape, args.warmup, args.batches,
+             ("--how", "manifest")),
+        Case(back, "readCommitted", "sink_reading.py", shape, args.warmup, args.batches, ("--how", "committed")),
+        *(
+            Case("A transaction without rows, without Spark", f"{sinks} sinks", "sink_commits.py", few, args.warmup,
+                 args.batches, ("--sinks", str(sinks)), reference=not sinks)
+            for sinks in (0, 3)
+        ),
+    ]  # fmt: skip
 
 
 def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:

@@ -168,6 +168,19 @@ def test_fields_of_csv_keep_their_places(tmp_path):
     assert before.added_to(before, "folder") == before
 
 
+def test_a_torn_manifest_is_not_taken_into_a_compact_one(tmp_path):
+    with TopologyTester(topology(tmp_path), tmp_path / "ck") as tester:
+        for number in range(1, 9):
+            tester.send(words(number))
+        cut(tmp_path / "out" / "_spark_metadata" / "5")
+        stuck = []
+        tester.when("pause", lambda: stuck.append(tester.status["stuck"]["reason"]) or tester.close())
+        with pytest.raises(Exception, match=r"stopped|is damaged"):
+            tester.send(words(9))
+    assert "_spark_metadata/5 is damaged (a line is cut): restore" in stuck[0]
+    assert not list((tmp_path / "out").glob("_spark_metadata/*.compact"))
+
+
 def test_manifests_that_were_removed_by_hand_are_missed_by_a_start_and_by_readers(tmp_path):
     with TopologyTester(topology(tmp_path), tmp_path / "ck") as tester:
         tester.send(words(1))
