@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test soak lint bench docs clean
 
 PY := .venv/bin/python
 JOBS ?= 2
@@ -28,6 +28,10 @@ test: lint ## everything that must stay green: lint, types, layers, doctests, te
 	@$(WITH_JAVA) $(PY) -m tests.spark.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q --doctest-modules statefx providers
 	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+soak: ## what takes too long for each day, such as ledgers that are killed 200 times: half an hour
+	@tools/venv.sh rocksdb,redis,testing,dev
+	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak $(ARGS)
 
 lint: ## ruff, mypy --strict and the import contracts
 	@tools/venv.sh rocksdb,redis,testing,dev,docs

@@ -15,7 +15,7 @@ SHORT_LINES = 60
 pytestmark = pytest.mark.slow
 
 
-def run(name: str, *arguments: str, folder: Path) -> str:
+def run(name: str, *arguments: str, folder: Path, timeout_secs: float = TIMEOUT_SECS) -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         cwd=folder,
@@ -23,7 +23,7 @@ def run(name: str, *arguments: str, folder: Path) -> str:
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONUNBUFFERED": ""},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECS,
+        timeout=timeout_secs,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

@@ -1,0 +1,197 @@
+"""A crash of a plain program at every durable step, and clients that wake up: the end is that of a run without one."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from statefx import openState, transactions
+from statefx.errors import CheckpointError, FencedError, SinkError
+from statefx.testing import Crash
+from statefx.testing.sink_contract import SinkContract
+from tests.client.ledgers import OPENING, TRANSFERS, client, entries, expected, refused, work
+from tests.providers.redis_server import RedisServer
+from tests.testing.places import place
+
+__all__ = ["place"]
+
+SOME = TRANSFERS[2:4]
+"""One that is refused, one that goes through."""
+
+STEPS_MAX = 500
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
+    """Collecting garbage after each crash would look at everything that was ever imported."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class At:
+    """Does something at the n-th step; or crashes there, and at each one from there on, as who is dead."""
+
+    def __init__(self, at, do=None):
+        self.left, self.do = at, do
+        self.hit = False
+
+    def __call__(self):
+        self.left -= 1
+        if self.left > 0 or (self.do and self.hit):
+            return
+        self.hit = True
+        if self.do is None:
+            raise Crash
+        self.do()
+
+
+@contextmanager
+def steps(step, *, unlocked=False):
+    """Call `step` before every change in a folder, and before every statement of a database.
+
+    With `unlocked` before those alone at which no lock of the database is held.
+    """
+
+    def before(connection, cursor, statement, *_):
+        if not unlocked or statement.startswith("BEGIN"):
+            step()
+
+    with SinkContract().steps(step):
+        event.listen(Engine, "before_cursor_execute", before)
+        try:
+            yield
+        finally:
+            event.remove(Engine, "before_cursor_execute", before)
+
+
+def program(where, config=None, abort_at=None):
+    """Do what is left; nothing is closed by a program that dies."""
+    found = client(where, config)
+    work(found, SOME, abort_at)
+    found.close()
+
+
+def crashed(at, where, config, abort_at=None):
+    """Run the program with a crash; tell whether it came."""
+    step = At(at)
+    try:
+        with steps(step):
+            program(where, config, abort_at)
+    except Exception:  # SQLAlchemy makes others of a crash in the middle of a statement
+        if not step.hit:
+            raise
+    except Crash:
+        pass
+    gc.collect()  # the connections of who is dead
+    return step.hit
+
+
+def check_between(where):
+    """Whole transactions only are there, and no money has been made or lost."""
+    found = entries(where)
+    assert len(found) % 2 == 0
+    assert sum(amount for _, _, amount in found) == 0
+    try:
+        with openState(where / "ck", "accounts") as state:
+            balances = OPENING | dict(state.items())
+    except CheckpointError:
+        return
+    assert sum(balances.values()) == sum(OPENING.values())
+
+
+def check_end(where, config=None):
+    done, not_done, balances = expected(SOME)
+    assert (entries(where), refused(where)) == (done, not_done)
+    with openState(where / "ck", "accounts", config=config) as state:
+        assert OPENING | dict(state.items()) == balances
+
+
+@pytest.mark.parametrize(("provider", "every"), [("memory", 1), ("rocksdb", 8)])
+def test_a_crash_at_any_step(place: Path, provider: str, every: int) -> None:
+    config = {"topology.state.provider": provider}
+    for at in range(1, STEPS_MAX, every):
+        where = place / str(at)
+        where.mkdir()
+        if not crashed(at, where, config, abort_at=0):
+            assert at > 60
+            return
+        check_between(where)
+        program(where, config)
+        check_end(where)
+    raise AssertionError("there are more steps")
+
+
+def test_a_crash_in_the_recovery_from_a_crash(place: Path) -> None:
+    config = {"topology.state.provider": "memory"}
+    double = 0
+    for first in range(12, STEPS_MAX, 17):
+        for second in range(1, STEPS_MAX, 13):
+            where = place / f"{first}-{second}"
+            where.mkdir()
+            if not crashed(first, where, config):
+                assert double > 10
+                return
+            hit = crashed(second, where, config)
+            program(where, config)
+            check_end(where)
+            if not hit:
+                break
+            double += 1
+    raise AssertionError("the sample did not end")
+
+
+def test_state_on_a_server(place: Path) -> None:
+    with RedisServer(appendonly="no") as server:
+        config = {"topology.state.provider": "redis", "topology.state.provider.config": {"url": server.url}}
+        for at in range(5, STEPS_MAX, 13):
+            where = place / str(at)
+            where.mkdir()
+            if not crashed(at, where, config):
+                return
+            program(where, config)
+            check_end(where, config)
+    raise AssertionError("the sample did not end")
+
+
+def test_a_client_that_another_replaces_at_any_step_is_fenced_and_changes_nothing(place: Path) -> None:
+    """The other one does all the work, at a step of the first; then the first goes on."""
+    fenced = 0
+    for at in range(1, STEPS_MAX, 2):
+        where = place / str(at)
+        where.mkdir()
+        step = At(at, lambda where=where: program(where))
+        try:
+            with steps(step, unlocked=True):
+                program(where)
+        except FencedError:
+            fenced += 1
+        except (SinkError, CheckpointError):  # it had not taken its generation, and looks at what it has not read
+            fenced += 1
+        gc.collect()
+        if not step.hit:
+            break
+        check_end(where)
+    assert fenced > 15
+
+
+@pytest.mark.parametrize("state", ["PREPARING", "COMMITTING"])
+def test_what_was_decided_is_committed_first_and_all_else_is_rolled_back(place: Path, state: str) -> None:
+    def dies() -> None:
+        with suppress(CheckpointError):
+            if [str(one.state) for one in transactions(place / "ck")] == [state]:
+                raise Crash
+
+    with pytest.raises(Crash), steps(dies):
+        program(place)
+    gc.collect()
+    with client(place) as found:
+        forward = state == "COMMITTING"
+        assert found.recoveries == [{"txid": 1, "rolled": "forward" if forward else "back"}]
+        assert found.committed == forward
+        assert len(refused(place)) == forward
