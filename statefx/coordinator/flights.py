@@ -17,6 +17,7 @@ from statefx.coordinator.source import Batch
 from statefx.errors import StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Append, Run, Segment
+from statefx.protocol.history import sink_volumes
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
 from statefx.protocol.order import Order
@@ -113,7 +114,7 @@ class Flights:
                 committed=append.committed,
             )
             self.log.append(record)
-            self.progress.committing(name)
+            self.progress.committing(name, sink_volumes(record.committables))
         else:
             self.log.append(Committed(name.txid))
 

@@ -235,6 +235,8 @@ class Launch:
             for sink in self._sinks:
                 sink.close()
 
+        shown = progress or Progress()
+        shown.found_sinks([sink.name for sink in self._sinks], log.state.past())
         return Coordinator(
             name=self.topology.name,
             log=log,
@@ -246,7 +248,7 @@ class Launch:
             committed=swept,
             ended=ended,
             policy=policy or SnapshotPolicy(),
-            progress=progress or Progress(),
+            progress=shown,
             pending=self.pending,
         )
 

@@ -97,9 +97,15 @@ def check_participants(found: LogState, others: Collection[str] = ()) -> None:
     record = None if found.committing is None else found.committing.committing
     lacking = sorted(set(record.committables if record else ()) - set(others))
     if record is not None and lacking:
+        targets = [record.committables[name] for name in lacking]
+        shown = [
+            f"{name!r} ({decided['target']})" if isinstance(decided, Mapping) and "target" in decided else repr(name)
+            for name, decided in zip(lacking, targets, strict=True)
+        ]
         raise CheckpointMismatchError(
             f"transaction {record.txid} of the checkpoint in {found.location} is decided, and not committed to "
-            f"{', '.join(lacking)}, which this topology does not have: start once with the former topology",
+            f"{', '.join(shown)}, which this topology does not have, or calls otherwise: start once with the former "
+            "topology, and change it then",
             txid=record.txid,
             lacking=lacking,
         )

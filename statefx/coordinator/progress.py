@@ -12,6 +12,7 @@ from typing import Any
 
 from statefx.plan.levels import INGEST
 from statefx.protocol.barrier import Ack
+from statefx.protocol.history import Past, SinkVolume
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import Complete
 
@@ -125,6 +126,8 @@ class Progress:
         self._under_way: dict[int, _Attempt] = {}
         self._last: TransactionAttempt | None = None
         self._stuck: dict[str, Any] | None = None
+        self._sinks: dict[str, dict[str, Any]] = {}
+        self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
     def begin(self, attempt: TransactionAttempt) -> None:
         """An attempt begins."""
@@ -145,9 +148,11 @@ class Progress:
             entry = self._under_way[attempt.txid]
             entry.acks, entry.input_rows = complete.acks, input_rows
 
-    def committing(self, attempt: TransactionAttempt) -> None:
-        """The decision is durable."""
+    def committing(self, attempt: TransactionAttempt, volumes: Iterable[SinkVolume]) -> None:
+        """The decision is durable; `volumes` is what sinks are given, as far as they tell."""
         self._turn(attempt, "hooks", phase="COMMITTING")
+        with self._lock:
+            self._publishing = attempt.txid, {each.sink: each for each in volumes}
 
     def ending(self, attempt: TransactionAttempt) -> None:
         """All that a commit has to run has been run."""
@@ -210,6 +215,32 @@ class Progress:
                 since = self._stuck["since"] if self._stuck else self.now()
                 self._stuck = {"phase": phase, "txid": txid, "since": since, "reason": reason}
 
+    def found_sinks(self, names: Iterable[str], past: Iterable[Past]) -> None:
+        """A topology with these sinks starts; `past` is what the log says of transactions, oldest first."""
+        with self._lock:
+            self._sinks = {name: _published(None, None) for name in names}
+            for each in past:
+                volumes = {volume.sink: volume for volume in each.sinks}
+                if each.state == "COMMITTED":
+                    known = self._sinks.keys() & volumes
+                    self._sinks |= {name: _published(each.txid, volumes[name]) for name in known}
+                elif each.state == "COMMITTING":
+                    self._publishing = each.txid, volumes
+
+    def published(self, name: str) -> None:
+        """One that takes part in the commit under way has done it."""
+        with self._lock:
+            if name in self._sinks:
+                txid, volumes = self._publishing
+                self._sinks[name] = _published(txid, volumes.get(name))
+
+    def failing(self, name: str, reason: str) -> None:
+        """One that takes part has failed, and is tried again."""
+        with self._lock:
+            if name in self._sinks:
+                since = self._sinks[name].get("stuck", {}).get("since", self.now())
+                self._sinks[name] = {**self._sinks[name], "stuck": {"since": since, "reason": reason}}
+
     @property
     def is_stuck(self) -> bool:
         """Whether a commit or rollback is failing and being repeated."""
@@ -232,6 +263,8 @@ class Progress:
                 status |= {"txid": name.txid, "attempt": name.attempt}
             if self._stuck is not None:
                 status["stuck"] = dict(self._stuck)
+            if self._sinks:
+                status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status
 
     def _enter(self, attempt: TransactionAttempt, phase: str, doing: str) -> None:
@@ -250,6 +283,15 @@ class Progress:
         now = self.clock()
         entry.secs[entry.doing] = entry.secs.get(entry.doing, 0.0) + now - entry.since
         entry.doing, entry.since = doing, now
+
+
+def _published(txid: int | None, volume: SinkVolume | None) -> dict[str, Any]:
+    """Return what a sink has published last; None: nothing yet, or it does not tell."""
+    return {
+        "txid": txid,
+        "rows": None if volume is None else volume.rows,
+        "bytes": None if volume is None else volume.bytes,
+    }
 
 
 def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:

@@ -25,7 +25,7 @@ _REMEDIES = {
 }
 _WARNINGS = {
     Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what "
-    "fails; if that is the bolt's code, call query.stop(), mend it and submit again",
+    "fails; if that is code of your own, call query.stop(), mend it and submit again",
     Resolution.ROLLBACK: "rollback of transaction %d is tried again: %s",
 }
 
@@ -117,6 +117,9 @@ class Resolver:
         if work is not None:
             self._left[name] = work
             self._reasons += reasons
+            self.progress.failing(name, "; ".join(reasons).removeprefix(f"{name}: "))
+        elif self._resolution is Resolution.COMMIT:
+            self.progress.published(name)
         if self._running:
             return None
         if self._left:

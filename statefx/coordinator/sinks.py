@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from xxhash import xxh3_64
 
 from statefx.coordinator.engine import DriverCall, Work
 from statefx.coordinator.participant import Participant
 from statefx.errors import CheckpointMismatchError
+from statefx.operators import to_ddl
 from statefx.operators.sinks import CommitterContext, Owner, Reached, Sink, SinkCommitter, ToDataFrame
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -68,21 +70,35 @@ class SinkParticipant(Participant):
 
     def _check_decided(self, state: LogState) -> None:
         decided = self._decided(state)
-        if decided is not None and decided["target"] != self.sink.target:
-            raise CheckpointMismatchError(
-                f"transaction {state.committed + 1} of the checkpoint is decided, and sink {self.name!r} was to "
-                f"publish it to {decided['target']}, not to {self.sink.target}: start once with the former target",
-                sink=self.name,
-            )
+        if decided is None:
+            return
+        for what, was, becomes in (
+            ("to {}", decided["target"], self.sink.target),
+            ("as a {}", decided["class"], type(self.sink).__name__),
+            ("rows with {}", decided["fields"], self._fields),
+        ):
+            if was != becomes:
+                shown = ("other fields", "these") if becomes == self._fields else (was, becomes)
+                publish, not_this = map(what.format, shown)
+                raise CheckpointMismatchError(
+                    f"transaction {state.committed + 1} of the checkpoint is decided, and sink {self.name!r} was to "
+                    f"publish {publish}, not {not_this}: start once with the former topology, and change it then",
+                    sink=self.name,
+                )
+
+    @property
+    def _fields(self) -> str:
+        return xxh3_64(to_ddl(self.schema).encode()).hexdigest()
 
     def decision(self, acks: Mapping[TaskId, Ack]) -> Json:
-        """Return the committables of its tasks, by task, and where they are to be published."""
+        """Return the committables of its tasks, by task, and what a sink must be to understand them."""
         prepared = {
             str(id.task): ack.committable
             for id, ack in sorted(acks.items())
             if id.component == self.name and ack.committable is not None
         }
-        return {"target": self.sink.target, "tasks": prepared}
+        sink = {"target": self.sink.target, "class": type(self.sink).__name__, "fields": self._fields}
+        return {**sink, "tasks": prepared}
 
     def commit(self, attempt: TransactionAttempt, decision: Json) -> Work | None:
         """Return the call that publishes."""

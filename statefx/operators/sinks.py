@@ -142,8 +142,9 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
         )
     raise SinkMismatchError(
         f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "
-        "restored from a backup. Restore the other one of the same time; or submit with adopt='takeover', and rows "
-        "of the transactions between are missing from the target or stand there twice",
+        "restored from a backup, or the topology ran without this sink. Restore the other one of the same time; or "
+        "submit with adopt='takeover', and rows of the transactions between are missing from the target or stand there "
+        "twice",
         target=target,
         marker=marker.txid,
         committed=reached.committed,
@@ -243,7 +244,10 @@ def no_spark(schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> An
     SinkError
         Always.
     """
-    raise SinkError("this sink needs Spark, and runs without")
+    raise SinkError(
+        "this sink hands its rows over as a DataFrame, which only submit can make: give it to a topology, or write "
+        "the rows to another sink here"
+    )
 
 
 @dataclass(frozen=True, slots=True)

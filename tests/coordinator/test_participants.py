@@ -159,7 +159,9 @@ def test_a_decision_for_a_participant_that_the_topology_lacks_is_refused(place: 
     )
     folder = place / f"try-{crash_at}"
     generation = target.owner
-    with pytest.raises(CheckpointMismatchError, match=r"transaction 1 .* sink, which .*once with the former topology"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"transaction 1 .* 'sink', which .*once with the former topology"
+    ):
         TopologyTester(word_count(), folder / "checkpoint")
     target.applied.clear()
     with start(folder, target, 1) as tester:
@@ -176,7 +178,7 @@ def test_a_decision_that_is_made_while_another_topology_starts_is_not_lost(place
         launch.check_checkpoint()
         if crashed(folder, target, int(folder.name.removeprefix("try-"))) == "after COMMITTING(1, 0)":
             break
-    with pytest.raises(CheckpointMismatchError, match=r"transaction 1 .* sink, which"):
+    with pytest.raises(CheckpointMismatchError, match=r"transaction 1 .* 'sink', which"):
         launch.take_generation()
     target.applied.clear()
     with start(folder, target, 1):

@@ -117,8 +117,10 @@ def test_every_key_of_status_is_told_of():
     progress = Progress()
     progress.begin(TransactionAttempt(1, 0))
     progress.stuck("commit", 1, "")
-    told = page("observing").partition("## `status`")[2].partition("##")[0]
-    assert all(f"`{key}`" in told for key in [*progress.status(), "isActive", "message"])
+    progress.found_sinks(["out"], [])
+    progress.failing("out", "away")
+    told, status = page("observing").partition("## `status`")[2].partition("##")[0], progress.status()
+    assert all(f"`{key}`" in told for key in [*status, *status["sinks"]["out"], "isActive", "message"])
 
 
 def test_the_line_of_a_transaction_is_what_is_logged():

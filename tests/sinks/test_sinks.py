@@ -19,7 +19,6 @@ from statefx import (
 )
 from statefx.errors import (
     BoltError,
-    CheckpointMismatchError,
     ConfigError,
     SinkError,
     SinkMismatchError,
@@ -386,29 +385,3 @@ def test_the_console_shows_a_table(tmp_path, capsys):
         tester.send({"lines": [("one",), ("two",), ("x" * 60,)]})
     lines = capsys.readouterr().out.splitlines()
     assert lines[:6] == ["transaction 1: 3 rows", "value", "-----", "one  ", "two  ", "... and 1 more"]
-
-
-def test_a_decided_transaction_is_published_where_it_was_to_be(tmp_path):
-    place = tmp_path / "ck"
-
-    def to(where):
-        return wired(tmp_path, FileSink(tmp_path / f"{where}-{at}")).createTopology()
-
-    at = 0
-    while True:  # find the step between COMMITTING and COMMITTED
-        at += 1
-        try:
-            with TopologyTester(to("out"), place / str(at), crash_at=at) as tester:
-                tester.send({"lines": [("a",)]})
-        except Crash:
-            pass
-        try:
-            TopologyTester(to("elsewhere"), place / str(at)).close()
-        except CheckpointMismatchError as error:
-            assert "start once with the former target" in error.message  # noqa: PT017 - one of many steps
-            break
-        except SinkError:
-            pass
-        assert at < 60
-    with pytest.raises(CheckpointMismatchError, match="start once with the former topology"):
-        TopologyTester(wired(tmp_path).createTopology(), place / str(at))
