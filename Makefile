@@ -31,6 +31,7 @@ test: lint ## everything that must stay green: lint, types, layers, doctests, te
 
 soak: ## what takes too long for each day, such as ledgers that are killed 200 times: half an hour
 	@tools/venv.sh rocksdb,redis,testing,dev
+	@$(WITH_JAVA) $(PY) -m tests.spark.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak $(ARGS)
 
 lint: ## ruff, mypy --strict and the import contracts

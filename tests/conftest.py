@@ -42,9 +42,13 @@ LONGEST = (
 """Files that take longest, by length. They come first: at the end, one would have a process wait for the other."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rank = {str(ROOT / path): number for number, path in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(str(item.path), len(rank)))
+    if "soak" not in config.option.markexpr:  # not `addopts`: a -m of the command line would take its place
+        soak = [item for item in items if item.get_closest_marker("soak")]
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=soak)
 
 
 def pytest_configure() -> None:

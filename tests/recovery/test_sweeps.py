@@ -41,13 +41,14 @@ def moments(place: Path, limits: Limits) -> list[str]:
         return tester.steps[passed:]
 
 
-def pairs(count: int) -> Iterator[tuple[int, int]]:
-    """Yield each listing's moment with itself and with one that follows it: near ones and far ones in turn."""
+def pairs(count: int, distances: int) -> Iterator[tuple[int, int]]:
+    """Yield each listing's moment with itself and with some that follow it: near ones and far ones in turn."""
     for listed in range(count):
         yield listed, listed
-        after = (1, 2, 5, 11)[listed % 4]
-        if listed + after < count:
-            yield listed, listed + after
+        for turn in range(distances):
+            after = (1, 2, 5, 11)[(listed + turn) % 4]
+            if listed + after < count:
+                yield listed, listed + after
 
 
 def sweep_between(tester: TopologyTester, first: str, second: str, gone: list[int]) -> None:
@@ -63,13 +64,17 @@ def sweep_between(tester: TopologyTester, first: str, second: str, gone: list[in
     tester.when(first, look)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("distances", [1, pytest.param(4, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("limits", [EAGER, MERGING], ids=["snapshots", "merges"])
-def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(place: Path, limits: Limits) -> None:
+def test_a_sweep_at_any_moment_of_a_transaction_deletes_nothing_that_is_needed(
+    place: Path, limits: Limits, distances: int
+) -> None:
     """It lists at one moment, and reads the log and deletes at a later one, as a thread of its own may."""
     found = moments(place, limits)
     assert any("snapshot" in moment for moment in found) == (limits is EAGER)
     swept = 0
-    for number, (listed, deleted) in enumerate(pairs(len(found))):
+    for number, (listed, deleted) in enumerate(pairs(len(found), distances)):
         with Driver(place, name=f"run-{number}") as driver:
             tester = driver.start(totals(), limits=limits)
             for work in BEFORE:

@@ -80,6 +80,7 @@ def test_workers_that_are_killed_each_time_end_the_query_with_a_bound(spark, pla
     assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 1, 1)
 
 
+@pytest.mark.parametrize("provider", ["rocksdb", pytest.param("memory", marks=pytest.mark.soak)])
 def test_a_transaction_that_takes_too_long(spark, place, provider):
     """It is cancelled and tried again; what its tasks still do, they do to nobody's harm."""
     feed(place / "in", **FILES)

@@ -45,6 +45,7 @@ def test_killed_in_every_phase(drivers, place):
     assert state(place / "ck", "count") == published(place) == {**EXPECTED, "late": 1}
 
 
+@pytest.mark.soak
 def test_killed_with_state_in_memory(drivers, place):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
