@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 
 import pyarrow as pa
 from xxhash import xxh3_128
@@ -34,6 +35,7 @@ from statefx.sinks.held import HeldFile
 from statefx.sinks.layout import Layout
 from statefx.sinks.manifest import AddedFile, Manifest
 from statefx.storage import FolderStorage, Storage
+from statefx.storage.contract import at_once
 
 FILE_BYTES = 128 << 20
 """Spark's readers split at 128 MB, and a file that is not split needs no second look at its footer."""
@@ -225,10 +227,11 @@ class _Writer(SinkWriter):
         self._ready.append(AddedFile(found.held.name, size, int(time.time() * 1000)))
 
     def prepare(self, txid: int) -> Committable | None:
-        for folder in list(self._open):
-            self._end(folder)
+        # Together: an fsync waits for the disk, and a task may have a file in each of many folders.
+        at_once(list(self._open), self._end)
         if not self._ready:
             return None
+        self._ready.sort(key=attrgetter("name"))
         listed = [asdict(each) for each in self._ready]
         size = sum(each.size_bytes for each in self._ready)
         told: Committable = {"files": listed, "rows": self._rows, "bytes": size}

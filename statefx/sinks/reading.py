@@ -53,12 +53,13 @@ def readCommitted(spark: Any, path: str | os.PathLike[str], *, stream: bool = Fa
     ConfigError
         The session passes over manifests, or there is a field of the name `txid`.
     SinkError
-        No FileSink has started to write to `path`: format and fields are not known before. Or its manifest is gone.
+        No FileSink has started to write to `path`: format and fields are not known before. Or its manifest is damaged
+        or gone.
     """
     if spark.conf.get(_IGNORES, "false").lower() == "true":
         raise ConfigError(f"this session has Spark read uncommitted files: set {_IGNORES} to false")
     manifest, layout = _written(path)
-    manifest.marker()  # without its manifest, Spark would take every file in the folder for committed
+    manifest.files()  # of a damaged manifest Spark says neither which folder's it is nor what to do
     # No option limits a micro-batch, because Spark counts files: it would take transactions apart.
     reader = spark.readStream if stream else spark.read
     return _selected(_set_up(reader, layout).load(manifest.storage.root), layout, txid)
@@ -118,6 +119,7 @@ def _written(path: str | os.PathLike[str]) -> tuple[Manifest, Layout]:
             "written there",
             path=path,
         )
+    manifest.marker()  # raises if manifests are gone: Spark would take every file in the folder for committed
     return manifest, layout
 
 

@@ -163,7 +163,7 @@ class FolderStorage(Storage):
     def _size(self, name: str) -> int | None:
         try:
             return os.stat(self.path(name)).st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def parts(self) -> Iterator[str]:

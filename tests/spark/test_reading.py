@@ -204,7 +204,12 @@ def test_what_can_not_be_read_says_why(spark, place):
             readCommitted(spark, target(place))
     finally:
         spark.conf.unset("spark.sql.streaming.fileStreamSink.ignoreMetadata")
+    manifest = target(place) / "_spark_metadata" / "1"
+    manifest.write_bytes(manifest.read_bytes()[:-3])
+    with pytest.raises(SinkMismatchError, match=r"_spark_metadata/1 is damaged .*restore the folder"):
+        readCommitted(spark, target(place))
     for path in (target(place) / "_spark_metadata").iterdir():
         path.unlink()
-    with pytest.raises(SinkMismatchError, match="_spark_metadata is gone"):
-        readCommitted(spark, target(place))
+    for read in (readCommitted, readUncommitted):
+        with pytest.raises(SinkMismatchError, match="_spark_metadata is gone"):
+            read(spark, target(place))

@@ -75,6 +75,17 @@ def test_a_folder_is_read_by_threads_only_if_it_is_slow(tmp_path, monkeypatch):
         assert any(name.startswith("statefx-read") for name in threads) is some
 
 
+@pytest.mark.parametrize("slow_secs", [1e-9, 60])
+def test_sizes_of_many_files_and_of_those_that_are_not_there(tmp_path, monkeypatch, slow_secs):
+    monkeypatch.setattr(folder, "_SLOW_SECS", slow_secs)
+    storage = FolderStorage(tmp_path)
+    names = [f"a/{number:03}" for number in range(20)]
+    for number, name in enumerate(names):
+        storage.put(name, bytes(number))
+    assert storage.sizes([*names, "a/none", "a/000/below"]) == [*range(20), None, None]
+    assert storage.sizes([]) == []
+
+
 def test_a_file_is_one_at_two_places_of_a_file_system(tmp_path):
     storage, other = FolderStorage(tmp_path / "a"), FolderStorage(tmp_path / "b")
     for each in (storage, other):
