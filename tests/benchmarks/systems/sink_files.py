@@ -7,6 +7,7 @@ are made durable in both, and both are given the same rows by the same bolt in t
 from __future__ import annotations
 
 import os
+import statistics
 import uuid
 from datetime import datetime
 from typing import Any
@@ -73,5 +74,12 @@ files = committedFiles(out) if args.by == "sink" else [str(path) for path in out
 rows = sum(pq.read_metadata(file).num_rows for file in files)
 if rows != args.rows * (args.warmup + args.batches):
     raise RuntimeError(f"{rows} rows written")
-throughput(args, committed, files=len(files), bytes=sum(os.path.getsize(file) for file in files))
+phases = [progress["durationMs"] for progress in query.recentProgress[args.warmup :]]
+throughput(
+    args,
+    committed,
+    files=len(files),
+    bytes=sum(os.path.getsize(file) for file in files),
+    phases_ms={name: statistics.median(each.get(name, 0) for each in phases) for name in phases[-1]},
+)
 spark.stop()
