@@ -6,11 +6,10 @@
 The ledger of `ledger.py`, by transactions from plain Python: a file of transfers is one `with` block.
 """
 
-import csv
 import threading
 
 from ledger_kills import main
-from ledger_rules import ENTRY, TRANSFER, move, sinks
+from ledger_rules import ENTRY, TRANSFER, move, sinks, transfers_of
 
 from statefx import TransactionalClient
 
@@ -32,11 +31,10 @@ def run(work):
             files = sorted(path for path in (work / "transfers").glob("*.csv") if path.name > last)
             for path in files:
                 with client.transaction() as t:
-                    for transfer, currency, source, target, amount in csv.reader(path.open()):
-                        row = int(transfer), currency, source, target, int(amount)
-                        entries = move(t.state("ledger"), *row)
+                    for transfer in transfers_of(path):
+                        entries = move(t.state("ledger"), *transfer)
                         if entries is None:
-                            t.send("refused", [row])
+                            t.send("refused", [transfer])
                         else:
                             t.send("entries", entries)
                     t.put("files", "last", path.name)

@@ -2,6 +2,7 @@
 
 import csv
 import sqlite3
+from contextlib import closing
 
 import pyarrow.dataset
 
@@ -21,6 +22,11 @@ def move(balances, transfer, currency, source, target, amount):
     balances.put((currency, source), has - amount)
     balances.put((currency, target), gets + amount)
     return [(transfer, currency, source, -amount, has - amount), (transfer, currency, target, amount, gets + amount)]
+
+
+def transfers_of(path):
+    """Return the transfers of a file."""
+    return [(int(n), *others, int(amount)) for n, *others, amount in csv.reader(path.read_text().splitlines())]
 
 
 def sinks(work):
@@ -60,12 +66,11 @@ CHECKS = {
 
 def check(work):
     """Ask `CHECKS`; return what was found, and how many transfers were applied and refused."""
-    with sqlite3.connect(":memory:") as database:
+    with closing(sqlite3.connect(":memory:")) as database:
         database.execute("create table transfers (transfer, currency, source, target, amount)")
         database.execute("create table entries (transfer, currency, account, amount, balance)")
         for path in (work / "transfers").glob("*.csv"):
-            rows = [(int(n), *others, int(amount)) for n, *others, amount in csv.reader(path.open())]
-            database.executemany("insert into transfers values (?, ?, ?, ?, ?)", rows)
+            database.executemany("insert into transfers values (?, ?, ?, ?, ?)", transfers_of(path))
         for file in committedFiles(work / "entries"):
             rows = [tuple(row.values()) for row in pyarrow.dataset.dataset(file).to_table().to_pylist()]
             database.executemany("insert into entries values (?, ?, ?, ?, ?)", rows)

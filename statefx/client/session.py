@@ -128,8 +128,15 @@ class Session:
             with self._working():
                 self._begun = self.coordinator.begin(BatchInput(), self.opened)
             self._since = time.monotonic()
-        assert self._engine.live is not None
-        return self._engine.live
+        live = self._engine.live
+        assert live is not None
+        if live.failure is not None:
+            why = reason_of(live.failure)
+            raise TransactionError(
+                f"transaction {self._begun.txid} has failed ({why}): leave its block, which rolls it back",
+                txid=self._begun.txid,
+            ) from live.failure
+        return live
 
     def commit(self) -> None:
         """Commit what is open, if it has begun anything; TransactionError if it was rolled back."""

@@ -1,0 +1,251 @@
+"""What a client does when a target, the disk or the caller fails in the middle of a transaction, and real zombies."""
+
+import errno
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from statefx import FileSink, StagedSink, TransactionalClient, transactions
+from statefx.coordinator.engine import StoppedError
+from statefx.errors import TransactionError
+from statefx.sinks import Target
+from statefx.storage import FolderStorage
+from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, work
+from tests.testing.places import place
+
+__all__ = ["place"]
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+BOUND_SECS = 60
+
+
+class Shelf(Target):
+    """A place that can be out of reach."""
+
+    rows: list = []
+    last = None
+    raises: list = []
+
+    def marker(self):
+        return Shelf.last
+
+    def publish(self, marker, previous, rows):
+        if Shelf.raises:
+            raise Shelf.raises[0]
+        Shelf.rows += rows.rows()
+        Shelf.last = marker
+
+
+class ShelfSink(StagedSink):
+    target = "shelf"
+
+    def connect(self, schema):
+        return Shelf()
+
+
+@pytest.fixture(autouse=True)
+def empty_shelf():
+    Shelf.rows, Shelf.last, Shelf.raises = [], None, []
+
+
+def shelving(where):
+    return TransactionalClient(
+        where / "ck", id="shelf", sinks={"out": ShelfSink()}, schemas={"out": "word string"}, state=["seen"]
+    )
+
+
+def put_one(found, word="a"):
+    with found.transaction() as t:
+        t.send("out", [(word,)])
+        t.put("seen", word, t.txid)
+
+
+def wait_until(condition):
+    end = time.monotonic() + BOUND_SECS
+    while not condition():
+        assert time.monotonic() < end
+        threading.Event().wait(0.005)
+
+
+def test_a_commit_waits_for_a_target_that_is_out_of_reach(place):
+    with shelving(place) as found:
+        Shelf.raises = [ConnectionError("nobody answers")]
+        thread = threading.Thread(target=put_one, args=[found])
+        thread.start()
+        wait_until(lambda: "stuck" in found.status)
+        assert "nobody answers" in found.status["stuck"]["reason"]
+        assert found.committed == 0
+        Shelf.raises = []
+        thread.join(BOUND_SECS)
+        assert found.committed == 1
+        assert "stuck" not in found.status
+        put_one(found, "b")
+    assert [row["word"] for row in Shelf.rows] == ["a", "b"]
+
+
+def test_who_gives_up_waiting_leaves_the_commit_to_the_next_client(place):
+    found, raised = shelving(place), []
+    Shelf.raises = [ConnectionError("nobody answers")]
+
+    def commit():
+        try:
+            put_one(found)
+        except StoppedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    wait_until(lambda: "stuck" in found.status)
+    found.close()
+    thread.join(BOUND_SECS)
+    assert "It is decided" in str(raised[0])
+    Shelf.raises = []
+    with shelving(place) as successor:
+        assert successor.recoveries == [{"txid": 1, "rolled": "forward"}]
+        assert successor.committed == 1
+    assert [row["word"] for row in Shelf.rows] == ["a"]
+
+
+def test_an_interrupted_commit_is_carried_out_by_the_next_client(place):
+    found = shelving(place)
+    Shelf.raises = [KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt), found.transaction() as t:
+        t.send("out", [("a",)])
+    with pytest.raises(TransactionError, match=r"the client has ended \(KeyboardInterrupt"), found.transaction():
+        raise AssertionError("not reached")
+    found.close()
+    Shelf.raises = []
+    with shelving(place) as successor:
+        assert successor.committed >= t.txid, "it had been decided"
+    assert [row["word"] for row in Shelf.rows] == ["a"]
+
+
+@pytest.mark.parametrize("at", ["staged", "state"])
+def test_a_full_disk_rolls_back_and_the_block_can_be_run_again(place, monkeypatch, at):
+    writer, full = FolderStorage.writer, []
+
+    def none_left(self, name, *arguments):
+        if full and name.startswith(at):
+            raise OSError(errno.ENOSPC, "no space left")
+        return writer(self, name, *arguments)
+
+    monkeypatch.setattr(FolderStorage, "writer", none_left)
+    with shelving(place) as found:
+        put_one(found)
+        full.append(True)
+        with pytest.raises((TransactionError, OSError), match="no space left"):
+            put_one(found, "b")
+        assert found.committed == 1
+        full.clear()
+        put_one(found, "b")
+    assert [row["word"] for row in Shelf.rows] == ["a", "b"]
+    assert [str(one.state) for one in transactions(place / "ck")] == ["COMMITTED", "ROLLED_BACK", "COMMITTED"]
+
+
+def test_what_has_failed_in_the_block_can_only_be_rolled_back(place, monkeypatch):
+    with shelving(place) as found:
+        with pytest.raises(TransactionError, match=r"was rolled back: OSError: .*broken"), found.transaction() as t:
+            with monkeypatch.context() as broken:
+                broken.setattr("statefx.runtime.sink_operator.SinkOperator.feed", _breaks)
+                with pytest.raises(OSError, match="broken"):
+                    t.send("out", [("a",)])
+            with pytest.raises(TransactionError, match=r"has failed .*broken.*: leave its block"):
+                t.send("out", [("b",)])
+            with pytest.raises(TransactionError, match="has failed"):
+                t.put("seen", "a", 1)
+        put_one(found, "c")
+    assert [row["word"] for row in Shelf.rows] == ["c"]
+
+
+def _breaks(self, edge, batch):
+    raise OSError("broken")
+
+
+def test_a_log_that_cannot_be_written_ends_the_client(place, monkeypatch):
+    create = FolderStorage.create
+    found = shelving(place)
+    put_one(found)
+
+    def broken(self, name, data):
+        if b'"COMMITTING"' in data:
+            raise KeyboardInterrupt
+        create(self, name, data)
+
+    with monkeypatch.context() as context:
+        context.setattr(FolderStorage, "create", broken)
+        with pytest.raises(KeyboardInterrupt):
+            put_one(found, "b")
+    with pytest.raises(TransactionError, match="the client has ended"):
+        put_one(found, "b")
+    found.close()
+    with shelving(place) as successor:
+        assert successor.recoveries == [{"txid": 2, "rolled": "back"}]
+        put_one(successor, "b")
+    assert [row["word"] for row in Shelf.rows] == ["a", "b"]
+
+
+def test_a_start_that_is_refused_fences_nobody(place):
+    with client(place) as found:
+        work(found, TRANSFERS[:1])
+        with pytest.raises(Exception, match="stateful"):
+            TransactionalClient(
+                place / "ck", id="ledger", sinks={"x": FileSink(place / "x")}, schemas={"x": "n long"}, state=["others"]
+            )
+        work(found)
+    done, not_done, _ = expected()
+    assert (entries(place), refused(place)) == (done, not_done)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["PREPARING", "COMMITTING", "COMMITTED"])
+def test_a_program_that_was_stopped_wakes_up_and_changes_nothing(place, monkeypatch, state):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from ledger_kills import Killed
+    from ledger_rules import check
+
+    ledger = Killed(place, str(EXAMPLES / "ledger_plain.py"), random.Random(1))
+    ledger.ahead = 40
+    zombie = ledger.start()
+    try:
+        _stop(ledger, zombie, state)
+        before = ledger.newest()
+        assert before[1] == state
+        ledger.finish()
+        os.killpg(zombie.pid, signal.SIGCONT)
+        assert zombie.wait(BOUND_SECS) == 1
+    finally:
+        zombie.kill()
+        zombie.wait()
+    assert "FencedError" in ledger.said.read_text(errors="replace")
+    assert check(place)[0] == {}
+
+
+def _is_locked(database):
+    """Whether who was stopped holds a lock of SQLite, which nobody but its own process can release."""
+    with closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return True
+        return False
+
+
+def _stop(ledger, process, state):
+    """SIGSTOP when the newest record of the log says so, and is still the newest when the process stands."""
+    end = time.monotonic() + BOUND_SECS
+    while time.monotonic() < end:
+        assert process.poll() is None, ledger.said.read_text()
+        if ledger.newest()[1] == state and ledger.newest()[0] > 8:
+            os.killpg(process.pid, signal.SIGSTOP)
+            if ledger.newest()[1] == state and not _is_locked(ledger.work / "refused.db"):
+                return
+            os.killpg(process.pid, signal.SIGCONT)
+        ledger.feed()
+    raise AssertionError(f"it was never stopped in {state}")
