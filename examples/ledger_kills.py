@@ -99,9 +99,8 @@ class Killed:
             while not (kind == wanted and number > until):
                 if (kind and wanted in STATES[:2] and number > since + 4) or number > since + FOLDED:
                     break  # it was too quick: whatever it is in now
-                found = self.newest()
-                if found[0] > number:
-                    number, kind = found
+                if (self.log / f"{number + 1:020}.json").exists():
+                    number, kind = self.newest()
                     self.feed()
                 else:
                     self.let_run(child)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from statefx.errors import SchemaError
 from statefx.operators.schema import to_ddl
-from statefx.runtime.fitting import MISFITS, fitter, shown, to_array
+from statefx.runtime.fitting import MISFITS, fitted_array, shown
 
 _ORDERED = (tuple, list)
 
@@ -45,20 +45,16 @@ def to_batch(sink: str, schema: pa.Schema, columns: Sequence[Sequence[Any]]) -> 
     arrays = []
     for values, field in zip(columns, schema, strict=True):
         try:
-            arrays.append(_array(values, field.type))
+            arrays.append(fitted_array(values, field.type))
         except MISFITS as error:
             raise _first_misfit(sink, values, field, error) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return to_array(list(map(fitter(kind), values)) if pa.types.is_nested(kind) else values, kind)
-
-
 def _first_misfit(sink: str, values: Sequence[Any], field: pa.Field, error: BaseException) -> SchemaError:
     for place, value in enumerate(values):
         try:
-            _array([value], field.type)
+            fitted_array([value], field.type)
         except MISFITS as found:
             what = f"row {place}: {shown(value)} ({type(value).__name__}) does not fit `{to_ddl([field])}`: {found}"
             return _refused(sink, what, field=field.name, row=place)

@@ -95,15 +95,17 @@ class OpenTransaction:
         return self._call(lambda: self._session.state(component).delete(key))
 
     def abort(self, reason: str = "aborted") -> None:
-        """Roll it back, and go on in the block; nothing more can be done with it.
+        """Roll it back, and go on in the block; nothing more can be done with it. Again is a no-op.
 
         Parameters
         ----------
         reason : str
             For ``statefx.transactions``.
         """
-        self._end = _ABORTED
+        if self._end == _ABORTED:
+            return
         self._call(lambda: self._session.abort(TransactionError(reason)))
+        self._end = _ABORTED
 
     def __enter__(self) -> Self:
         session = self._session

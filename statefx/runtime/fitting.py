@@ -65,6 +65,11 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values if usual.issuperset(map(type, values)) else list(map(fit, values)), kind)
 
 
+def fitted_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return a column of any type as Arrow, without a loss; those of nested types are fitted on the way."""
+    return to_array(list(map(fitter(kind), values)) if pa.types.is_nested(kind) else values, kind)
+
+
 def _integers(values: Sequence[Any], kind: pa.DataType, code: str) -> pa.Array:
     """Build an array of integers by way of Python's own, which takes nothing else and is twice as quick as Arrow."""
     try:

@@ -15,7 +15,7 @@ from statefx.plan.groupings import ROUTERS
 from statefx.plan.levels import EDGE_COLUMN, Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.records import StreamInput
-from statefx.runtime.fitting import MISFITS, fitter, to_array
+from statefx.runtime.fitting import MISFITS, fitted_array
 from statefx.topology.graph import Edge, Topology
 from statefx.topology.streams import RowStream
 
@@ -96,14 +96,10 @@ def scatter(plan: Plan, work: Work) -> list[list[pa.RecordBatch]]:
 def _batch(stream: str, schema: pa.Schema, given: Sequence[Row]) -> pa.RecordBatch:
     columns: Sequence[Sequence[Any]] = list(zip(*given, strict=True)) or [()] * len(schema)
     try:
-        arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        arrays = [fitted_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     except MISFITS as error:
         raise ConfigError(f"rows of stream {stream!r} do not fit its schema: {error}", stream=stream) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return to_array(list(map(fitter(kind), column)) if pa.types.is_nested(kind) else column, kind)
 
 
 def _united(plan: Plan, edge: Edge, part: pa.RecordBatch) -> pa.RecordBatch:

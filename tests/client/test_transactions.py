@@ -128,6 +128,7 @@ def test_abort_rolls_back_and_goes_on_in_the_block(place):
         with found.transaction() as t:
             t.put("accounts", "ann", 10**6)
             t.abort("no such money")
+            t.abort("again")
             with pytest.raises(TransactionError, match="the transaction is aborted: begin another one"):
                 t.put("accounts", "ann", 1)
     assert transactions(place / "ck")[-1].reason == "no such money"
