@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from statefx.errors import StateCorruptedError
 from statefx.state.changelog import artefacts, merging, reading
@@ -59,7 +62,7 @@ class TestNumber:
     def test_it_grows_with_the_logarithm_and_so_does_what_is_written(
         self, changelog: Changelog, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(merging, "TIERS_BYTES", (300, 2_000, 16_000, 130_000))
+        monkeypatch.setattr(merging, "TIERS_BYTES", (300, 3_000, 130_000))
         versions, written, most = [EMPTY], 0, 0
         for _ in range(500):
             extended(changelog, versions, b"v" * 100)
@@ -80,7 +83,7 @@ class TestNumber:
             assert len(chain(changelog, versions[-1])) <= merging.files_of(NAMESPACE, 7) + 1
 
     def test_large_ones_are_left_alone(self, changelog: Changelog, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(merging, "TIERS_BYTES", (100, 200, 400, 1000))
+        monkeypatch.setattr(merging, "TIERS_BYTES", (100, 300, 1000))
         versions = [EMPTY]
         for _ in range(20):
             extended(changelog, versions, b"v" * 1000)
@@ -103,6 +106,28 @@ class TestNumber:
         for _ in range(40):
             grown += extended(changelog, versions, b"v" * 50)
             assert grown == sum(step.size_bytes for step in chain(changelog, versions[-1]))
+
+    @given(
+        st.lists(
+            st.dictionaries(st.binary(min_size=1, max_size=2), st.none() | st.just(b"v"), max_size=12), max_size=5
+        ),
+        st.integers(1, 4),
+    )
+    @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_what_is_merged_block_by_block_has_the_newest_value_of_each_key(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[dict[bytes, bytes | None]], block: int
+    ) -> None:
+        monkeypatch.setattr(artefacts, "_CHUNK_ENTRIES", block)
+        changelog = Changelog(Namespace("lineage", uuid4().hex, 0), FolderStorage(tmp_path))
+        versions, newest = [EMPTY], {}
+        for txid, entries in enumerate(changes, 1):
+            named = {key: value and b"%d" % txid for key, value in entries.items()}
+            versions.append(Version(txid, f"token-{txid}"))
+            changelog.prepare(versions[-1], 1, versions[-2], sorted(named.items()), files_max=20)
+            newest |= named
+        last = {b"\x00": None, b"m": b"last", b"z": b"last"}
+        found = merging.merged(changelog.storage, sorted(last.items()), chain(changelog, versions[-1])[::-1])
+        assert list(found) == sorted((newest | last).items())
 
 
 class TestCovering:

@@ -18,7 +18,6 @@ named in COMMITTING. Every order then carries the names of all files of all task
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import crc32
@@ -28,19 +27,21 @@ from xxhash import xxh3_64_digest
 from statefx.protocol.identity import Namespace, Version
 from statefx.state.changelog import reading
 from statefx.state.changelog.artefacts import Artefact
+from statefx.state.changelog.reading import Chunk
 from statefx.state.contract.store import Write
 from statefx.storage import Storage
 
-TIERS_BYTES = (16 << 10, 128 << 10, 1 << 20, 4 << 20)
-"""Where each tier ends. Eight files of one come to about one of the next; at the most eight times 4 MiB are merged in
-one transaction, or twice that (see `files_of`)."""
+TIERS_BYTES = (16 << 10, 128 << 10, 1 << 20)
+"""Where each tier ends. Eight files of one come to about one of the next; at the most eight times 1 MiB are merged in
+one transaction, or twice that (see `files_of`). With a tier of up to 4 MiB, a task that changes 50,000 keys
+took half as long again every tenth time; without it, there are 32 such files before a snapshot is due."""
 
 TIERS = len(TIERS_BYTES)
 COVERED_MAX = 4096
 """Versions that a file names as covered, the newest; a cache that is further behind is built again. 8 bytes each."""
 
 LINKS_MAX = 64
-"""Files that a file knows to be before it, the newest: four tiers of fourteen files are 56. There are more only where
+"""Files that a file knows to be before it, the newest: three tiers of fourteen files are 42. There are more only where
 large files are many, and the last of those that are known knows of the next ones."""
 
 _MARK_BYTES = 8
@@ -120,19 +121,51 @@ def merged(storage: Storage, writes: Iterable[Write], files: Sequence[Artefact])
 
     Deletes stay: they have to reach caches at the versions that are covered.
     """
-    last: bytes | None = None
-    sources: list[Iterator[tuple[bytes, int, bytes | None]]] = [((key, 0, value) for key, value in writes)]
-    sources += [_ranked(storage, rank, file) for rank, file in enumerate(files, 1)]
-    for key, _, value in heapq.merge(*sources):
-        if key != last:
-            yield key, value
-            last = key
+    # `heapq.merge` took 0.5 us an entry, and one transaction merges those of seven to fourteen others: where each has
+    # 50,000, that came to 7 % of all of them. A dict of one block of each file takes a third of that time.
+    blocks = [_Block(reading.read(storage, file)) for file in reversed(files)]
+    written = list(writes)
+    blocks.append(_Block(iter([([key for key, _ in written], [value for _, value in written])])))
+    while blocks := [block for block in blocks if block.keys]:
+        bound = min(block.keys[-1] for block in blocks)
+        newest: dict[bytes, bytes | None] = {}
+        for block in blocks:  # the oldest file's first, so that the newest value stays
+            newest.update(block.take(bound))
+        keys = sorted(newest)
+        yield from zip(keys, map(newest.__getitem__, keys), strict=True)
 
 
-def _ranked(storage: Storage, rank: int, file: Artefact) -> Iterator[tuple[bytes, int, bytes | None]]:
-    for keys, values in reading.read(storage, file):
-        for key, value in zip(keys, values, strict=True):
-            yield key, rank, value
+class _Block:
+    """What is left of one block of a file that is merged; when that is taken, the file's next block.
+
+    Parameters
+    ----------
+    chunks : iterator of Chunk
+        The file's, in key order.
+
+    Attributes
+    ----------
+    keys : list of bytes
+        None are left at the file's end.
+    """
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self._chunks = chunks
+        self._next()
+
+    def _next(self) -> None:
+        self.keys, self._values = next(self._chunks, ([], []))
+        self._at = 0
+
+    def take(self, bound: bytes) -> Iterator[Write]:
+        """Return the entries up to and with the key `bound`, which no block ends before."""
+        start, end = self._at, bisect_right(self.keys, bound, self._at)
+        taken = zip(self.keys[start:end], self._values[start:end], strict=True)
+        if end == len(self.keys):
+            self._next()
+        else:
+            self._at = end
+        return taken
 
 
 def _tier(size_bytes: int) -> int:
