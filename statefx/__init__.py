@@ -11,7 +11,20 @@ from statefx.admin.reading import openState
 from statefx.admin.transactions import transactions
 from statefx.client import TransactionalClient, transaction
 from statefx.errors import FailedException, StatefxError
-from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Context, Sink, Stateful, StatefulBolt
+from statefx.operators import (
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Collector,
+    Committer,
+    Context,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    Sink,
+    Stateful,
+    StatefulBolt,
+    TransactionalSpout,
+)
 from statefx.sinks import (
     CollectSink,
     ConsoleSink,
@@ -44,6 +57,8 @@ __all__ = [
     "FileSink",
     "ForeachTransactionSink",
     "KeyValueState",
+    "OpaquePartitionedTransactionalSpout",
+    "PartitionedTransactionalSpout",
     "Query",
     "Sink",
     "SqlSink",
@@ -54,6 +69,7 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "TransactionalClient",
+    "TransactionalSpout",
     "abort",
     "committedFiles",
     "migrate",

@@ -11,7 +11,18 @@ import statefx.state
 import statefx.topology
 from statefx.admin.reading import StateView
 from statefx.client import OpenTransaction, TransactionalClient
-from statefx.operators import BasicBolt, BatchBolt, Bolt, Collector, Committer, Stateful, StatefulBolt
+from statefx.operators import (
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Collector,
+    Committer,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    Stateful,
+    StatefulBolt,
+    TransactionalSpout,
+)
 from statefx.spark import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
 from statefx.testing.streams import rows
@@ -20,8 +31,9 @@ from statefx.topology import BoltDeclarer, TopologyBuilder
 EXPORTS = {
     statefx: {
         "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
-        "FailedException", "FileSink", "ForeachTransactionSink", "KeyValueState", "Query", "Sink", "SqlSink",
-        "StagedSink", "Stateful", "StatefulBolt", "StatefxError", "Topology", "TopologyBuilder", "TransactionalClient",
+        "FailedException", "FileSink", "ForeachTransactionSink", "KeyValueState", "OpaquePartitionedTransactionalSpout",
+        "PartitionedTransactionalSpout", "Query", "Sink", "SqlSink", "StagedSink", "Stateful", "StatefulBolt",
+        "StatefxError", "Topology", "TopologyBuilder", "TransactionalClient", "TransactionalSpout",
         "abort", "committedFiles", "migrate", "openState", "readCommitted", "readUncommitted", "submit", "transaction",
         "transactions",
     },
@@ -31,13 +43,14 @@ EXPORTS = {
         "register_namedtuples", "resolve",
     },
     statefx.operators: {
-        "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Sink", "Stateful",
-        "StatefulBolt", "overrides", "parse_schema", "parse_streams", "to_ddl", "tuple_class",
+        "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context",
+        "OpaquePartitionedTransactionalSpout", "PartitionedTransactionalSpout", "ReplayingSpout", "Sink", "Stateful",
+        "StatefulBolt", "TransactionalSpout", "overrides", "parse_schema", "parse_streams", "to_ddl", "tuple_class",
     },
     statefx.topology: {"BoltDeclarer", "Component", "Edge", "Grouping", "Topology", "TopologyBuilder"},
 }  # fmt: skip
 
-BUILDER = {"setStream", "setBolt", "setCommitterBolt", "setSink", "createTopology"}
+BUILDER = {"setStream", "setSpout", "setBolt", "setCommitterBolt", "setSink", "createTopology"}
 GROUPINGS = {
     "shuffleGrouping", "fieldsGrouping", "globalGrouping", "allGrouping", "noneGrouping", "localOrShuffleGrouping",
     "directGrouping", "partialKeyGrouping",
@@ -45,6 +58,9 @@ GROUPINGS = {
 BOLT = {"outputFields", "executeBatch"}
 STATEFUL = {"initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"}
 COLLECTOR = {"emitBatch", "resetTimeout"}
+
+SPOUT = {"outputFields", "isReady", "cleanupBefore"}
+PARTITIONED = {"numPartitions", "emitPartitionBatch"}
 
 CAMEL = re.compile(r"[a-z]+[A-Z]\w*")
 
@@ -67,6 +83,9 @@ def test_exports(package):
         (StatefulBolt, BOLT | STATEFUL),
         (Committer, set()),
         (Collector, COLLECTOR),
+        (TransactionalSpout, SPOUT | {"initializeTransaction", "emitBatch"}),
+        (PartitionedTransactionalSpout, SPOUT | PARTITIONED | {"planPartitionBatch", "emitPartitionBatchNew"}),
+        (OpaquePartitionedTransactionalSpout, SPOUT | PARTITIONED),
         (KeyValueState, {"getAll", "putAll", "deleteRange", "prepareCommit"}),
         (StateStore, set()),
         (StateProvider, {"newState"}),

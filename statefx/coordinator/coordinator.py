@@ -75,8 +75,8 @@ class Coordinator:
     engine : Engine
     participants : Participants
     judge : Judge
-    attempts_max : int
-        How often a transaction may fail before the query ends.
+    shape : Shape
+        How many transactions may be in flight, in how many jobs, and how often each may fail.
     pause : callable
         Waits the given seconds while nothing runs; returns False if the query is being stopped.
     committed : callable
@@ -84,8 +84,6 @@ class Coordinator:
     ended : callable
         Called when the query ends; whatever it did beside transactions has ended when it returns.
     policy : SnapshotPolicy
-    pending : int
-        How many transactions may be in flight; above 1, the plan of `judge` and of the engine is cut.
     """
 
     name: str
@@ -93,13 +91,12 @@ class Coordinator:
     engine: Engine
     participants: Participants
     judge: Judge
-    attempts_max: int
+    shape: Shape
     pause: Callable[[float], bool]
     committed: Callable[[TransactionProgress], None] = lambda done: None
     ended: Callable[[], None] = lambda: None
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     progress: Progress = field(default_factory=Progress)
-    pending: int = 1
     _pipeline: Pipeline = field(default_factory=Pipeline, init=False)
     _offered: Batch | None = field(default=None, init=False)
     """The input of the transaction that begins now."""
@@ -113,12 +110,13 @@ class Coordinator:
     """What is raised when everything in flight has ended."""
     _delivered: int | None = field(default=None, init=False)
     """A transaction that is committed here and not told of yet: its COMMITTED may not be durable."""
-    _last: TransactionProgress | None = field(default=None, init=False)
+    last: TransactionProgress | None = field(default=None, init=False)
+    """What the newest transaction came to that this driver has committed."""
     _stops: deque[Stop] = field(default_factory=deque, init=False)
     """What `stop` asked for; filled by other threads."""
 
     def __post_init__(self) -> None:
-        self._resolver = Resolver(self.engine, self.progress, self.attempts_max)
+        self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
         self._flights = Flights(self.log, self.participants, self.judge, self.policy, self.progress)
         self._waits = Waits(self.progress.clock)
 
@@ -133,10 +131,8 @@ class Coordinator:
             logger.info("transaction %d was %s: rolling it %s", entry.txid, entry.phase, way)
             self.progress.recovering(way, entry.name)
             self._failures[entry.txid] = FailedException("found under way at start")
-        settles = self.participants.settles
-        shape = Shape(self.pending, self.judge.segments, settles=settles, attempts_max=self.attempts_max)
         with self._cancelling():
-            self._pipeline, commands = Pipeline.found(shape, state.committed, under_way, state.attempts)
+            self._pipeline, commands = Pipeline.found(self.shape, state.committed, under_way, state.attempts)
             self._carry_out(commands)
             while self._pipeline.entries:
                 self._heed_stops()
@@ -177,8 +173,8 @@ class Coordinator:
         self.run(begun)
         if self._pipeline.committed < begun.txid:  # `stop` came first
             raise StoppedError("the query was stopped")
-        assert self._last is not None
-        return self._last
+        assert self.last is not None
+        return self.last
 
     def run(self, source: Source) -> None:
         """Take transactions from `source` until it has ended, or `stop` was called and nothing is in flight.
@@ -368,9 +364,9 @@ class Coordinator:
         txid, self._delivered = self._delivered, None
         if not self.progress.knows(txid):  # found committed at start: a former driver has told of it
             return
-        self._last = self.progress.end(txid, self.log.state.stored_bytes())
-        logger.info("%s: %s", self.name, self._last)
-        self.committed(self._last)
+        self.last = self.progress.end(txid, self.log.state.stored_bytes())
+        logger.info("%s: %s", self.name, self.last)
+        self.committed(self.last)
 
     def _resolve(self, resolution: Resolution, attempt: TransactionAttempt) -> bool:
         """Start a round of a commit or a rollback; tell whether there was nothing to do."""

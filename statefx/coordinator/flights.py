@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,10 @@ from statefx.errors import StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Append, Run, Segment
 from statefx.protocol.history import sink_volumes
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import Complete
-from statefx.protocol.order import Order
+from statefx.protocol.metadata import BySpout
+from statefx.protocol.order import Emission, EmissionOrder, Order
 from statefx.protocol.records import Committed, Preparing, Processed, RolledBack
 
 logger = logging.getLogger("statefx")
@@ -31,6 +32,7 @@ class _Flight:
     batch: Batch
     acks: list[Ack] = field(default_factory=list)
     complete: Complete | None = None
+    orders: Mapping[TaskId, EmissionOrder] | None = None
 
 
 @dataclass
@@ -58,9 +60,13 @@ class Flights:
     def job(self, run: Run) -> SegmentRun:
         """Return what the job of a segment runs."""
         self.progress.running(run.attempt)
-        return SegmentRun(run.segment, self._order(run.attempt), self._flights[run.attempt].batch.work)
+        flight = self._flights[run.attempt]
+        emissions = flight.batch.emissions
+        if flight.orders is None:
+            flight.orders = {} if emissions is None else emissions.orders()
+        return SegmentRun(run.segment, self._order(run.attempt, flight.orders), flight.batch.work)
 
-    def _order(self, attempt: TransactionAttempt) -> Order:
+    def _order(self, attempt: TransactionAttempt, emissions: Mapping[TaskId, EmissionOrder]) -> Order:
         """Return what the tasks of an attempt are told.
 
         Their state opens as the transaction before has decided it, also while that is still being committed: job O
@@ -69,7 +75,7 @@ class Flights:
         state = self.log.state
         newest = {name: kept[-1] for name, kept in state.snapshots.items()}
         due = self.policy.due(state.growth, newest)
-        return Order(attempt, state.generation, state.heads_to_come(), newest, due)
+        return Order(attempt, state.generation, state.heads_to_come(), newest, due, emissions)
 
     def judged(self, run: Run, acks: Iterable[Ack]) -> StatefxError | None:
         """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
@@ -78,10 +84,12 @@ class Flights:
         verdict = self.judge.judge(run.segment, run.attempt, flight.acks)
         if isinstance(verdict, StatefxError):
             return verdict
+        flight.complete = verdict
+        if flight.batch.emissions is not None:
+            flight.batch.emissions.processed(verdict.acks.values())
         if run.segment is Segment.PROCESSING:
             self.progress.waiting(run.attempt)  # rule 6.9: waiting for those before it takes nothing of its time
         else:
-            flight.complete = verdict
             self.progress.acked(run.attempt, verdict, self.judge.input_rows(verdict))
         return None
 
@@ -91,7 +99,8 @@ class Flights:
         self.progress.begin(name)
         generation = self.log.state.generation
         # Durable before any task begins: another driver has to find what this attempt reads (rules 3.7 and 3.9).
-        self.log.append(Preparing(name.txid, name.attempt, generation, batch.input, append.committed))
+        record = Preparing(name.txid, name.attempt, generation, batch.input, append.committed, batch.planned)
+        self.log.append(record)
         self._flights[name] = _Flight(batch)
 
     def go_on(self, append: Append) -> None:
@@ -101,16 +110,18 @@ class Flights:
         """
         name = append.attempt
         if append.kind == "PROCESSED":
-            self.log.append(Processed(name.txid, name.attempt))
+            self.log.append(Processed(name.txid, name.attempt, _emitted(self._flights[name], Emission.NEW)))
         elif append.kind == "COMMITTING":
             # Forgotten before the append: whatever comes of that, this driver never rolls the attempt back.
-            complete = self._flights.pop(name).complete
+            flight = self._flights.pop(name)
+            complete = flight.complete
             assert complete is not None
             record = self.participants.decide(
                 name,
                 complete.acks,
                 input_rows=self.judge.input_rows(complete),
                 output_rows=self.judge.output_rows(complete),
+                emitted=_emitted(flight, Emission.OPAQUE),
                 committed=append.committed,
             )
             self.log.append(record)
@@ -125,3 +136,7 @@ class Flights:
         logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
         flight = self._flights.pop(name, None)  # a former driver's attempt has none: its input is in the log (rule 3.9)
         return None if flight is None else flight.batch.work
+
+
+def _emitted(flight: _Flight, emission: Emission) -> BySpout:
+    return {} if flight.batch.emissions is None else flight.batch.emissions.emitted(emission)

@@ -45,6 +45,7 @@ class Judge:
         }
         self.segments = len(self._segments)
         self._sources = frozenset(edge.source for edge in plan.edges)
+        self._spout_edges = [e for e in plan.edges if e.source in {task.component for task in plan.spouts}]
         self._raw = [(edge.id, edge.source, plan.multiplicity(edge)) for edge in plan.raw]
 
     def judge(self, segment: Segment, attempt: TransactionAttempt, acks: Iterable[Ack]) -> Complete | StatefxError:
@@ -63,7 +64,7 @@ class Judge:
         return verdict if isinstance(verdict, Complete) else _error(attempt, verdict)
 
     def input_rows(self, complete: Complete) -> int:
-        """Count the rows of the raw DataFrames, each once, however many edges leave them."""
+        """Count the rows of the raw DataFrames, or of the spouts' streams, each once, however many edges leave them."""
         received: dict[int, int] = {}
         for ack in complete.acks.values():
             for edge_id, rows in ack.received.items():
@@ -72,7 +73,15 @@ class Judge:
         for edge_id, source, multiplicity in self._raw:
             # Every edge that leaves a stream has all its rows: one of them tells how many there were.
             raw[source] = max(raw.get(source, 0), received.get(edge_id, 0) // multiplicity)
-        return sum(raw.values())
+        return sum(raw.values()) + self._spout_rows(complete)
+
+    def _spout_rows(self, complete: Complete) -> int:
+        found: dict[tuple[str, str], int] = {}
+        for edge in self._spout_edges:
+            acks = [ack for task, ack in complete.acks.items() if task.component == edge.source]
+            rows, stream = sum(ack.emitted.get(edge.id, 0) for ack in acks), (edge.source, edge.stream)
+            found[stream] = max(found.get(stream, 0), rows)
+        return sum(found.values())
 
     def output_rows(self, complete: Complete) -> int:
         """Count the rows that reached the ends of the topology: the bolts that nobody reads from."""

@@ -32,12 +32,15 @@ from statefx.coordinator.participants import Participants, check_participants
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.spouts import DriverSpout, SpoutSource, SpoutTrigger, check_spouts
 from statefx.coordinator.state import StateParticipant
 from statefx.errors import ConfigError
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment, cache_folder
 from statefx.plan.levels import compile_plan
+from statefx.protocol.flight import Shape
 from statefx.protocol.log_state import LogState
+from statefx.protocol.order import Emission
 from statefx.state.contract.store import FILES_MAX
 from statefx.state.registry import load_provider, resolve
 from statefx.storage import Storage
@@ -76,7 +79,7 @@ class Launch:
     others : tuple of Participant
         Who takes part in transactions beside state: a sink will be one.
     pending : int
-        How many transactions may be in flight.
+        How many transactions may be in flight; by default what ``topology.max.spout.pending`` says.
     references : list of str
         What workers load beside statefx, as ``module:Class``: the state provider, the user's encodings.
 
@@ -97,13 +100,14 @@ class Launch:
         dumps: Callable[[Any], bytes] | None,
         cache: str = "",
         others: tuple[Participant, ...] = (),
-        pending: int = 1,
+        pending: int | None = None,
         dataframe: ToDataFrame = no_spark,
         wrap: Callable[[Storage], Storage] = lambda storage: storage,
     ) -> None:
         self.settings = check_settings(topology, config, caller)
         self.topology = topology
-        self.pending = pending
+        self.pending = pending or (self.settings.max_spout_pending if topology.spouts else 1)
+        self._emissions = {DriverSpout(id, spout, 1).emission for id, spout in topology.spouts.items()}
         self._adopt = adopt
         self._cache = cache
         if dumps is not None:
@@ -121,8 +125,8 @@ class Launch:
         self.provider = load_provider(self._provider_reference, self.settings.state_provider_config)
         check_misplaced(self.settings, self.provider)
         self._encodings = encodings_of(topology, self.settings)
-        # Rule 9.1: with one transaction at a time one job does, and a second one would be paid for nothing.
-        self.plan = compile_plan(topology, segments=1 if pending == 1 else 2)
+        # Rule 9.1: with one transaction at a time one job does, unless what spouts emitted must be durable in between.
+        self.plan = compile_plan(topology, segments=1 if self.pending == 1 and not self._writes_processed else 2)
         self._identity = identify(topology, self._provider_reference, self._encodings, self.provider.public_options())
 
     @property
@@ -143,6 +147,7 @@ class Launch:
         found = read_checkpoint(self.folders)
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         check_participants(found, self._others)
+        check_spouts(found, self.topology.spouts)
         for sink in self._sinks:
             sink.check(found)
         homes.check_home(found, self.folders, self._adopt, self._cache or cache_folder())
@@ -237,20 +242,36 @@ class Launch:
 
         shown = progress or Progress()
         shown.found_sinks([sink.name for sink in self._sinks], log.state.past())
+        participants, judge = self.participants(log), Judge(self.plan)
+        shape = Shape(
+            self.pending,
+            judge.segments,
+            emitted=bool(self._emissions - {Emission.AGAIN}),
+            writes_processed=self._writes_processed,
+            settles=participants.settles,
+            attempts_max=attempts_max or self.settings.transaction_attempts_max,
+        )
         return Coordinator(
             name=self.topology.name,
             log=log,
             engine=engine,
-            participants=self.participants(log),
-            judge=Judge(self.plan),
-            attempts_max=attempts_max or self.settings.transaction_attempts_max,
+            participants=participants,
+            judge=judge,
+            shape=shape,
             pause=pause,
             committed=swept,
             ended=ended,
             policy=policy or SnapshotPolicy(),
             progress=shown,
-            pending=self.pending,
         )
+
+    def spout_source(self, coordinator: Coordinator, trigger: SpoutTrigger) -> SpoutSource:
+        """Return where the transactions of `coordinator` come from, if they come from spouts."""
+        return SpoutSource(self.plan, self.folders.storage, coordinator.log, self.settings.mapping(), trigger)
+
+    @property
+    def _writes_processed(self) -> bool:
+        return Emission.NEW in self._emissions
 
     @property
     def _others(self) -> list[str]:

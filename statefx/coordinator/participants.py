@@ -14,6 +14,7 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.log_state import LogState
+from statefx.protocol.metadata import BySpout
 from statefx.protocol.records import Committing
 
 
@@ -49,6 +50,7 @@ class Participants:
         *,
         input_rows: int,
         output_rows: int,
+        emitted: BySpout,
         committed: int | None,
     ) -> Committing:
         """Return the record of the decision to commit; the numbers of rows are for its readers."""
@@ -60,6 +62,7 @@ class Participants:
             rows=received_rows(acks),
             input_rows=input_rows,
             output_rows=output_rows,
+            emitted=emitted,
             committables={each.name: each.decision(acks) for each in self.others},
             committed=committed,
         )

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TaskId
+from statefx.protocol.metadata import BySpout
+from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import Input
 
 
+class Emissions(Protocol):
+    """What the tasks of spouts are told of one transaction, and what they say."""
+
+    def orders(self) -> Mapping[TaskId, EmissionOrder]:
+        """Return what each task is told; asked for when its job begins, and what is before it has been processed."""
+
+    def processed(self, acks: Iterable[Ack]) -> None:
+        """Take note of what the tasks have emitted: the next transaction goes on behind it."""
+
+    def emitted(self, emission: Emission) -> BySpout:
+        """Return what spouts of one kind have emitted, for the record in which it becomes durable."""
+
+
 class Batch(NamedTuple):
-    """The input of one transaction: what PREPARING says of it, and what its first job reads."""
+    """The input of one transaction: what PREPARING says of it, and what its first job reads.
+
+    Attributes
+    ----------
+    input : Input
+    work : Any
+        What the first job reads: a DataFrame; in the tester, rows; None where spouts emit.
+    planned : Mapping[str, Metadata]
+        What the driver has planned that spouts read, and that is not in the log yet.
+    emissions : Emissions or None
+        Of spouts.
+    """
 
     input: Input
     work: Any
+    planned: BySpout = MappingProxyType({})
+    emissions: Emissions | None = None
 
 
 class Source(Protocol):

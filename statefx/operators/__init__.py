@@ -1,4 +1,4 @@
-"""What users subclass: bolts and sinks, their hooks, and what they are handed."""
+"""What users subclass: bolts, spouts and sinks, their hooks, and what they are handed."""
 
 from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
 from statefx.operators.collector import DEFAULT_STREAM, Collector
@@ -6,6 +6,12 @@ from statefx.operators.context import Context
 from statefx.operators.hooks import overrides
 from statefx.operators.schema import parse_schema, parse_streams, to_ddl
 from statefx.operators.sinks import Sink
+from statefx.operators.spouts import (
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    ReplayingSpout,
+    TransactionalSpout,
+)
 from statefx.operators.tuples import tuple_class
 
 __all__ = [
@@ -16,9 +22,13 @@ __all__ = [
     "Collector",
     "Committer",
     "Context",
+    "OpaquePartitionedTransactionalSpout",
+    "PartitionedTransactionalSpout",
+    "ReplayingSpout",
     "Sink",
     "Stateful",
     "StatefulBolt",
+    "TransactionalSpout",
     "overrides",
     "parse_schema",
     "parse_streams",

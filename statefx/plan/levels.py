@@ -80,6 +80,16 @@ class Plan:
         return {task: number for number, task in enumerate(self.stateful)}
 
     @cached_property
+    def spouts(self) -> tuple[TaskId, ...]:
+        """Tasks of spouts, in order."""
+        return tuple(sorted(task for task in self.tasks if self.components[task.component].kind is ComponentKind.SPOUT))
+
+    @cached_property
+    def emitter_number(self) -> Mapping[TaskId, int]:
+        """Where each task of a spout stands among those that an order speaks of: behind the stateful ones."""
+        return {task: number for number, task in enumerate(self.spouts, len(self.stateful))}
+
+    @cached_property
     def index(self) -> Mapping[str, int]:
         """Number of each component, for compact addresses."""
         return {name: i for i, name in enumerate(self.components)}

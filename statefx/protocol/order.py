@@ -1,13 +1,15 @@
-"""What the driver tells the tasks of one job: which attempt, and for each stateful task where its state stands."""
+"""What the driver tells the tasks of one job: which attempt, where their state stands, and what their spouts read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
+from statefx.protocol.jsonform import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,33 @@ class StateOrder:
     previous: Version = EMPTY
 
 
+class Emission(StrEnum):
+    """What a task of a spout does with the metadata that it is told (rule 9.4)."""
+
+    AGAIN = "again"  # it is that of the batch, which the task emits
+    NEW = "new"  # it is that of the batch before; what the task says that it emitted is durable before a committer runs
+    OPAQUE = "opaque"  # the same, but what it emitted is durable with the decision only
+
+
+@dataclass(frozen=True, slots=True)
+class EmissionOrder:
+    """What one task of a spout is told of the batch that it emits.
+
+    Attributes
+    ----------
+    emission : Emission
+    partitions : Mapping[str, JSON]
+        Partition -> metadata, of the partitions that are this task's; the empty name stands for all of a spout that has
+        none. Null where there was no batch before.
+    cleanup_before : int
+        Transactions before this one are committed.
+    """
+
+    emission: Emission
+    partitions: Mapping[str, Json]
+    cleanup_before: int = 0
+
+
 class TaskOrder(Protocol):
     """An order as a task sees it; the task may read from it what it is told itself, and nothing of other tasks."""
 
@@ -45,6 +74,13 @@ class TaskOrder(Protocol):
 
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state; OSError if that can't be read."""
+
+
+class RunOrder(TaskOrder, Protocol):
+    """The order of an attempt, as a task sees it."""
+
+    def emission(self, task: TaskId) -> EmissionOrder:
+        """Return what a task of a spout is told of its batch; OSError if that can't be read."""
 
 
 class TaskResolution(TaskOrder, Protocol):
@@ -69,6 +105,8 @@ class Order:
         The newest snapshot at or before that version, where there is one.
     snapshot_due : frozenset of str
         Tasks that shall write a snapshot of the version they open.
+    emissions : Mapping[TaskId, EmissionOrder]
+        For each task of a spout, what it emits.
     """
 
     attempt: TransactionAttempt
@@ -76,11 +114,16 @@ class Order:
     versions: Mapping[str, Version] = field(default_factory=dict)
     snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
     snapshot_due: frozenset[str] = frozenset()
+    emissions: Mapping[TaskId, EmissionOrder] = field(default_factory=dict)
 
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state."""
         name = str(task)
         return StateOrder(self.versions.get(name, EMPTY), self.snapshots.get(name), name in self.snapshot_due)
+
+    def emission(self, task: TaskId) -> EmissionOrder:
+        """Return what a task of a spout is told of its batch."""
+        return self.emissions[task]
 
 
 @dataclass(frozen=True, slots=True)

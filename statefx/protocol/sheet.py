@@ -1,4 +1,4 @@
-"""An order on its way to its tasks: a head that each of them reads, and one line for each stateful task.
+"""An order on its way to its tasks: a head that each of them reads, and one line for each that is told something.
 
 ::
 
@@ -18,12 +18,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
 from zlib import crc32
 
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
-from statefx.protocol.jsonform import Json
-from statefx.protocol.order import Order, ResolutionOrder, StateOrder
+from statefx.protocol.jsonform import Json, to_json
+from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder
 
 _CRC_DIGITS = 8
 _EMPTY = '0,""'
@@ -106,8 +107,10 @@ class Sheet:
 
 
 def sheet_of(order: Order | ResolutionOrder, tasks: Sequence[TaskId], runs: Runs = ()) -> Sheet:
-    """Write an order for `tasks`, a line each."""
+    """Write an order for `tasks`, a line each; behind them stand the tasks of spouts."""
     lines = [_line(task, order.state(task)) for task in tasks]
+    if isinstance(order, Order):
+        lines += [_emission_line(task, order.emissions[task]) for task in sorted(order.emissions)]
     width = max(map(len, lines), default=0)
     resolution = order.resolution if isinstance(order, ResolutionOrder) else None
     padded = "".join([line.ljust(width) for line in lines])
@@ -134,7 +137,15 @@ def _line(task: TaskId, state: StateOrder) -> str:
     body = f"[{quoted(str(task))},{_version(state.version)},{_version(state.previous)},{state.snapshot_due:d}"
     if (snapshot := state.snapshot) is not None:
         body += f",{_version(snapshot.version)},{quoted(snapshot.checksum)},{snapshot.size_bytes}"
-    body += "]"
+    return _checked(body + "]")
+
+
+def _emission_line(task: TaskId, order: EmissionOrder) -> str:
+    told = [str(task), order.emission, order.cleanup_before, to_json(order.partitions)]
+    return _checked(json.dumps(told, separators=(",", ":")))
+
+
+def _checked(body: str) -> str:
     return f"{crc32(body.encode('ascii')):0{_CRC_DIGITS}x}{body}"
 
 
@@ -150,15 +161,26 @@ def read_line(line: str, task: TaskId) -> StateOrder:
     ValueError
         It is damaged, or another task's.
     """
-    crc, body = line[:_CRC_DIGITS], line[_CRC_DIGITS:].rstrip()
-    if crc != f"{crc32(body.encode()):0{_CRC_DIGITS}x}":
-        raise ValueError(f"what the order says of {task} is damaged")
-    name, txid, token, previous_txid, previous_token, due, *snapshot = json.loads(body)
-    if name != str(task):
-        raise ValueError(f"the order has {name} where {task} was expected")
+    txid, token, previous_txid, previous_token, due, *snapshot = _read(line, task)
     return StateOrder(
         Version(txid, token),
         SnapshotRef(Version(*snapshot[:2]), *snapshot[2:]) if snapshot else None,
         bool(due),
         Version(previous_txid, previous_token),
     )
+
+
+def read_emission(line: str, task: TaskId) -> EmissionOrder:
+    """Read the line of a spout's `task`; raises as `read_line`."""
+    emission, cleanup_before, partitions = _read(line, task)
+    return EmissionOrder(Emission(emission), partitions, cleanup_before)
+
+
+def _read(line: str, task: TaskId) -> list[Any]:
+    crc, body = line[:_CRC_DIGITS], line[_CRC_DIGITS:].rstrip()
+    if crc != f"{crc32(body.encode()):0{_CRC_DIGITS}x}":
+        raise ValueError(f"what the order says of {task} is damaged")
+    told: list[Any] = json.loads(body)
+    if told[0] != str(task):
+        raise ValueError(f"the order has {told[0]} where {task} was expected")
+    return told[1:]

@@ -81,7 +81,7 @@ class TopologyIdentity:
     name : str
         The topology's.
     input : str
-        ``stream`` or ``batch``: where its transactions come from.
+        ``stream``, ``batch`` or ``spout``: where its transactions come from.
     stateful : Mapping[str, StatefulIdentity]
         By the id of the bolt.
     """

@@ -13,9 +13,9 @@ import pyarrow as pa
 from statefx.errors import CodecError, SchemaError
 from statefx.operators import BatchBolt, Bolt, Stateful
 from statefx.operators.tuples import tuple_maker
+from statefx.operators.user_errors import bolt_error
 from statefx.plan.levels import INGEST
 from statefx.protocol.identity import SnapshotRef
-from statefx.runtime.bolt_errors import bolt_error
 from statefx.runtime.bolts import close_bolt, hook, view_of
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.state.contract.spaces import Space
@@ -48,7 +48,8 @@ class BoltOperator(TaskOperator):
     def open(self, task: TaskAttempt) -> None:
         """Take a bolt and give it its state."""
         self._task = task
-        bolt = task.worker.take_bolt(task.deployment, task.id, task.order.attempt)
+        bolt = task.worker.take(task.deployment, task.id, task.order.attempt)
+        assert isinstance(bolt, Bolt)
         self._bolt = bolt  # from now on `close` closes it
         if isinstance(bolt, Stateful):
             self._state = view_of(
@@ -139,7 +140,7 @@ class BoltOperator(TaskOperator):
             return
         # A bolt is kept to save `open` and what it loads. Nothing relies on what is in its attributes (rule 1.3).
         if keep and not _lives_for_one_attempt(bolt):
-            self._task.worker.keep_bolt(self._task.deployment, self._task.id, bolt)
+            self._task.worker.keep(self._task.deployment, self._task.id, bolt)
         else:
             close_bolt(bolt)
 

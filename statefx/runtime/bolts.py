@@ -18,10 +18,10 @@ from statefx.errors import (
     StateError,
     StatePhaseError,
 )
-from statefx.operators import Bolt, Context, Stateful
+from statefx.operators import Bolt, Context, ReplayingSpout, Stateful
+from statefx.operators.user_errors import bolt_error
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
-from statefx.runtime.bolt_errors import bolt_error
 from statefx.state.contract.store import StateStore
 from statefx.state.view.lent import LentState
 
@@ -38,8 +38,8 @@ class ProcessGone(BaseException):
 
 
 @contextmanager
-def hook(task: TaskId, name: str, txid: int) -> Iterator[None]:
-    """Turn what a bolt's hook raises into an error that names bolt, task, hook and transaction."""
+def hook(task: TaskId, name: str, txid: int, kind: str = "bolt") -> Iterator[None]:
+    """Turn what a hook of the user's raises into an error that names component, task, hook and transaction."""
     try:
         yield
     except (FailedException, FencedError):
@@ -47,22 +47,22 @@ def hook(task: TaskId, name: str, txid: int) -> Iterator[None]:
     except BoltError as error:
         if "hook" in error.data:  # migrateState, called from within another
             raise
-        raise bolt_error(error, *task, name, txid) from error
+        raise bolt_error(error, *task, name, txid, kind) from error
     except StateError as error:
         if not isinstance(error, _USER_STATE_ERRORS):
             raise
-        raise bolt_error(error, *task, name, txid) from error
+        raise bolt_error(error, *task, name, txid, kind) from error
     except ProcessGone:
         raise
     except BaseException as error:  # asyncio's CancelledError, KeyboardInterrupt: as bare they end more than the task
-        raise bolt_error(error, *task, name, txid) from error
+        raise bolt_error(error, *task, name, txid, kind) from error
 
 
-def open_bolt(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt:
-    """Return a bolt object of its own for a task, opened."""
+def open_operator(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt | ReplayingSpout:
+    """Return a bolt or a spout of its own for a task, opened."""
     part = deployment.plan.components[task.component]
-    assert isinstance(part.operator, Bolt)
-    with hook(task, "open", attempt.txid):  # tried on the driver, but code of the user's may tell them apart
+    assert isinstance(part.operator, Bolt | ReplayingSpout)
+    with hook(task, "open", attempt.txid, part.kind):  # tried on the driver, but code of the user's may tell them apart
         bolt = copy.deepcopy(part.operator)
     context = Context(
         config=MappingProxyType(dict(deployment.config)),  # what one task writes, no other would see
@@ -72,19 +72,19 @@ def open_bolt(deployment: Deployment, task: TaskId, attempt: TransactionAttempt)
         generation=deployment.generation,
     )
     context.enter(attempt)
-    with hook(task, "open", attempt.txid):
+    with hook(task, "open", attempt.txid, part.kind):
         bolt.open(context)
     bolt.__dict__[_CONTEXT] = context  # not an attribute of the class: users' classes own its names
     return bolt
 
 
-def context_of(bolt: Bolt) -> Context:
+def context_of(bolt: Bolt | ReplayingSpout) -> Context:
     """Return the context with which a bolt was opened."""
     context: Context = bolt.__dict__[_CONTEXT]
     return context
 
 
-def close_bolt(bolt: Bolt) -> None:
+def close_bolt(bolt: Bolt | ReplayingSpout) -> None:
     """Close a bolt that is given up."""
     try:
         bolt.close()

@@ -10,10 +10,10 @@ from typing import ParamSpec, TypeVar
 import pyarrow as pa
 
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StateError
+from statefx.operators.user_errors import place_of
 from statefx.protocol.alignment import Alignment, AlignmentResult
 from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import Failure, FailureKind
-from statefx.runtime.bolt_errors import place_of
 from statefx.runtime.bolts import hook
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.topology.graph import Edge

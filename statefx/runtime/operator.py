@@ -14,7 +14,7 @@ from statefx.plan.deployment import Deployment
 from statefx.plan.wire import Outbox
 from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.protocol.jsonform import Json
-from statefx.protocol.order import StateOrder, TaskOrder
+from statefx.protocol.order import RunOrder, StateOrder
 from statefx.runtime import restoring
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.worker import Worker
@@ -35,7 +35,7 @@ class TaskAttempt:
     worker : Worker
         The process that it runs in.
     deployment : Deployment
-    order : TaskOrder
+    order : RunOrder
     id : TaskId
         Which task it is.
     token : str
@@ -50,7 +50,7 @@ class TaskAttempt:
 
     worker: Worker
     deployment: Deployment
-    order: TaskOrder
+    order: RunOrder
     id: TaskId
     token: str
     collector: TaskCollector

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from statefx.plan.deployment import Deployment
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.order import StateOrder
-from statefx.protocol.sheet import Sheet, read_line
+from statefx.protocol.order import EmissionOrder, StateOrder
+from statefx.protocol.sheet import Sheet, read_emission, read_line
+
+_Told = TypeVar("_Told")
 
 
 class SentOrder:
@@ -46,13 +51,17 @@ class SentOrder:
             The file of the order can't be read, is gone because its job is over, or is damaged.
         """
         if task not in self._known:  # asked for when state is opened, and again when it is prepared
-            self._known[task] = self._read(self._line(task), task)
+            self._known[task] = self._read(self._line(task), lambda line: read_line(line, task))
         return self._known[task]
+
+    def emission(self, task: TaskId) -> EmissionOrder:
+        """Return what a task of a spout is told of its batch; raises as `state`."""
+        return self._read(self._deployment.plan.emitter_number[task], lambda line: read_emission(line, task))
 
     def _line(self, task: TaskId) -> int:
         return self._deployment.plan.stateful_number[task]
 
-    def _read(self, line: int, task: TaskId) -> StateOrder:
+    def _read(self, line: int, parse: Callable[[str], _Told]) -> _Told:
         sheet = self._sheet
         start, stop = sheet.span(line)
         try:
@@ -60,7 +69,7 @@ class SentOrder:
                 found = self._deployment.storage.read(sheet.file, start, stop).decode("ascii")
             else:
                 found = sheet.lines[start:stop]
-            return read_line(found, task)
+            return parse(found)
         except ValueError as error:  # an OSError, so that the slot acks it and Spark's task ends well (rule 6.6)
             raise OSError(f"{sheet.file or 'the order'}: {error}") from error
 

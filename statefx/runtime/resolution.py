@@ -13,7 +13,7 @@ from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.order import TaskResolution
 from statefx.protocol.report import Report
-from statefx.runtime.bolts import close_bolt, hook, open_bolt, view_of
+from statefx.runtime.bolts import close_bolt, hook, open_operator, view_of
 from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateStore
 from statefx.state.view import lent
@@ -69,7 +69,7 @@ class _TaskResolution:
     def _call_hook(self) -> None:
         """Call the hook on an object of its own: the one that prepared may be in another process, or gone."""
         attempt = self._order.attempt
-        bolt = open_bolt(self._deployment, self._task, attempt)  # rule 7.2: never one that the worker has kept
+        bolt = open_operator(self._deployment, self._task, attempt)  # rule 7.2: never one that the worker has kept
         assert isinstance(bolt, Stateful)
         state = None
         try:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from statefx.errors import BoltError, FailedException, FencedError, StateError
 from statefx.operators.sinks import Sink, SinkWriter, WriterContext
-from statefx.runtime.bolt_errors import bolt_error
+from statefx.operators.user_errors import bolt_error
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.topology.graph import Edge
 

@@ -21,13 +21,14 @@ from statefx.plan.levels import EDGE_COLUMN
 from statefx.protocol.alignment import Alignment
 from statefx.protocol.barrier import Barrier
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import TaskOrder
+from statefx.protocol.order import RunOrder
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.member import Member
 from statefx.runtime.operator import TaskAttempt, TaskOperator
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.sink_operator import SinkOperator
+from statefx.runtime.spout_operator import SpoutOperator
 from statefx.runtime.worker import Worker
 from statefx.topology.graph import Component, ComponentKind, Edge
 
@@ -36,7 +37,13 @@ logger = logging.getLogger("statefx")
 
 def operator_of(component: Component) -> TaskOperator:
     """Return a new operator for one attempt of a task of `component`."""
-    return SinkOperator() if component.kind is ComponentKind.SINK else BoltOperator()
+    match component.kind:
+        case ComponentKind.SINK:
+            return SinkOperator()
+        case ComponentKind.SPOUT:
+            return SpoutOperator()
+        case _:
+            return BoltOperator()
 
 
 class Slot:
@@ -47,7 +54,7 @@ class Slot:
     worker : Worker
         The process that it runs in.
     deployment : Deployment
-    order : TaskOrder
+    order : RunOrder
     level, partition : int
     last_try : bool
         Nobody would run the task again: a bolt's error goes to the driver in the ack. Raised, Spark would print it
@@ -60,7 +67,7 @@ class Slot:
         self,
         worker: Worker,
         deployment: Deployment,
-        order: TaskOrder,
+        order: RunOrder,
         level: int,
         partition: int,
         *,

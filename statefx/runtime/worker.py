@@ -6,10 +6,10 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from statefx.operators import Bolt
+from statefx.operators import Bolt, ReplayingSpout
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.runtime.bolts import close_bolt, context_of, open_bolt
+from statefx.runtime.bolts import close_bolt, context_of, open_operator
 from statefx.state.contract.store import StateProvider
 
 RUNS_KEPT = 8
@@ -26,7 +26,7 @@ class _Run:
 
     deployment: Deployment
     provider: StateProvider | None = None
-    bolts: dict[TaskId, Bolt] = field(default_factory=dict)
+    bolts: dict[TaskId, Bolt | ReplayingSpout] = field(default_factory=dict)
     """Opened, and used by no attempt, by task."""
 
 
@@ -73,16 +73,16 @@ class Worker:
             run.provider = self._build_provider(deployment)
         return run.provider
 
-    def take_bolt(self, deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt:
-        """Return an opened bolt for a task: the one that was kept, or a new one."""
+    def take(self, deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt | ReplayingSpout:
+        """Return an opened bolt or spout for a task: the one that was kept, or a new one."""
         kept = self._run(deployment).bolts.pop(task, None)
         if kept is None:
-            return open_bolt(deployment, task, attempt)
+            return open_operator(deployment, task, attempt)
         context_of(kept).enter(attempt)
         return kept
 
-    def keep_bolt(self, deployment: Deployment, task: TaskId, bolt: Bolt) -> None:
-        """Take back a bolt that came through its attempt, for the task's next one."""
+    def keep(self, deployment: Deployment, task: TaskId, bolt: Bolt | ReplayingSpout) -> None:
+        """Take back a bolt or a spout that came through its attempt, for the task's next one."""
         run = self._runs.get(deployment.run) if self._keeps_bolts else None
         if run is None:  # rule 6.1: a cancelled task may end when a later run has begun here long ago
             close_bolt(bolt)

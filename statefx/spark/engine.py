@@ -29,7 +29,7 @@ from statefx.protocol.report import Report
 from statefx.spark.cut import CutPartitions, CutShuffle, is_empty
 from statefx.spark.deadline import Deadline
 from statefx.spark.failures import cant_start_workers, job_error
-from statefx.spark.frames import Chain, keeps_shuffles, mapping
+from statefx.spark.frames import Chain, keeps_shuffles, mapping, no_rows
 from statefx.spark.labels import Labels, collected, own_properties
 from statefx.spark.session import activate, is_local
 from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
@@ -186,17 +186,19 @@ class SparkEngine:
 
     def _segment(self, job_id: str, run: SegmentRun) -> tuple[Ack, ...]:
         """Run a segment as one Spark job; keep what job P has written until job O has ended."""
+        assert self._session is not None
         txid, done = run.order.attempt.txid, False
         if run.segment is Segment.PROCESSING:
             self._free(txid, txid)  # of the attempts before this one: nobody reads it any more
         try:
+            work = no_rows(self._session, self._plan) if run.work is None else run.work
             if self._chain.levels[run.segment].start == len(self._plan.levels):  # no committer: all has been done
                 return ()
             with self._orders.sent(run.order) as text:
-                rows = self._job(job_id, text, lambda own: self._collected(own, run, run.work), check=True)
+                rows = self._job(job_id, text, lambda own: self._collected(own, run, work), check=True)
                 # Spark leaves out what it knows to be empty (rule 5.6); it never knows that of the rows at the cut
                 if not rows and run.segment is not Segment.ORDERED:
-                    empty = self._no_rows(run.work)
+                    empty = self._no_rows(work)
                     rows = self._job(job_id, text, lambda own: self._collected(own, run, empty), check=True)
             # a job P that ended although it was cancelled has written what no job O will read
             done = run.segment is Segment.PROCESSING and job_id in self._tags
@@ -233,8 +235,10 @@ class SparkEngine:
         if kept is not None:
             kept.free()
 
-    def reuses(self, work: DataFrame) -> bool:
+    def reuses(self, work: DataFrame | None) -> bool:
         """Tell whether all attempts over `work` read the same shuffle files (see `Engine.reuses`)."""
+        if work is None:  # spouts emit it
+            return False
         try:
             return keeps_shuffles(work)
         except (PySparkException, Py4JError):

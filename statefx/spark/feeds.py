@@ -127,7 +127,7 @@ class StreamFeed:
                 break
             # From 1 again after each commit: what is limited is how often one transaction stands in the way (rule 6.8).
             restarts = 1 if self._coordinator.log.state.committed > before else restarts + 1
-            if restarts > self._coordinator.attempts_max:
+            if restarts > self._coordinator.shape.attempts_max:
                 raise AttemptsExhaustedError(
                     f"Spark's query had to be started again {restarts} times in vain "
                     f"(topology.transaction.attempts.max); last: {again.message}",

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StructType
@@ -185,11 +185,11 @@ class Chain:
     """
 
     def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame, number: int = 0) -> None:
-        self._intake = Intake(plan, frame)
+        self._route = Intake(plan, frame).route if plan.raw else _as_it_is
         self.levels = {segment: part.levels for segment, part in segments_of(plan).items()}
         self._widths = (*plan.widths, 0)
         self._target = F.col("target")
-        routed = self._intake.route(frame).columns
+        routed = self._route(frame).columns
         self._stages = [
             mapping(LevelFunction(parcel, level), wire.SCHEMA.names if level else routed, number)
             for level in range(len(plan.levels))
@@ -213,7 +213,7 @@ class Chain:
         levels = self.levels[segment]
         for level in levels:
             if level == 0:
-                rows = self._intake.route(rows)
+                rows = self._route(rows)
             elif level > levels.start:
                 rows = self._by_target(rows, self._widths[level])
             rows = self._stages[level](rows)
@@ -222,6 +222,16 @@ class Chain:
     def _by_target(self, rows: DataFrame, width: int) -> DataFrame:
         # By the number itself: `repartition` would hash it, and put two tasks of a level into one partition.
         return rows.repartitionById(width, self._target)
+
+
+def no_rows(session: SparkSession, plan: Plan) -> DataFrame:
+    """Return what the tasks of the first level are given where spouts make the rows: a partition each."""
+    width = plan.widths[0]
+    return session.range(0, width, 1, width)
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame
 
 
 def _narrowed(frame: DataFrame, width: int) -> DataFrame:

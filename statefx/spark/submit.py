@@ -21,14 +21,15 @@ from statefx.spark.bar import Bar, bar
 from statefx.spark.checkpoint import SparkCheckpoint, query_id
 from statefx.spark.engine import SparkEngine
 from statefx.spark.feeds import BatchFeed, StreamFeed
-from statefx.spark.frames import unite
+from statefx.spark.frames import no_rows, unite
 from statefx.spark.pickling import dumps
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream, keeps_state
 from statefx.spark.query import Feed, Query
 from statefx.spark.session import check_session, clone, hint
 from statefx.spark.shutdown import watch
+from statefx.spark.spout_feed import SpoutFeed
 from statefx.spark.staged_rows import frame_of
-from statefx.spark.trigger import check_trigger
+from statefx.spark.trigger import check_trigger, spout_trigger
 from statefx.topology.graph import Topology
 
 logger = logging.getLogger("statefx")
@@ -59,7 +60,7 @@ def submit(
         Settings by Storm's names; see the configuration reference.
     trigger : Mapping, optional
         ``{"processingTime": "5 seconds"}``, ``{"availableNow": True}`` or ``{"once": True}``; by default every
-        ``topology.state.checkpoint.interval.ms``. For streaming DataFrames only.
+        ``topology.state.checkpoint.interval.ms``. For streaming DataFrames and spouts only.
     batchId : int, optional
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
     adopt : str, optional
@@ -85,25 +86,40 @@ def submit(
     dataframe = partial(frame_of, session)
     launch = Launch(topology, config, checkpointLocation, adopt, caller="submit", dumps=dumps, dataframe=dataframe)
     streaming = topology.streaming
-    _check_arguments(streaming, trigger, batchId, progress)
+    _check_arguments(topology, trigger, batchId, progress)
     interval_ms = launch.settings.state_checkpoint_interval_ms
-    arguments = check_trigger(trigger, interval_ms) if streaming else {}
-    frame = _check_frame(launch)
+    arguments = check_trigger(trigger, interval_ms) if streaming or topology.spouts else {}
+    frame = no_rows(session, launch.plan) if topology.spouts else _check_frame(launch)
     log = _take_generation(launch, session, adopt)
     shown = bar(topology.name, progress)
     coordinator, engine = _assemble(launch, session, log, frame, shown)
     feed: Feed
-    if streaming:
-        name = f"{topology.name}-{log.state.lineage[:8]}"  # Spark wants it unique in a session; the same at each start
+    if topology.spouts:
+        feed = SpoutFeed(launch.spout_source(coordinator, spout_trigger(arguments)), coordinator, engine)
+    elif streaming:
         unasked_ms = interval_ms if trigger is None else None
-        checkpoint = SparkCheckpoint(launch.folders, log, keeps_state=keeps_state(frame))
-        feed = StreamFeed(frame, launch.folders, checkpoint, arguments, name, coordinator, engine, unasked_ms)
+        feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
     else:
         feed = BatchFeed(frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator, shown)
     watch(query)
     query.start()
     return query
+
+
+def _stream_feed(
+    launch: Launch,
+    frame: DataFrame,
+    trigger: Mapping[str, Any],
+    coordinator: Coordinator,
+    engine: SparkEngine,
+    unasked_ms: int | None,
+) -> StreamFeed:
+    log = coordinator.log
+    # Spark wants a name that is unique in a session; it is the same at each start.
+    name = f"{launch.topology.name}-{log.state.lineage[:8]}"
+    checkpoint = SparkCheckpoint(launch.folders, log, keeps_state=keeps_state(frame))
+    return StreamFeed(frame, launch.folders, checkpoint, trigger, name, coordinator, engine, unasked_ms)
 
 
 def _check_frame(launch: Launch) -> DataFrame:
@@ -152,11 +168,13 @@ def _assemble(
     return coordinator, engine
 
 
-def _check_arguments(streaming: bool, trigger: Any, batch_id: Any, progress: Any) -> None:
+def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: Any) -> None:
     """Refuse arguments that the topology's kind of input has no use for."""
-    if streaming and batch_id is not None:
-        raise ConfigError("batchId is for batch DataFrames; a streaming query numbers its own batches")
-    if not streaming and trigger is not None:
+    continuous = topology.streaming or topology.spouts
+    if continuous and batch_id is not None:
+        kind = "topology of spouts" if topology.spouts else "streaming query"
+        raise ConfigError(f"batchId is for batch DataFrames; a {kind} numbers its own batches")
+    if not continuous and trigger is not None:
         raise ConfigError("trigger is for streaming DataFrames; a batch DataFrame is one transaction")
     if progress not in (None, True, False):
         raise ConfigError(f"progress must be True, False or None (where stderr is a terminal), got {progress!r}")

@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import ConfigError
 
 _FORMS = '{"processingTime": "5 seconds"}, {"availableNow": True} or {"once": True}'
@@ -35,13 +36,24 @@ def check_trigger(trigger: Mapping[str, Any] | None, interval_ms: int) -> dict[s
     raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
 
 
-def _check_interval(text: str) -> None:
-    """Refuse what Spark would refuse only when its query begins."""
+def spout_trigger(arguments: Mapping[str, Any]) -> SpoutTrigger:
+    """Return what `check_trigger` has returned, for spouts."""
+    if "processingTime" in arguments:
+        interval = _jvm().org.apache.spark.sql.streaming.Trigger.ProcessingTime(arguments["processingTime"])
+        return SpoutTrigger(interval.intervalMs() / 1000)
+    return SpoutTrigger(once="once" in arguments, available_now="availableNow" in arguments)
+
+
+def _jvm() -> Any:
     context = SparkContext._active_spark_context
     assert context is not None
-    jvm: Any = context._jvm
+    return context._jvm
+
+
+def _check_interval(text: str) -> None:
+    """Refuse what Spark would refuse only when its query begins."""
     try:
-        jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(text)
+        _jvm().org.apache.spark.sql.streaming.Trigger.ProcessingTime(text)
     except (PySparkException, Py4JError) as error:
         raise ConfigError(
             f"trigger: {text!r} is no interval; write it as in {{'processingTime': '5 seconds'}}", value=text

@@ -19,7 +19,7 @@ from statefx.plan.segments import segments_of
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.order import ResolutionOrder, TaskOrder
+from statefx.protocol.order import ResolutionOrder, RunOrder
 from statefx.protocol.report import Report
 from statefx.runtime.orders import SentOrder
 from statefx.testing.faults import Echo, Fault, HooksFail, Stage
@@ -103,7 +103,7 @@ class LocalEngine(InProcessEngine, Stage):
         with self._orders.sent(run.order) as text:
             return self._levels(run, SentOrder(text, self._deployment))
 
-    def _levels(self, run: SegmentRun, order: TaskOrder) -> tuple[Ack, ...]:
+    def _levels(self, run: SegmentRun, order: RunOrder) -> tuple[Ack, ...]:
         levels, attempt = self._segments[run.segment].levels, run.order.attempt
         inputs: Sequence[Sequence[pa.RecordBatch]]
         if run.segment is Segment.ORDERED:

@@ -13,7 +13,7 @@ from statefx.operators import DEFAULT_STREAM
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId
-from statefx.protocol.order import TaskOrder
+from statefx.protocol.order import RunOrder
 from statefx.protocol.report import Report
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.bolts import ProcessGone
@@ -83,7 +83,7 @@ class WatchedOperator(BoltOperator):
 class WatchedSlot(Slot):
     """A slot that also writes down what its bolts emit, read or not."""
 
-    def __init__(self, process: Process, order: TaskOrder, place: tuple[int, int], seen: dict[Run, Emitted]) -> None:
+    def __init__(self, process: Process, order: RunOrder, place: tuple[int, int], seen: dict[Run, Emitted]) -> None:
         self._watched: dict[str, Emitted] = {}
         super().__init__(process, process.own, order, *place, operators=_watched)
         for member in self._members.values():
@@ -127,7 +127,7 @@ class TaskJob:
 
     Attributes
     ----------
-    order : TaskOrder
+    order : RunOrder
     level, partition : int
     chain : tuple of TaskId
         The bolt tasks that it runs.
@@ -138,7 +138,7 @@ class TaskJob:
     def __init__(
         self,
         process: Process,
-        order: TaskOrder,
+        order: RunOrder,
         place: tuple[int, int],
         batches: Sequence[pa.RecordBatch],
         seen: dict[Run, Emitted],

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -16,6 +13,7 @@ import pyarrow as pa
 from statefx.admin.reading import openState
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
+from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
 from statefx.protocol.records import BatchInput, Input
 from statefx.testing.engine import LocalEngine
@@ -23,6 +21,7 @@ from statefx.testing.faults import Fault
 from statefx.testing.limits import Limits
 from statefx.testing.outcome import Sent, WatchedProgress, check_stream
 from statefx.testing.processes import merged
+from statefx.testing.scratch import Scratch
 from statefx.testing.steps import SteppedLog, SteppedProvider, SteppedStorage, Steps
 from statefx.testing.streams import Work, given, identity
 from statefx.topology.graph import Topology
@@ -77,7 +76,7 @@ class TopologyTester:
     """
 
     _others: tuple[Participant, ...] = ()
-    _pending = 1
+    _pending: int | None = None
     """Those of `Launch`. No topology has others than these yet; tests of the coordinator do."""
 
     def __init__(
@@ -105,7 +104,7 @@ class TopologyTester:
         self._now = 0.0
         self._ended: BaseException | None = None
         self._transactions: list[Sent] = []
-        self._scratch = _Scratch() if cache is None else None
+        self._scratch = Scratch() if cache is None else None
         self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._clock)
@@ -137,7 +136,37 @@ class TopologyTester:
         self._coordinator = launch.coordinator(
             log, self._engine, self._janitor, self._pause, policy=limits.snapshots, progress=self._progress
         )
+        self._launch = launch
         self._driving(self._coordinator.recover)
+
+    def emit(self, *faults: Fault) -> Sent | None:
+        """Run the next transaction over what the topology's spouts have to read; None if there is nothing now.
+
+        Raises
+        ------
+        StatefxError
+            As ``query.awaitTermination``; the tester has then ended.
+        Crash
+            At the moment asked for.
+        """
+        before = self.txid
+        self.inject(*faults)
+        self._driving(lambda: self._run_spouts(SpoutTrigger(once=True)))
+        return self._sent() if self.txid > before else None
+
+    def drain(self) -> int:
+        """Run transactions until the topology's spouts have nothing more to read; return how many were committed."""
+        before = self.txid
+        self._driving(lambda: self._run_spouts(SpoutTrigger(available_now=True)))
+        return self.txid - before
+
+    def _run_spouts(self, trigger: SpoutTrigger) -> None:
+        source = self._launch.spout_source(self._coordinator, trigger)
+        try:
+            source.open()
+            self._coordinator.run(source)
+        finally:
+            source.close()
 
     def send(self, work: Work, *faults: Fault) -> Sent:
         """Run the next transaction over the rows of `work`, until it is committed.
@@ -313,9 +342,13 @@ class TopologyTester:
         return found
 
     def _transact(self, source: Input, work: Work) -> Sent:
-        progress = self._driving(lambda: self._coordinator.transact(source, work))
-        complete = self._progress.complete
+        self._driving(lambda: self._coordinator.transact(source, work))
+        return self._sent()
+
+    def _sent(self) -> Sent:
+        complete, progress = self._progress.complete, self._coordinator.last
         assert complete is not None
+        assert progress is not None
         runs = [(*task, token) for task, token in complete.tokens.items()]
         self._transactions.append(Sent(progress, merged(self._engine.seen, runs), self.topology))
         return self._transactions[-1]
@@ -362,11 +395,3 @@ def _dataframe(schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> 
 def _in_line(do: Callable[[], object]) -> None:
     """Run a sweep where a crash of the driver is a crash of the sweep; its moments are then always the same."""
     do()
-
-
-class _Scratch:
-    """A temporary folder that is deleted with the object."""
-
-    def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="statefx-tester-")
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Wires streams and bolts into a topology."""
+"""Wires streams, spouts, bolts and sinks into a topology."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, Committer, Sink, Stateful
-from statefx.topology import checks
+from statefx.operators import DEFAULT_STREAM, Bolt, Committer, ReplayingSpout, Sink, Stateful
+from statefx.topology import checks, spouts
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import DeclaredInput, Grouping
 from statefx.topology.sorting import topological
@@ -123,6 +123,30 @@ class TopologyBuilder:
         schema = checks.stream_schema(id, dataframe)
         self._components[id] = Component(id, ComponentKind.STREAM, 0, {DEFAULT_STREAM: schema}, dataframe=dataframe)
 
+    def setSpout(self, id: str, spout: ReplayingSpout, parallelism: int = 1) -> None:
+        """Add a spout, which emits the topology's input in transactions that can be tried again.
+
+        Parameters
+        ----------
+        id : str
+            Letters, digits, ``_``, ``-`` and ``.``; not used before. Names what the spout has read in the checkpoint.
+        spout : ReplayingSpout
+            The object, not the class; the driver and each task have copies. A topology has spouts or DataFrames, not
+            both.
+        parallelism : int
+            The number of tasks that emit, 1 or more. May change from run to run.
+
+        Raises
+        ------
+        TopologyError
+            The id or the parallelism can't be used, it isn't a spout, or its ``outputFields`` is malformed.
+        """
+        checks.check_id(id, self._components)
+        spouts.check_spout(id, spout)
+        checks.check_parallelism("spout", id, parallelism)
+        streams = spouts.spout_streams(id, spout)
+        self._components[id] = Component(id, ComponentKind.SPOUT, parallelism, streams, spout)
+
     def setBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt; declare its inputs on what is returned.
 
@@ -180,6 +204,7 @@ class TopologyBuilder:
         """
         components = self._components
         # Inputs are checked here and not when they are declared: a source may be declared after its readers.
+        spouts.check_not_mixed(list(components.values()))
         checks.check_streams(self.name, list(components.values()))
         inputs = {id: declarer.inputs for id, declarer in self._declarers.items()}
         for id, given in inputs.items():

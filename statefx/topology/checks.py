@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.errors import ConfigError, TopologyError
+from statefx.errors import TopologyError
 from statefx.operators import DEFAULT_STREAM, Bolt, Sink, Stateful, overrides, parse_schema, parse_streams
 from statefx.operators.schema import to_ddl_type
 from statefx.state.encoding import options as encodings
 from statefx.state.encoding.envelope import VERSION_MAX
 from statefx.state.encoding.options import Encoding
-from statefx.topology.graph import Component, Edge, Topology
+from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import DeclaredInput, Promise
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def check_bolt(id: str, bolt: Any, parallelism: Any) -> None:
         raise TopologyError(
             f"bolt {id!r} is {_kind(bolt)}, not a Bolt; derive its class from BasicBolt or StatefulBolt", component=id
         )
-    _check_parallelism("bolt", id, parallelism)
+    check_parallelism("bolt", id, parallelism)
     if isinstance(bolt, Stateful):
         _check_version(id, bolt)
 
@@ -103,10 +103,11 @@ def check_sink(id: str, sink: Any, parallelism: Any) -> None:
             "StagedSink",
             component=id,
         )
-    _check_parallelism("sink", id, parallelism)
+    check_parallelism("sink", id, parallelism)
 
 
-def _check_parallelism(kind: str, id: str, parallelism: Any) -> None:
+def check_parallelism(kind: str, id: str, parallelism: Any) -> None:
+    """Refuse what isn't a number of tasks."""
     if not isinstance(parallelism, int) or isinstance(parallelism, bool) or not 1 <= parallelism <= PARALLELISM_MAX:
         raise TopologyError(
             f"{kind} {id!r}: parallelism is a whole number from 1 to {PARALLELISM_MAX}, not {parallelism!r}",
@@ -178,9 +179,13 @@ def bolt_streams(id: str, bolt: Bolt) -> dict[str, pa.Schema]:
 
 def check_streams(name: str, components: Sequence[Component]) -> None:
     """Refuse a topology without a stream, and DataFrames that can't run in one query."""
+    if any(component.kind is ComponentKind.SPOUT for component in components):
+        return
     streams = [component for component in components if component.is_stream]
     if not streams:
-        raise TopologyError(f"topology {name!r} has no stream; add a DataFrame with setStream")
+        raise TopologyError(
+            f"topology {name!r} has no stream; add a DataFrame with setStream, or a spout with setSpout"
+        )
     first = streams[0]
     for other in streams[1:]:
         if first.dataframe.isStreaming != other.dataframe.isStreaming:
@@ -200,7 +205,7 @@ def check_streams(name: str, components: Sequence[Component]) -> None:
 
 def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[DeclaredInput]) -> None:
     """Refuse a bolt or sink without inputs, and inputs from what isn't there."""
-    reader = _named(components[id])
+    reader = named(components[id])
     if not inputs:
         setter = f"set{components[id].kind.title()}"
         raise TopologyError(
@@ -251,9 +256,9 @@ def check_edges(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
     """Refuse streams that nobody reads or nobody can share out, and keys of different types that meet in one bolt."""
     read = {edge.source for edge in edges}
     for component in components.values():
-        if component.is_stream and component.id not in read:
+        if component.kind in (ComponentKind.STREAM, ComponentKind.SPOUT) and component.id not in read:
             raise TopologyError(
-                f"nobody reads the stream {component.id!r}; give a bolt a grouping of it, or take it out",
+                f"nobody reads the {component.kind} {component.id!r}; give a bolt a grouping of it, or take it out",
                 component=component.id,
             )
     _check_maps(components, [edge for edge in edges if components[edge.source].is_stream])
@@ -276,48 +281,6 @@ def _check_maps(components: Mapping[str, Component], raw: Sequence[Edge]) -> Non
             "a stream of map columns only can't be distributed: Spark hashes no maps; add a column to it",
             component=raw[0].source,
         )
-
-
-def check_config(topology: Topology, config: Config) -> None:
-    """Refuse settings that have no meaning for this topology, and log its `doubts`; called by ``submit``.
-
-    Raises
-    ------
-    ConfigError
-        Several transactions at a time were asked for, which only spouts can give.
-    """
-    streams = [component.id for component in topology.components if component.is_stream]
-    if streams and config.max_spout_pending > 1:
-        raise ConfigError(
-            f"topology.max.spout.pending is {config.max_spout_pending}, but {topology.name!r} reads DataFrames "
-            f"({', '.join(streams)}), whose micro-batches come one at a time; leave it at 1",
-            key="topology.max.spout.pending",
-            value=config.max_spout_pending,
-        )
-
-
-def doubts(topology: Topology) -> list[str]:
-    """Return what may be meant as it is wired, and mostly is not; ``submit`` logs each as a warning.
-
-    No errors: a bolt may well keep one sum per task over shuffled rows, and tasks without rows do no harm.
-    """
-    found = []
-    for component in topology.components:
-        tasks, inputs = component.parallelism, topology.inputs(component.id)
-        if tasks > 1 and all(edge.grouping.promise is Promise.FIRST for edge in inputs):
-            found.append(
-                f"{_named(component)} has {tasks} tasks, but all of its input comes by global grouping, to task 0: "
-                "the others get no row. Use parallelism=1"
-            )
-        if tasks > 1 and component.stateful:
-            found += [
-                f"bolt {component.id!r} keeps state in {tasks} tasks, but its input {edge.source!r} comes by "
-                f"{edge.grouping} grouping: rows of one key go to any task, and each task has a part of the state. Use "
-                "fieldsGrouping, or parallelism=1, if state is kept by key"
-                for edge in inputs
-                if edge.grouping.promise is Promise.ANY
-            ]
-    return found
 
 
 def _check_fields(reader: str, id: str, given: DeclaredInput, schema: pa.Schema) -> None:
@@ -357,7 +320,7 @@ def _check_same_types(components: Mapping[str, Component], first: Edge, other: E
     )
     if left != right:
         raise TopologyError(
-            f"{_named(components[first.target])} groups {first.source!r} by {first.grouping} of type "
+            f"{named(components[first.target])} groups {first.source!r} by {first.grouping} of type "
             f"({', '.join(left)}) and "
             f"{other.source!r} by {other.grouping} of type ({', '.join(right)}). Equal keys of different types have "
             f"different hashes, and would go to different tasks: cast one side, or use two bolts.",
@@ -378,7 +341,8 @@ def _holds_map(kind: pa.DataType) -> bool:
     return any(_holds_map(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _named(component: Component) -> str:
+def named(component: Component) -> str:
+    """Name a component in a message."""
     return f"{component.kind} {component.id!r}"
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, Sink, Stateful, to_ddl
+from statefx.operators import DEFAULT_STREAM, Bolt, ReplayingSpout, Sink, Stateful, to_ddl
 from statefx.topology.groupings import Grouping
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class ComponentKind(StrEnum):
     """
 
     STREAM = "stream"
+    SPOUT = "spout"
     BOLT = "bolt"
     SINK = "sink"
 
@@ -56,7 +57,7 @@ class Component:
         The number of its tasks; 0 for a stream, whose rows Spark makes.
     outputs : Mapping[str, pyarrow.Schema]
         The schema of each stream it emits.
-    operator : Bolt or Sink or None
+    operator : Bolt, ReplayingSpout, Sink or None
         What the user has given; its tasks have copies. None for a stream.
     dataframe : Any
         A stream's DataFrame, else None.
@@ -68,7 +69,7 @@ class Component:
     kind: ComponentKind
     parallelism: int
     outputs: Mapping[str, pa.Schema]
-    operator: Bolt | Sink | None = None
+    operator: Bolt | ReplayingSpout | Sink | None = None
     dataframe: Any = None
     committer: bool = False
 
@@ -149,6 +150,11 @@ class Topology:
             if isinstance(one.operator, Sink)
         }
 
+    @cached_property
+    def spouts(self) -> Mapping[str, ReplayingSpout]:
+        """The spouts by id."""
+        return {one.id: one.operator for one in self.components if isinstance(one.operator, ReplayingSpout)}
+
     def describe(self) -> str:
         """Return a text that shows components, parallelism, inputs with their groupings, and output schemas."""
         lines = [f"topology {self.name}"]
@@ -161,7 +167,7 @@ class Topology:
         return "\n".join(lines) + "\n"
 
     def mermaid(self) -> str:
-        """Return a Mermaid flowchart: rounded DataFrames, plain bolts, cylinders of bolts with state, slanted sinks."""
+        """Return a Mermaid flowchart: rounded streams and spouts, plain bolts, cylinders with state, slanted sinks."""
         lines = ["flowchart LR"]
         nodes = {component.id: f"c{number}" for number, component in enumerate(self.components)}
         lines.extend(f"    {nodes[component.id]}{_shape(component)}" for component in self.components)
@@ -189,6 +195,8 @@ def _shape(component: Component) -> str:
     if component.is_stream:
         return f'(["{component.id}"])'
     text = f"{component.id} x {component.parallelism}"
+    if component.kind is ComponentKind.SPOUT:
+        return f'(["{text}"])'
     if component.kind is ComponentKind.SINK:
         return f'[/"{text}"/]'
     if component.stateful:

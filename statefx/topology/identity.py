@@ -50,7 +50,8 @@ def identify(
         for component in topology.components
         if component.stateful
     }
-    return TopologyIdentity(topology.name, "stream" if topology.streaming else "batch", stateful)
+    input = "spout" if topology.spouts else "stream" if topology.streaming else "batch"
+    return TopologyIdentity(topology.name, input, stateful)
 
 
 def _stateful(

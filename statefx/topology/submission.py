@@ -12,8 +12,9 @@ from statefx.errors import ConfigError, TopologyError
 from statefx.state.contract.store import StateProvider
 from statefx.state.registry import names
 from statefx.topology.builder import TopologyBuilder
-from statefx.topology.checks import check_config, doubts
+from statefx.topology.checks import named
 from statefx.topology.graph import Topology
+from statefx.topology.groupings import Promise
 
 logger = logging.getLogger("statefx")
 
@@ -41,6 +42,48 @@ def check_settings(topology: Any, config: Any, caller: str) -> Config:
     for doubt in doubts(topology):
         logger.warning("%s", doubt)
     return settings
+
+
+def check_config(topology: Topology, config: Config) -> None:
+    """Refuse settings that have no meaning for this topology.
+
+    Raises
+    ------
+    ConfigError
+        Several transactions at a time were asked for, which only spouts can give.
+    """
+    streams = [component.id for component in topology.components if component.is_stream]
+    if streams and config.max_spout_pending > 1:
+        raise ConfigError(
+            f"topology.max.spout.pending is {config.max_spout_pending}, but {topology.name!r} reads DataFrames "
+            f"({', '.join(streams)}), whose micro-batches come one at a time; leave it at 1",
+            key="topology.max.spout.pending",
+            value=config.max_spout_pending,
+        )
+
+
+def doubts(topology: Topology) -> list[str]:
+    """Return what may be meant as it is wired, and mostly is not; ``submit`` logs each as a warning.
+
+    No errors: a bolt may well keep one sum per task over shuffled rows, and tasks without rows do no harm.
+    """
+    found = []
+    for component in topology.components:
+        tasks, inputs = component.parallelism, topology.inputs(component.id)
+        if inputs and tasks > 1 and all(edge.grouping.promise is Promise.FIRST for edge in inputs):
+            found.append(
+                f"{named(component)} has {tasks} tasks, but all of its input comes by global grouping, to task 0: "
+                "the others get no row. Use parallelism=1"
+            )
+        if tasks > 1 and component.stateful:
+            found += [
+                f"bolt {component.id!r} keeps state in {tasks} tasks, but its input {edge.source!r} comes by "
+                f"{edge.grouping} grouping: rows of one key go to any task, and each task has a part of the state. Use "
+                "fieldsGrouping, or parallelism=1, if state is kept by key"
+                for edge in inputs
+                if edge.grouping.promise is Promise.ANY
+            ]
+    return found
 
 
 def check_misplaced(settings: Config, provider: StateProvider) -> None:

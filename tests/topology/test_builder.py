@@ -11,7 +11,7 @@ from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators import BasicBolt, BatchBolt, Committer, StatefulBolt, parse_schema
 from statefx.topology import Edge, Grouping, TopologyBuilder
-from statefx.topology.checks import check_config, doubts
+from statefx.topology.submission import check_config, doubts
 from tests.topology.frames import Frame
 
 

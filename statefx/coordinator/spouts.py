@@ -1,0 +1,350 @@
+"""The transactions of spouts: what the driver's copies plan, and what each task is told to emit.
+
+What a transaction reads is decided once. What the driver has planned stands in PREPARING, and is kept over rollbacks
+until COMMITTED (rule 9.4): an attempt that finds it in the log emits that, and asks no spout.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from types import MappingProxyType
+from typing import Any
+
+from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.metadata import committed_metadata, planned_metadata, read_metadata
+from statefx.coordinator.source import Batch
+from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError
+from statefx.operators import Context, OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
+from statefx.operators.spouts import DRIVER, check_json, plans
+from statefx.operators.user_errors import bolt_error
+from statefx.plan.levels import Plan
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TaskId
+from statefx.protocol.jsonform import Json
+from statefx.protocol.log_state import LogState
+from statefx.protocol.metadata import BySpout, Metadata
+from statefx.protocol.order import Emission, EmissionOrder
+from statefx.protocol.records import SpoutInput
+from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
+
+WHOLE = ""
+"""The one partition of a spout that has none."""
+
+Partitions = Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class SpoutTrigger:
+    """When transactions begin, and whether there is a last one.
+
+    Attributes
+    ----------
+    interval_secs : float
+        Between the beginnings of two transactions, at least.
+    once : bool
+        One transaction, if there is anything to read.
+    available_now : bool
+        Until there is nothing to read.
+    """
+
+    interval_secs: float = 0.0
+    once: bool = False
+    available_now: bool = False
+
+
+@dataclass
+class DriverSpout:
+    """The driver's copy of a spout.
+
+    Parameters
+    ----------
+    id : str
+    spout : ReplayingSpout
+    parallelism : int
+    """
+
+    id: str
+    spout: ReplayingSpout
+    parallelism: int
+
+    @contextmanager
+    def calling(self, hook: str, txid: int) -> Iterator[None]:
+        """Give what the spout raises the name of the spout."""
+        try:
+            yield
+        except (BoltError, FailedException, FencedError):
+            raise
+        except Exception as error:
+            raise bolt_error(error, self.id, DRIVER, hook, txid, "spout") from error
+
+    @property
+    def emission(self) -> Emission:
+        """What its tasks do in a transaction that nothing is durable of."""
+        if plans(self.spout):
+            return Emission.AGAIN
+        return Emission.OPAQUE if isinstance(self.spout, OpaquePartitionedTransactionalSpout) else Emission.NEW
+
+    def partitions(self, txid: int, known: Iterable[str]) -> list[str]:
+        """Return the names of the partitions that there are now."""
+        if isinstance(self.spout, TransactionalSpout):
+            return [WHOLE]
+        with self.calling("numPartitions", txid):
+            number = self.spout.numPartitions()  # type: ignore[attr-defined]  # both other kinds have it
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                raise TypeError(f"numPartitions returns a whole number from 0, not {number!r}")
+        lost = sorted(int(name) for name in known if int(name) >= number)
+        if lost:
+            raise CheckpointMismatchError(
+                f"spout {self.id!r} has {number} partitions, and partition {lost[-1]} was read before: partitions may "
+                "be added, and none may go, since what is left in it would never be read. Let numPartitions count it, "
+                "and emit nothing from it",
+                spout=self.id,
+                partitions=number,
+            )
+        return list(map(str, range(number)))
+
+    def plan(self, txid: int, last: Partitions) -> dict[str, Json]:
+        """Return the metadata of the batch that is there now, by partition; empty if there is none."""
+        names = self.partitions(txid, last)
+        spout: Any = self.spout
+        if isinstance(spout, TransactionalSpout):
+            with self.calling("initializeTransaction", txid):
+                found = check_json(spout.initializeTransaction(txid, last.get(WHOLE)))
+            return {} if found is None else {WHOLE: found}
+        planned = {}
+        with self.calling("planPartitionBatch", txid):
+            for name in names:
+                found = spout.planPartitionBatch(int(name), last.get(name))
+                if found is not None:
+                    planned[name] = check_json(found)
+        return planned
+
+    def orders(
+        self, emission: Emission, metadata: Partitions, committed: int
+    ) -> Iterator[tuple[TaskId, EmissionOrder]]:
+        """Yield what each task is told."""
+        parts: list[dict[str, Json]] = [{} for _ in range(self.parallelism)]
+        for name, said in metadata.items():
+            for part in parts if name == WHOLE else [parts[int(name) % self.parallelism]]:
+                part[name] = said
+        for task, part in enumerate(parts):
+            yield TaskId(self.id, task), EmissionOrder(emission, part, committed + 1)
+
+
+@dataclass
+class SpoutSource:
+    """Gives transactions what spouts have to read (see `Source`).
+
+    Parameters
+    ----------
+    plan : Plan
+    storage : Storage
+        The checkpoint's, for metadata that is too large for a record.
+    log : TransactionLog
+    config : Mapping[str, Any]
+        What spouts see as ``context.config``.
+    trigger : SpoutTrigger
+    clock : callable
+        Seconds; for the trigger.
+
+    Attributes
+    ----------
+    idle_looks : int
+        How often it has looked for something to read, and found nothing while nothing was in flight.
+    """
+
+    plan: Plan
+    storage: Storage
+    log: TransactionLog
+    config: Mapping[str, Any]
+    trigger: SpoutTrigger = field(default_factory=SpoutTrigger)
+    clock: Callable[[], float] = monotonic
+    idle_looks: int = field(default=0, init=False)
+    _nothing: bool = field(default=False, init=False)
+    """Whether there was nothing to read when it looked last."""
+    _spouts: list[DriverSpout] = field(default_factory=list, init=False)
+    _planned: tuple[int, dict[str, dict[str, Json]]] | None = field(default=None, init=False)
+    """What is planned of the next transaction, and not in the log yet."""
+    _emitted: dict[int, Mapping[str, Partitions]] = field(default_factory=dict, init=False)
+    """What tasks have emitted in transactions that are in flight, by txid, spout and partition."""
+    _empty: int = field(default=-1, init=False)
+    """The last transaction in which nothing was emitted; -1: there is none."""
+    _began: float | None = field(default=None, init=False)
+    _first: int = field(default=0, init=False)
+    """The first transaction that has begun here; 0: none has."""
+
+    def open(self) -> None:
+        """Make the driver's copies."""
+        for component in self.plan.components.values():
+            if not isinstance(component.operator, ReplayingSpout):
+                continue
+            own = DriverSpout(component.id, copy.deepcopy(component.operator), component.parallelism)
+            context = Context(
+                config=MappingProxyType(dict(self.config)),
+                component=component.id,
+                task=DRIVER,
+                parallelism=component.parallelism,
+                generation=self.log.state.generation,
+            )
+            with own.calling("open", self.log.state.committed + 1):
+                own.spout.open(context)
+            self._spouts.append(own)
+
+    def close(self) -> None:
+        """Close the driver's copies."""
+        for each in self._spouts:
+            try:
+                each.spout.close()
+            except Exception:
+                logger.exception("close of spout %s failed; it changes nothing", each.id)
+        self._spouts.clear()
+
+    # ---- Source
+
+    def ready(self, txid: int) -> bool:
+        """Tell whether the trigger allows a transaction now, and there is something to read."""
+        if self._began is not None and self.clock() < self._began + self.trigger.interval_secs:
+            return False
+        state = self.log.state
+        if state.next_attempt(txid) or txid in state.planned_metadata:
+            return True  # it was begun before, and what it reads may be durable
+        if self.ended(txid):
+            return False
+        if self._planned is None or self._planned[0] != txid:
+            self._look(txid)
+            self._nothing = self._planned is None
+        if (self._nothing or self._found_nothing(txid)) and not state.in_flight:
+            self.idle_looks += 1
+        return not self._nothing
+
+    def _look(self, txid: int) -> None:
+        """Ask the spouts what there is to read, and plan that."""
+        self._planned = None
+        try:
+            for each in self._spouts:
+                with each.calling("isReady", txid):
+                    if not each.spout.isReady():
+                        return
+            planning = [each for each in self._spouts if plans(each.spout)]
+            planned = {each.id: each.plan(txid, self._last(each.id, txid)) for each in planning}
+        except FailedException as failure:
+            logger.warning("a spout can't tell yet what there is to read: %s", failure)
+            return
+        if len(planned) < len(self._spouts) or any(planned.values()):
+            self._planned = txid, planned
+
+    def next(self, txid: int) -> Batch:
+        """Return what `txid` reads: what the log has of it, else what was planned now."""
+        self._began = self.clock()
+        self._first = self._first or txid
+        state = self.log.state
+        _, planned = self._planned if self._planned is not None and self._planned[0] == txid else (txid, {})
+        self._planned = None
+        # Again, or for the first time: what an attempt of it, or of a later one, has emitted counts no more.
+        self._emitted = {number: said for number, said in self._emitted.items() if number < txid}
+        durable = state.planned_metadata.get(txid, {})
+        # Of a spout that is new in a transaction which another one has begun before, nothing is read in it.
+        plan = {each.id: planned.get(each.id, {}) for each in self._spouts if plans(each.spout)}
+        new = {id: Metadata(said) for id, said in plan.items() if id not in durable}
+        return Batch(SpoutInput(), None, new, _Emissions(self, txid))
+
+    def ended(self, txid: int) -> bool:
+        """Tell whether the trigger asks for no further transaction."""
+        if self.trigger.once:
+            return self._nothing or 0 < self._first < txid
+        return self.trigger.available_now and (self._nothing or self._found_nothing(txid))
+
+    def _found_nothing(self, txid: int) -> bool:
+        """Tell whether spouts whose tasks find out what there is have found nothing in the transaction before."""
+        return self._empty == txid - 1 and not all(plans(each.spout) for each in self._spouts)
+
+    def orders(self, txid: int) -> Iterator[tuple[TaskId, EmissionOrder]]:
+        """Yield what each task is told in `txid`."""
+        state = self.log.state
+        durable = state.planned_metadata.get(txid, {})
+        for each in self._spouts:
+            emission = each.emission
+            if emission is Emission.AGAIN:
+                told: Partitions = read_metadata(self.storage, durable[each.id])
+            elif each.id in durable:  # rule 9.4: what PROCESSED says
+                emission, told = Emission.AGAIN, planned_metadata(self.storage, state, each.id, txid) or {}
+            else:
+                last = self._last(each.id, txid)
+                told = {name: last.get(name) for name in each.partitions(txid, last)}
+            yield from each.orders(emission, told, state.committed)
+
+    def processed(self, txid: int, said: Mapping[str, Partitions], rows: int) -> None:
+        """Take note of what spouts have emitted in `txid`, by spout and partition."""
+        self._emitted[txid] = said
+        self._emitted.pop(self.log.state.committed, None)
+        if not rows:
+            self._empty = txid
+
+    def _last(self, spout: str, txid: int) -> dict[str, Json]:
+        """Return by partition the metadata of the newest transaction before `txid` that has some."""
+        state = self.log.state
+        found = committed_metadata(self.storage, state, spout)
+        for number in range(state.committed + 1, txid):
+            durable = state.planned_metadata.get(number, {}).get(spout)
+            if durable is None:
+                found.update(self._emitted.get(number, {}).get(spout, {}))
+            else:
+                found.update(read_metadata(self.storage, durable))
+        return found
+
+
+def check_spouts(found: LogState, spouts: Collection[str]) -> None:
+    """Refuse a checkpoint in which a spout has read that the topology lacks.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        Under another id it would read everything again, and every row would count twice.
+    """
+    planned = {spout for metadata in found.planned_metadata.values() for spout in metadata}
+    lacking = sorted((planned | set(found.committed_metadata)) - set(spouts))
+    if lacking:
+        raise CheckpointMismatchError(
+            f"spout {lacking[0]!r} has read in the checkpoint in {found.location}, and this topology has no spout of "
+            "that id: under another id all of it would be read again, and counted twice. Give the spout its former "
+            "id, or start with a new checkpointLocation",
+            lacking=lacking,
+        )
+
+
+@dataclass
+class _Emissions:
+    """Those of one attempt (see `Emissions`)."""
+
+    source: SpoutSource
+    txid: int
+    _orders: dict[TaskId, EmissionOrder] = field(default_factory=dict)
+    _said: dict[str, dict[str, Json]] = field(default_factory=dict)
+
+    def orders(self) -> Mapping[TaskId, EmissionOrder]:
+        self._orders = dict(self.source.orders(self.txid))
+        return self._orders
+
+    def processed(self, acks: Iterable[Ack]) -> None:
+        self._said, rows = {}, 0
+        for ack in acks:
+            order = self._orders.get(TaskId(ack.component, ack.task))
+            if order is None:
+                continue
+            rows += sum(ack.emitted.values())
+            if order.emission is not Emission.AGAIN:
+                said = self._said.setdefault(ack.component, {})
+                # Only what has changed is written: of 10,000 partitions few may have had new rows.
+                said |= {name: new for name, new in (ack.metadata or {}).items() if new != order.partitions[name]}
+        self.source.processed(self.txid, self._said, rows)
+
+    def emitted(self, emission: Emission) -> BySpout:
+        kinds = {task.component: order.emission for task, order in self._orders.items()}
+        return {spout: Metadata(said) for spout, said in self._said.items() if kinds[spout] is emission}

@@ -1,0 +1,185 @@
+"""What brings rows into a topology without a DataFrame, in transactions that can be tried again: replaying spouts.
+
+A spout is one class, and it runs in two places. The driver has a copy that says what there is to read; each task has a
+copy that reads it and emits it. Storm has two objects for that, a coordinator and an emitter.
+
+::
+
+    driver    isReady, numPartitions, initializeTransaction, planPartitionBatch     before a transaction begins
+    tasks     emitBatch, emitPartitionBatch, emitPartitionBatchNew, cleanupBefore   in its first stage
+
+The **metadata** of a batch is what a task needs to emit it: two offsets, a list of files. It is JSON, and stands in the
+log. What the log has of it when an attempt fails decides what the next attempt may emit (rule 9.4):
+
+===========================================  ==============================  =====================================
+spout                                        metadata                        the same transaction, tried again
+===========================================  ==============================  =====================================
+`TransactionalSpout`                         the driver makes it             emits the same rows
+`PartitionedTransactionalSpout`, planning    the driver makes it             emits the same rows
+`PartitionedTransactionalSpout`              the task makes it, and it is    emits the same rows, once job P has ended
+                                             durable before a committer runs
+`OpaquePartitionedTransactionalSpout`        the task makes it               may emit other rows
+===========================================  ==============================  =====================================
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from statefx.operators.collector import Collector
+    from statefx.operators.context import Context
+    from statefx.protocol.identity import TransactionAttempt
+
+Metadata = Any
+"""JSON: None, booleans, numbers, texts, lists, and dicts with texts as keys."""
+
+DRIVER = -1
+"""``context.task`` of the driver's copy."""
+
+
+class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abstract methods
+    """What all spouts of transactions have in common; derive from one of the three below.
+
+    Attributes
+    ----------
+    outputFields : str, StructType or Mapping
+        What it emits: Spark DDL such as ``"word string, count long"``, or a dict of them by stream.
+    """
+
+    outputFields: Any = None
+
+    def open(self, context: Context) -> None:
+        """Make connections; called once for each copy, before anything else.
+
+        Parameters
+        ----------
+        context : Context
+            Where the copy runs; ``context.task`` is `DRIVER` for the driver's.
+        """
+
+    def close(self) -> None:
+        """Release what `open` made, in good order; a copy whose process dies is not closed."""
+
+    def isReady(self) -> bool:
+        """Tell, on the driver, whether a transaction may begin now; False: the driver asks again a little later."""
+        return True
+
+    def cleanupBefore(self, txid: int) -> None:
+        """Forget, in a task, what transactions before `txid` needed: they are committed.
+
+        It comes with a later transaction, or not at all: only what it saves may rely on it.
+        """
+
+
+class TransactionalSpout(ReplayingSpout):
+    """A spout whose driver says for each transaction what all of its tasks emit.
+
+    The tasks share the metadata; each of them emits its own part, by ``context.task`` and ``context.parallelism``.
+    """
+
+    @abstractmethod
+    def initializeTransaction(self, txid: int, previous: Metadata) -> Metadata:
+        """Return, on the driver, the metadata of a transaction; None if there is nothing to read now.
+
+        Called once for a transaction, however often it is tried.
+
+        Parameters
+        ----------
+        txid : int
+        previous : JSON
+            The metadata of the last transaction that had some; None if there is none.
+        """
+
+    @abstractmethod
+    def emitBatch(self, attempt: TransactionAttempt, metadata: Metadata, collector: Collector) -> Any:
+        """Emit this task's part of a batch: the same rows whenever the metadata is the same.
+
+        May be a generator: where it yields, what it has emitted so far can leave the process.
+        """
+
+
+class _Partitioned(ReplayingSpout):
+    @abstractmethod
+    def numPartitions(self) -> int:
+        """Return, on the driver, how many partitions there are now; it may grow, and never shrinks."""
+
+
+class PartitionedTransactionalSpout(_Partitioned):
+    """A spout that reads partitions, and reads the same rows again when a transaction is tried again.
+
+    Partition p is read by task p modulo the parallelism. Define either `planPartitionBatch` or `emitPartitionBatchNew`:
+    with the first, a transaction takes one job, and transactions overlap; with the second, the task finds out how far
+    it can read.
+    """
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Metadata) -> Metadata:
+        """Return, on the driver, the metadata of the next batch of a partition; None if there is nothing new in it."""
+        raise NotImplementedError
+
+    def emitPartitionBatchNew(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Metadata
+    ) -> Metadata:
+        """Emit, in a task, the next batch of a partition, and return its metadata; None if there was nothing new.
+
+        May be a generator, whose return value is the metadata.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Metadata
+    ) -> Any:
+        """Emit, in a task, a batch: the same rows whenever the metadata is the same. May be a generator."""
+
+
+class OpaquePartitionedTransactionalSpout(_Partitioned):
+    """A spout that reads partitions, and may read other rows when a transaction is tried again.
+
+    State and sinks are exact all the same: what an attempt that failed has read counts nowhere.
+    """
+
+    @abstractmethod
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, lastMetadata: Metadata
+    ) -> Metadata:
+        """Emit, in a task, the next batch of a partition, and return its metadata; None if there was nothing new.
+
+        May be a generator, whose return value is the metadata.
+
+        Parameters
+        ----------
+        attempt : TransactionAttempt
+        collector : Collector
+        partition : int
+        lastMetadata : JSON
+            What the last committed transaction that read this partition returned; None if there is none.
+        """
+
+
+def defines(spout: PartitionedTransactionalSpout, name: str) -> bool:
+    """Tell whether a spout has a method of its own in the place of one that only raises."""
+    return getattr(type(spout), name) is not getattr(PartitionedTransactionalSpout, name)
+
+
+def plans(spout: ReplayingSpout) -> bool:
+    """Tell whether the driver makes the metadata of a spout."""
+    if isinstance(spout, PartitionedTransactionalSpout):
+        return defines(spout, "planPartitionBatch")
+    return isinstance(spout, TransactionalSpout)
+
+
+def check_json(metadata: Metadata) -> Metadata:
+    """Return metadata as JSON gives it back; TypeError for what JSON can't hold without a change.
+
+    Else a spout would be given something else after a restart than before it: a list for a tuple, texts as keys.
+    """
+    try:
+        read = json.loads(json.dumps(metadata))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metadata is JSON, and this can't be written as JSON ({error}): {metadata!r}") from None
+    if read != metadata:
+        raise TypeError(f"metadata is JSON, which would give {metadata!r} back as {read!r}: return that")
+    return read

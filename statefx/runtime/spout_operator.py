@@ -1,0 +1,118 @@
+"""Runs one task of a spout through one attempt: what the driver tells it to read, it emits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.operators import (
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    ReplayingSpout,
+    TransactionalSpout,
+)
+from statefx.operators.spouts import check_json
+from statefx.protocol.jsonform import Json
+from statefx.protocol.order import Emission, EmissionOrder
+from statefx.runtime.bolts import close_bolt, hook
+from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.topology.graph import Edge
+
+
+class SpoutOperator(TaskOperator):
+    """Emits a task's part of a batch, partition by partition."""
+
+    _task: TaskAttempt
+
+    def __init__(self) -> None:
+        self._spout: ReplayingSpout | None = None
+        self._metadata: dict[str, Json] = {}
+        self._emitting: Iterator[None] = iter(())
+
+    def open(self, task: TaskAttempt) -> None:
+        """Take a spout that is open."""
+        self._task = task
+        spout = task.worker.take(task.deployment, task.id, task.order.attempt)
+        assert isinstance(spout, ReplayingSpout)
+        self._spout = spout  # from now on `close` closes it
+
+    def begin(self) -> bool:
+        """Emit; True if it has paused."""
+        order = self._task.order.emission(self._task.id)
+        assert self._spout is not None
+        if order.cleanup_before:
+            with self._hook("cleanupBefore"):
+                self._spout.cleanupBefore(order.cleanup_before)
+        self._emitting = self._emission(self._spout, order)
+        return self.resume()
+
+    def resume(self) -> bool:
+        """Go on emitting, until what was emitted has to leave the process first."""
+        outbox = self._task.outbox
+        return any(outbox.pressing for _ in self._emitting)
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        """Take nothing: a spout has no inputs."""
+        raise AssertionError("a spout has no inputs")
+
+    def finish(self) -> PreparedTask:
+        """Tell the driver what was emitted, if it does not know that."""
+        return PreparedTask(metadata=self._metadata or None)
+
+    def close(self, *, keep: bool) -> None:
+        """Let the worker have the spout for the next transaction if it came through this one."""
+        spout, self._spout = self._spout, None
+        if spout is None:
+            return
+        if keep:
+            self._task.worker.keep(self._task.deployment, self._task.id, spout)
+        else:
+            close_bolt(spout)
+
+    def _emission(self, spout: ReplayingSpout, order: EmissionOrder) -> Iterator[None]:
+        """Emit the partitions of this task, one after the other; yield where it can pause."""
+        for name, metadata in order.partitions.items():
+            method, call = self._call(spout, order.emission, name, metadata)
+            returned = yield from self._called(method, call)
+            if order.emission is not Emission.AGAIN and returned is not None:
+                self._metadata[name] = self._json(method, returned)
+            yield
+
+    def _call(
+        self, spout: ReplayingSpout, emission: Emission, partition: str, metadata: Json
+    ) -> tuple[str, Callable[[], Any]]:
+        """Return which method emits a partition, and the call of it."""
+        attempt, collector = self._task.order.attempt, self._task.collector
+        if isinstance(spout, TransactionalSpout):
+            return "emitBatch", partial(spout.emitBatch, attempt, metadata, collector)
+        if isinstance(spout, PartitionedTransactionalSpout) and emission is Emission.NEW:
+            new = spout.emitPartitionBatchNew
+            return "emitPartitionBatchNew", partial(new, attempt, collector, int(partition), metadata)
+        assert isinstance(spout, PartitionedTransactionalSpout | OpaquePartitionedTransactionalSpout)
+        return "emitPartitionBatch", partial(spout.emitPartitionBatch, attempt, collector, int(partition), metadata)
+
+    def _called(self, method: str, call: Callable[[], Any]) -> Generator[None, None, Any]:
+        """Run one call of the spout's; where it is a generator, yield where that yields."""
+        with self._hook(method):
+            returned = call()
+        if not inspect.isgenerator(returned):
+            return returned
+        while True:
+            with self._hook(method):
+                try:
+                    next(returned)
+                except StopIteration as end:
+                    return end.value
+            yield
+
+    def _json(self, hook: str, metadata: Any) -> Json:
+        with self._hook(hook):
+            return check_json(metadata)
+
+    def _hook(self, name: str) -> AbstractContextManager[None]:
+        return hook(self._task.id, name, self._task.txid, kind="spout")

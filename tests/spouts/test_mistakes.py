@@ -1,0 +1,110 @@
+"""What is wrong with a spout is said before it does harm, and names the remedy."""
+
+import pytest
+
+from statefx import TopologyBuilder
+from statefx.errors import BoltError, CheckpointMismatchError, TopologyError
+from statefx.operators import PartitionedTransactionalSpout
+from statefx.testing import TopologyTester, rows
+from tests.spouts.numbers import ALL, Count, Emitted, Planned, Whole, topology
+
+
+class Half(PartitionedTransactionalSpout):
+    outputFields = "number long"
+
+    def numPartitions(self):
+        return 1
+
+    def emitPartitionBatch(self, attempt, collector, partition, metadata):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("spout", "words"),
+    [
+        (Planned, ["class Planned", "Planned()"]),
+        (Count(), ["of type Count", "derive"]),
+        (Half(), ["planPartitionBatch", "emitPartitionBatchNew", "none"]),
+        (type("Both", (Emitted, Planned), {})("."), ["defines both"]),
+        (type("Mute", (Whole,), {"outputFields": None})("."), ["Mute", "outputFields ="]),
+        (type("Odd", (Whole,), {"outputFields": "number lung"})("."), ["Odd", "lung"]),
+    ],
+)
+def test_what_is_no_spout_is_refused(spout, words):
+    with pytest.raises(TopologyError) as error:
+        TopologyBuilder("numbers").setSpout("numbers", spout)
+    assert all(word in str(error.value) for word in ["spout 'numbers'", *words])
+
+
+def test_spouts_and_dataframes_do_not_mix(tmp_path):
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("numbers", Planned(tmp_path))
+    builder.setStream("lines", rows("number long"))
+    builder.setBolt("count", Count()).fieldsGrouping("numbers", "number").fieldsGrouping("lines", "number")
+    with pytest.raises(TopologyError, match=r"'numbers' and DataFrame 'lines'.*two topologies"):
+        builder.createTopology()
+
+
+def test_a_spout_that_nobody_reads_is_refused(tmp_path):
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("numbers", Planned(tmp_path))
+    builder.setSpout("others", Planned(tmp_path))
+    builder.setBolt("count", Count()).fieldsGrouping("numbers", "number")
+    with pytest.raises(TopologyError, match="nobody reads the spout 'others'"):
+        builder.createTopology()
+
+
+def test_a_spout_that_was_renamed_does_not_read_all_again(tmp_path):
+    with TopologyTester(topology(Planned(tmp_path)), tmp_path / "ck") as tester:
+        tester.drain()
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("digits", Planned(tmp_path), parallelism=2)
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("digits", "number")
+    with pytest.raises(CheckpointMismatchError, match=r"'numbers'|digits"):
+        TopologyTester(builder.createTopology(), tmp_path / "ck")
+
+
+class Shrinking(Planned):
+    less = 0
+
+    def numPartitions(self):
+        return super().numPartitions() - Shrinking.less
+
+
+def test_partitions_may_not_go(tmp_path):
+    with TopologyTester(topology(Shrinking(tmp_path)), tmp_path / "ck") as tester:
+        tester.emit()
+        Shrinking.less = 1
+        try:
+            with pytest.raises(CheckpointMismatchError, match=r"has 2 partitions, and partition 2 was read"):
+                tester.emit()
+        finally:
+            Shrinking.less = 0
+        with tester.restart() as other:
+            other.drain()
+            assert other.state("count") == ALL
+
+
+@pytest.mark.parametrize("metadata", [{1: 2}, (1, 2), {"at": object()}, {"at": float("nan")}])
+def test_metadata_that_json_would_change_is_refused(tmp_path, metadata):
+    class Odd(Planned):
+        def planPartitionBatch(self, partition, lastMetadata):
+            return metadata
+
+    with (
+        TopologyTester(topology(Odd(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=r"spout 'numbers'.*planPartitionBatch.*metadata is JSON"),
+    ):
+        tester.emit()
+
+
+def test_what_a_spout_raises_names_it(tmp_path):
+    class Broken(Planned):
+        def emitPartitionBatch(self, attempt, collector, partition, metadata):
+            raise OSError("the disk is gone")
+
+    with (
+        TopologyTester(topology(Broken(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=r"spout 'numbers', task \d, hook emitPartitionBatch.*the disk is gone"),
+    ):
+        tester.emit()

@@ -1,0 +1,86 @@
+"""Transactions of spouts: each row counts once, whatever fails; what is emitted again is what rule 9.4 says."""
+
+from collections import defaultdict
+
+import pytest
+
+from statefx.errors import FailedException
+from statefx.testing import Crash, TopologyTester
+from tests.spouts.numbers import ALL, EACH, PARTITIONS, TAKEN, Count, Emitted, Opaque, Planned, Whole, topology
+
+KINDS = [Whole, Planned, Emitted, Opaque]
+BATCHES = -(-EACH // TAKEN)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_row_is_read_once_and_the_next_start_goes_on(kind, tmp_path):
+    spout = kind(tmp_path)
+    with TopologyTester(topology(spout), tmp_path / "ck") as tester:
+        sent = tester.emit()
+        assert sent.progress.input_rows == PARTITIONS * TAKEN
+    with tester.restart() as other:
+        assert other.drain() >= BATCHES - 1
+        assert other.state("count") == ALL
+        assert other.emit() is None or kind in (Emitted, Opaque), "who plans knows that there is nothing left"
+        assert other.state("count") == ALL
+
+
+@pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), *((kind, n) for kind in KINDS[1:] for n in (1, 3))])
+def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, tmp_path):
+    config = {"topology.max.spout.pending": pending}
+    moment = 0
+    while True:
+        moment += pending  # several in flight pass by three times as many moments
+        place = tmp_path / str(moment)
+        place.mkdir()
+        spout = kind(place)
+        crashed = False
+        try:
+            TopologyTester(topology(spout), place / "ck", config, crash_at=moment).drain()
+        except Crash:
+            crashed = True
+        with TopologyTester(topology(spout), place / "ck", config) as successor:
+            successor.drain()
+            assert successor.state("count") == ALL, f"crash at moment {moment}"
+        check_replays(kind, spout)
+        if not crashed:
+            assert moment > 20
+            return
+
+
+def check_replays(kind, spout):
+    """Whatever is durable of a batch is emitted again, and nothing else."""
+    batches = defaultdict(dict)
+    for txid, attempt, partition, batch, *new in spout.notes():
+        batches[txid, partition].setdefault(attempt, []).append((batch, bool(new)))
+    for runs in batches.values():
+        if kind in (Whole, Planned):
+            assert len({str(batch) for each in runs.values() for batch, _ in each}) == 1
+
+
+class FailsOnce(Count):
+    """Fails transaction 2 once, in the committer."""
+
+    def prePrepare(self, txid):
+        if txid == 2 and not self.context.attempt:
+            raise FailedException("once")
+
+    def open(self, context):
+        self.context = context
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transaction_that_failed_in_a_committer_is_emitted_again(kind, tmp_path):
+    spout = kind(tmp_path)
+    with TopologyTester(topology(spout, FailsOnce()), tmp_path / "ck") as tester:
+        tester.drain()
+        assert tester.state("count") == ALL
+    second = [note for note in spout.notes() if note[0] == 2]
+    assert {attempt for _, attempt, *_ in second} == {0, 1}
+    first, again = ({str(note[3]) for note in second if note[1] == attempt} for attempt in (0, 1))
+    if kind is Opaque:
+        assert first != again, "it read other rows, and the state is exact all the same"
+    else:
+        assert first == again
+    if kind is Emitted:
+        assert {tuple(note[4:]) for note in second if note[1] == 1} == {()}, "its metadata was durable"
