@@ -73,12 +73,12 @@ class SqlUrl:
         try:
             parsed = sqlalchemy.engine.make_url(url)
             dialect = parsed.get_dialect()
-        except sqlalchemy.exc.ArgumentError:  # what it says may hold the password
+        except sqlalchemy.exc.NoSuchModuleError as error:
+            raise ConfigError(f"SqlSink: {error}") from None
+        except (sqlalchemy.exc.ArgumentError, ValueError):  # what it says may hold the password
             raise ConfigError(
                 "SqlSink needs a URL as SQLAlchemy has it: sqlite:///file.db, postgresql+psycopg://user:password@host/db"
             ) from None
-        except sqlalchemy.exc.NoSuchModuleError as error:
-            raise ConfigError(f"SqlSink: {error}") from None
         self.backend = parsed.get_backend_name()
         self._dialect, self._driver = dialect, parsed.drivername
         database = parsed.database or ""

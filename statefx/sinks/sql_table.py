@@ -258,7 +258,9 @@ class SqlTable(Target):
         """Add rows by PostgreSQL's COPY, which takes a third of the time of INSERT."""
         quote = self._database.dialect.identifier_preparer
         names = ", ".join(map(quote.quote, self._fields.names))
-        with cursor.copy(f"COPY {quote.format_table(self._table)} ({names}) FROM STDIN") as copy:
+        # SQLAlchemy doubles each % of a name, for statements with parameters; this one has none.
+        statement = f"COPY {quote.format_table(self._table)} ({names}) FROM STDIN".replace("%%", "%")
+        with cursor.copy(statement) as copy:
             for row in chain.from_iterable(map(self._rows, rows)):
                 copy.write_row(row)
 

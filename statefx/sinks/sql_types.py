@@ -91,6 +91,15 @@ def check_table(connection: Any, described: Any, key: Sequence[str], target: str
                 target=target,
                 field=name,
             )
+        sqlalchemy = alchemy()
+        if isinstance(described.columns[name].type, sqlalchemy.JSON) and isinstance(
+            found[name]["type"], sqlalchemy.ARRAY
+        ):
+            raise SinkError(
+                f"{target}: column {name!r} is an array, and lists are written as JSON: make it JSON, JSONB or TEXT",
+                target=target,
+                field=name,
+            )
     for name, column in found.items():
         filled = column["nullable"] or column.get("default") is not None or column.get("autoincrement") is True
         if name not in fields and not filled:

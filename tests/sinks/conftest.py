@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.sinks.database import PostgresDatabase, SqliteDatabase
 from tests.sinks.postgres_server import PostgresServer
 
 
@@ -9,3 +10,18 @@ from tests.sinks.postgres_server import PostgresServer
 def postgres():
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture
+def postgres_database(postgres, tmp_path):
+    return PostgresDatabase(postgres, tmp_path)
+
+
+@pytest.fixture
+def sqlite_database(tmp_path):
+    return SqliteDatabase(tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request):
+    return request.getfixturevalue(f"{request.param}_database")
