@@ -102,6 +102,7 @@ class TestSqlite(Tables):
         return self.steps(step, begins=True)
 
 
+@pytest.mark.slow
 class TestPostgres(Tables):
     """One database; each place is a schema of it, which is what the connections see."""
 

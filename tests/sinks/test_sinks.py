@@ -83,28 +83,6 @@ def test_every_sink_has_each_transaction_once(tmp_path):
     assert sorted(tuple(row.values()) for row in collected.rows) == in_files(tmp_path)
 
 
-def test_a_crash_at_every_durable_step_leaves_sinks_and_state_the_same(tmp_path):
-    at, done = 0, False
-    while not done:
-        at += 1
-        place = tmp_path / str(at)
-        place.mkdir()
-        try:
-            with TopologyTester(topology(place), place / "ck", crash_at=at) as tester:
-                for words in WORDS[:2]:
-                    tester.send({"lines": [(word,) for word in words]})
-                done = True
-        except Crash:
-            pass
-        with TopologyTester(topology(place), place / "ck") as tester:
-            sent, state = tester.txid, tester.state("count")
-        words = [word for some in WORDS[:sent] for word in some]
-        assert state == {word: words.count(word) for word in words}
-        assert in_table(place) == state
-        assert in_files(place) == sorted((word, n + 1) for word in set(words) for n in range(words.count(word)))
-    assert at > 20
-
-
 class Sinks:
     """One sink of each durable kind, driven by hand."""
 

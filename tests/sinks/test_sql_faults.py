@@ -23,6 +23,8 @@ from statefx.testing import TopologyTester, rows
 from tests.conftest import ROOT
 from tests.sinks.database import START, HandDriven, words
 
+pytestmark = pytest.mark.slow  # real servers that are killed, real processes that are stopped
+
 SECOND = Owner("app", "origin", 2)
 
 
@@ -479,7 +481,6 @@ class Zombie:
         self.process.communicate()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", ["CREATE", "UPDATE", "COMMIT"])
 def test_a_driver_that_sleeps_in_a_transaction_of_postgresql_is_replaced_and_publishes_nothing(postgres_database, at):
     zombie = Zombie(postgres_database.url, postgres_database.place, at)
@@ -496,7 +497,6 @@ def test_a_driver_that_sleeps_in_a_transaction_of_postgresql_is_replaced_and_pub
     assert postgres_database.run("select word from words order by 1") == [("a",), ("c",)]
 
 
-@pytest.mark.slow
 def test_a_driver_that_sleeps_does_not_keep_another_application_from_taking_over(postgres_database):
     zombie = Zombie(postgres_database.url, postgres_database.place, "COMMIT")
     with closing(HandDriven(postgres_database)) as sink:
@@ -509,7 +509,6 @@ def test_a_driver_that_sleeps_does_not_keep_another_application_from_taking_over
     assert postgres_database.run("select word from words") == [("c",)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ["goes on", "is killed"])
 def test_a_driver_that_sleeps_in_a_transaction_of_sqlite_is_told_of_at_the_start(sqlite_database, end):
     zombie = Zombie(sqlite_database.url, sqlite_database.place, "COMMIT")
