@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import chain
@@ -266,21 +266,20 @@ class SqlTable(Target):
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
         """Return rows as the database's driver takes them, converted by columns; of one key the last one."""
-        columns = (
+        columns = [
             values if convert is None else [None if value is None else convert(value) for value in values]
             for convert, values in zip(self._convert, (column.to_pylist() for column in batch), strict=True)
-        )
+        ]
         every = zip(*columns, strict=True)
         if not self._key:
             return every
         # Each row is a statement of its own, so the last one wins also across batches: here rows that would be replaced
         # at once are spared. A null equals nothing, in SQL.
         at = [self._fields.get_field_index(name) for name in self._key]
-        last: dict[Any, Row] = {}
-        for row in every:
-            key = tuple(row[i] for i in at)
-            last[object() if None in key else key] = row
-        return iter(last.values())
+        keys: Iterable[Any] = columns[at[0]] if len(at) == 1 else zip(*(columns[i] for i in at), strict=True)
+        if any(batch.column(i).null_count for i in at):
+            keys = (object() if key is None or (len(at) > 1 and None in key) else key for key in keys)
+        return iter(dict(zip(keys, every, strict=True)).values())
 
     def _insertion(self) -> Any:
         sqlalchemy = alchemy()

@@ -70,7 +70,7 @@ class Case:
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
-               "state_scans.py", "sink_reading.py", "sink_commits.py")  # fmt: skip
+               "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py")  # fmt: skip
         return self.script not in own
 
 
@@ -116,6 +116,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
     found += provider_cases(args)
     found += file_cases(args)
     found += sink_cases(args)
+    found += sql_cases(args)
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
 
 
@@ -216,6 +217,24 @@ def sink_cases(args: argparse.Namespace) -> list[Case]:
             for sinks in (0, 3)
         ),
     ]  # fmt: skip
+
+
+def sql_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of a sink into a database, without Spark."""
+    found: list[Case] = []
+    some = inputs.Shape(args.rows // 5, args.rows // 5)
+    for database in ("sqlite", "postgresql"):
+        for upserts in (False, True):
+            group = (
+                f"{some.rows:,} rows a transaction into {database}, {'half of them replaced' if upserts else 'added'}"
+            )
+            how = "COPY" if database == "postgresql" and not upserts else "executemany"
+            found += [
+                Case(group, name, "sink_sql.py", some, args.warmup, args.batches,
+                     ("--database", database, "--what", what, *["--upserts"] * upserts), reference=what == "plain")
+                for what, name in (("plain", f"plain {how}"), ("statefx", "statefx, SqlSink"))
+            ]  # fmt: skip
+    return found
 
 
 def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:

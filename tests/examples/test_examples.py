@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sinks.postgres_server import PostgresServer
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 TIMEOUT_SECS = 280
 SHORT_LINES = 60
@@ -76,6 +78,16 @@ def test_a_provider_of_ones_own_keeps_state(tmp_path: Path) -> None:
         "after transaction 1: {'be': 2, 'not': 1, 'or': 1, 'to': 2}",
         "after transaction 2: {'be': 3, 'not': 1, 'or': 1, 'to': 3}",
     ]
+
+
+def test_the_most_frequent_words_are_in_a_table_whoever_is_killed(tmp_path: Path) -> None:
+    with PostgresServer() as server:
+        lines = run("top_k_to_postgres.py", server.url(), folder=tmp_path).splitlines()
+        tables = server.run("postgres", "select tablename from pg_tables where schemaname = 'public' order by 1")
+    assert (lines[0], lines[-1]) == ("the table is in postgresql", "exact")
+    assert "interrupted before: [{'txid': 3, 'rolled': 'forward'}]" in lines
+    assert "second run: exit code 0; transaction 4: [('to', 5), ('be', 4), ('the', 1)]" in lines
+    assert tables == [("statefx_markers",), ("top_words",)]
 
 
 def test_state_of_a_former_version_is_read_in_the_new_form(tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ def test_a_driver_is_replaced_while_a_sink_is_stuck_for_the_next_one_too(broken)
     """Whichever of them finds it mended first: rows come once."""
 
     def replace(tester):
-        with suppress(SinkError, StoppedError):  # refused at the start, or stuck until it is stopped
+        with suppress(SinkError, OSError, StoppedError):  # refused at the start, or stuck until it is stopped
             TopologyTester(broken.places.topology(), broken.places.place / "ck", limits=Limits(pauses=1))
         broken.mend()
 
