@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from statefx.errors import ConfigError, TopologyError
+from statefx.errors import ConfigError, SinkError, TopologyError
 from statefx.operators.sinks import Committable, SinkWriter, WriterContext
 from statefx.sinks.sql_connection import SqlUrl
 from statefx.sinks.sql_table import SqlTable
-from statefx.sinks.sql_types import sql_type
+from statefx.sinks.sql_types import has_dates, sql_type
 from statefx.sinks.staged import StagedRows, StagedSink
 
 _UPSERTS = ("sqlite", "postgresql")
@@ -96,29 +97,48 @@ class SqlSink(StagedSink):
                 raise TopologyError(f"SqlSink's key is {name!r}; its rows have {', '.join(schema.names)}", field=name)
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what stages the rows of one task, and tries them if that was asked for."""
-        stager = super().writer(context)
-        return _TryingWriter(self, context, stager) if self.validate else stager
+        """Make what stages the rows of one task, and looks whether they can be written."""
+        return _SqlWriter(self, context, super().writer(context))
 
     def connect(self, schema: pa.Schema) -> SqlTable:
         """Return the table; it connects when it is asked something."""
         return SqlTable(self.url, self.target, self.table, self.key, self.dead_letter, schema)
 
 
-class _TryingWriter(SinkWriter):
-    """Stages rows, and has the database say whether it would take them while the transaction can be rolled back."""
+class _SqlWriter(SinkWriter):
+    """Stages rows, while the transaction can be rolled back: what could never be written is refused here."""
 
     def __init__(self, sink: SqlSink, context: WriterContext, stager: SinkWriter) -> None:
         self._sink = sink
         self._context = context
         self._stager = stager
+        self._dated = [number for number, field in enumerate(context.schema) if has_dates(field.type)]
 
     def write(self, batch: pa.RecordBatch) -> None:
+        for number in self._dated:
+            self._check_dates(batch, number)
         self._stager.write(batch)
+
+    def _check_dates(self, batch: pa.RecordBatch, number: int) -> None:
+        """Refuse years that Python has not, 1 to 9999: a driver could never hand them to the database."""
+        column = batch.column(number)
+        try:
+            if pa.types.is_nested(column.type):
+                column.to_pylist()
+            else:
+                pc.min_max(column).as_py()
+        except (OverflowError, ValueError) as error:
+            name = batch.schema.field(number).name
+            raise SinkError(
+                f"{self._sink.target}: field {name!r} has a time outside of the years 1 to 9999, which no "
+                f"driver of Python can write ({error}): leave such rows out",
+                target=self._sink.target,
+                field=name,
+            ) from error
 
     def prepare(self, txid: int) -> Committable | None:
         committable = self._stager.prepare(txid)
-        if committable is not None:
+        if committable is not None and self._sink.validate:
             context = self._context
             with self._sink.connect(context.schema) as target:
                 target.try_rows(StagedRows(context.storage, context.schema, {context.task: committable}))

@@ -47,6 +47,13 @@ _SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bo
 )
 
 
+def has_dates(kind: pa.DataType) -> bool:
+    """Tell whether there is a date or a time in values of a type."""
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return True
+    return any(has_dates(kind.field(number).type) for number in range(kind.num_fields))
+
+
 def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
     """Return what makes a value one that the database's driver takes; None where it takes it as it is."""
     if pa.types.is_nested(kind):

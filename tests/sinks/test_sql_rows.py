@@ -202,6 +202,25 @@ def test_values_of_ten_megabytes(database, driven, key):
     assert database.run("select length(word), length(raw) from words") == [(5_000_000, 10_000_000)]
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32()], ids=str)
+@pytest.mark.parametrize("wrap", [lambda kind: kind, pa.list_, lambda kind: pa.struct([("at", kind)])])
+def test_years_that_python_has_not_are_refused_before_the_decision(database, driven, kind, wrap):
+    whole = pa.int32() if kind == pa.date32() else pa.int64()
+    far = 3_000_000 if kind == pa.date32() else 253_402_300_800_000_000
+    sink = driven(schema=pa.schema([("word", pa.string()), ("n", wrap(kind))]))
+    for value in (0, far):
+        found = pa.array([value], whole).cast(kind)
+        if pa.types.is_list(wrap(kind)):
+            found = pa.ListArray.from_arrays([0, 1], found)
+        elif pa.types.is_struct(wrap(kind)):
+            found = pa.StructArray.from_arrays([found], ["at"])
+        if value:
+            with pytest.raises(SinkError, match="field 'n' has a time outside of the years 1 to 9999"):
+                sink.prepare([{"word": ["a"], "n": found}])
+        else:
+            sink.prepare([{"word": ["a"], "n": found}])
+
+
 # ---- rows that the database refuses
 
 
