@@ -28,7 +28,7 @@ from statefx.errors import (
 from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
-from statefx.testing import Crash, TopologyTester, rows
+from statefx.testing import TopologyTester, rows
 
 WORDS = [["to", "be", "to"], ["x"], [], ["be"]]
 SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64())])
