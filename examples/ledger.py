@@ -10,6 +10,7 @@ is below zero, whatever the transaction log said when the process was killed. `l
 Spark; `ledger_kills.py` kills both, and `ledger_rules.py` has what they share.
 """
 
+import ledger_rules
 from ledger_kills import main
 from ledger_rules import ENTRY, TRANSFER, move, sinks
 from pyspark.sql import SparkSession
@@ -38,6 +39,7 @@ def run(work):
     """Run the ledger until it is told to end; a file of transfers is a transaction."""
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = session.config(map=RECOMMENDED).getOrCreate()
+    spark.sparkContext.addPyFile(ledger_rules.__file__)  # Spark's workers don't look in this folder
     transfers = spark.readStream.schema(TRANSFER.replace("long", "bigint")).option("maxFilesPerTrigger", 1)
     builder = TopologyBuilder("ledger")
     builder.setStream("transfers", transfers.csv(str(work / "transfers")))
