@@ -351,9 +351,9 @@ class Coordinator:
             failure = self._failures.pop(name.txid, None)
             lowest = min(self._failures, default=0)
             reason = failure.message if failure else f"transaction {lowest} failed before it" if lowest else "stopped"
-            work = self._flights.end(name, reason)
-            if failure is not None and work is not None and not self._pipeline.stopping:
-                self._retry = name.txid, failure, work
+            batch = self._flights.end(name, reason)
+            if failure is not None and batch is not None and not self._pipeline.stopping:
+                self._retry = name.txid, failure, batch.work
         else:  # steps 4, 6 and 8
             self._flights.go_on(append)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from statefx.coordinator.engine import SegmentRun
 from statefx.coordinator.judging import Judge
@@ -129,13 +128,13 @@ class Flights:
         else:
             self.log.append(Committed(name.txid))
 
-    def end(self, name: TransactionAttempt, reason: str) -> Any | None:
+    def end(self, name: TransactionAttempt, reason: str) -> Batch | None:
         """Make ROLLED_BACK durable; return what the attempt has read, if it was this driver's."""
         self.log.append(RolledBack(name.txid, name.attempt, reason))
         self.progress.rolled_back(name)
         logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
         flight = self._flights.pop(name, None)  # a former driver's attempt has none: its input is in the log (rule 3.9)
-        return None if flight is None else flight.batch.work
+        return None if flight is None else flight.batch
 
 
 def _emitted(flight: _Flight, emission: Emission) -> BySpout:

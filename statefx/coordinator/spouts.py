@@ -34,6 +34,10 @@ from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
+_IDLE_SHARE = 9
+"""How much longer than a look it waits for the next one: 10,000 partitions in which nothing is new take a tenth of a
+processor, not all of it."""
+
 WHOLE = ""
 """The one partition of a spout that has none."""
 
@@ -123,7 +127,8 @@ class DriverSpout:
             for name in names:
                 found = spout.planPartitionBatch(int(name), last.get(name))
                 if found is not None:
-                    planned[name] = check_json(found)
+                    planned[name] = found
+            check_json(planned)  # all at once: 10,000 partitions in 10 ms, one by one in 60
         return planned
 
     def orders(
@@ -172,6 +177,7 @@ class SpoutSource:
     _spouts: list[DriverSpout] = field(default_factory=list, init=False)
     _planned: tuple[int, dict[str, dict[str, Json]]] | None = field(default=None, init=False)
     """What is planned of the next transaction, and not in the log yet."""
+    _look_after: float = field(default=0.0, init=False)
     _emitted: dict[int, Mapping[str, Partitions]] = field(default_factory=dict, init=False)
     """What tasks have emitted in transactions that are in flight, by txid, spout and partition."""
     _empty: int = field(default=-1, init=False)
@@ -218,7 +224,11 @@ class SpoutSource:
         if self.ended(txid):
             return False
         if self._planned is None or self._planned[0] != txid:
+            if self.clock() < self._look_after:
+                return False
+            began = self.clock()
             self._look(txid)
+            self._look_after = self.clock() + _IDLE_SHARE * (self.clock() - began)
             self._nothing = self._planned is None
         if (self._nothing or self._found_nothing(txid)) and not state.in_flight:
             self.idle_looks += 1

@@ -75,6 +75,7 @@ def test_a_transaction_that_failed_in_a_committer_is_emitted_again(kind, tmp_pat
     with TopologyTester(topology(spout, FailsOnce()), tmp_path / "ck") as tester:
         tester.drain()
         assert tester.state("count") == ALL
+        assert len(tester.pauses) == 1, "it waits before it tries again"
     second = [note for note in spout.notes() if note[0] == 2]
     assert {attempt for _, attempt, *_ in second} == {0, 1}
     first, again = ({str(note[3]) for note in second if note[1] == attempt} for attempt in (0, 1))
