@@ -75,8 +75,8 @@ class TransactionalClient:
     * One transaction at a time; they take effect in the order of their txids.
     * A second client on the checkpoint, in any process, fences this one: its next call, a commit that is under way
       included, raises FencedError.
-    * After FencedError, or when it is not known what came of a commit, every further call is refused: make another
-      client, which finds out.
+    * After FencedError, or when it is not known what came of a commit, every further call is refused. The next client
+      finds out, and ends it.
 
     Examples
     --------

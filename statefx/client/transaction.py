@@ -27,15 +27,16 @@ class OpenTransaction:
     Attributes
     ----------
     txid : int
-        Its number. One that was rolled back leaves its number to the next one.
+        Its number. One that was rolled back leaves its number to the next one, perhaps another client's.
 
     Contract
     --------
     * After the block was left without an exception, everything is durable and published.
     * After it was left by an exception of the block's own, nothing of it takes effect, ever.
-    * If committing raises FencedError, LogOutcomeUnknownError or what is no Exception (KeyboardInterrupt), or if the
-      process dies, the next client on the checkpoint knows: everything took effect if its ``committed`` is `txid` or
-      more, else nothing did.
+    * If leaving the block raises TransactionError, it was rolled back. If it raises anything else (FencedError,
+      LogOutcomeUnknownError, KeyboardInterrupt), or if the process dies, it may have been decided before, and takes
+      effect then when the next client is made. What came of it, ``statefx.transactions`` says of the entry with this
+      txid and the client's generation; and so does whatever the transaction itself has put.
     * Several threads may use one transaction: their calls come one after the other.
     """
 

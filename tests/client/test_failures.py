@@ -14,7 +14,7 @@ import pytest
 
 from statefx import FileSink, StagedSink, TransactionalClient, transactions
 from statefx.coordinator.engine import StoppedError
-from statefx.errors import TransactionError
+from statefx.errors import FencedError, TransactionError
 from statefx.sinks import Target
 from statefx.storage import FolderStorage
 from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, work
@@ -39,6 +39,8 @@ class Shelf(Target):
     def publish(self, marker, previous, rows):
         if Shelf.raises:
             raise Shelf.raises[0]
+        if Shelf.last != previous:
+            raise RuntimeError("somebody else was here")
         Shelf.rows += rows.rows()
         Shelf.last = marker
 
@@ -189,6 +191,43 @@ def test_a_log_that_cannot_be_written_ends_the_client(place, monkeypatch):
         assert successor.recoveries == [{"txid": 2, "rolled": "back"}]
         put_one(successor, "b")
     assert [row["word"] for row in Shelf.rows] == ["a", "b"]
+
+
+def outcomes(where):
+    return [(one.txid, one.generation, str(one.state)) for one in transactions(where / "ck")]
+
+
+def test_who_is_fenced_before_the_decision_finds_that_nothing_took_effect(place):
+    found = shelving(place)
+    with pytest.raises(FencedError), found.transaction() as t:
+        t.send("out", [("a",)])
+        successor = shelving(place)
+        put_one(successor, "b")
+        assert successor.committed == t.txid, "the number of the former one, and not its rows"
+    assert outcomes(place) == [(1, 1, "ROLLED_BACK"), (1, 2, "COMMITTED")]
+    assert [row["word"] for row in Shelf.rows] == ["b"]
+    for each in (found, successor):
+        each.close()
+
+
+def test_who_is_fenced_behind_the_decision_finds_that_all_of_it_took_effect(place, monkeypatch):
+    found, others = shelving(place), []
+    publish = Shelf.publish
+
+    def overtaken(self, marker, previous, rows):
+        if not others and marker.txid == 1:
+            others.append(None)
+            others[0] = shelving(place)
+            put_one(others[0], "b")
+        publish(self, marker, previous, rows)
+
+    monkeypatch.setattr(Shelf, "publish", overtaken)
+    with pytest.raises(FencedError):
+        put_one(found)
+    assert others[0].recoveries == [{"txid": 1, "rolled": "forward"}]
+    assert outcomes(place) == [(1, 1, "COMMITTED"), (2, 2, "COMMITTED")]
+    for each in (found, *others):
+        each.close()
 
 
 def test_a_start_that_is_refused_fences_nobody(place):
