@@ -22,6 +22,6 @@ def sqlite_database(tmp_path):
     return SqliteDatabase(tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def database(request):
     return request.getfixturevalue(f"{request.param}_database")

@@ -7,6 +7,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from statefx.errors import SinkError
 from tests.sinks.database import WORDS, HandDriven, words
@@ -219,6 +221,25 @@ def test_years_that_python_has_not_are_refused_before_the_decision(database, dri
                 sink.prepare([{"word": ["a"], "n": found}])
         else:
             sink.prepare([{"word": ["a"], "n": found}])
+
+
+@pytest.mark.parametrize("key", [(), "word"], ids=["append", "upsert"])
+def test_others_see_all_rows_of_a_transaction_or_none(database, driven, key):
+    seen = []
+
+    def before(connection, cursor, statement, *_):
+        if statement.startswith("UPDATE"):  # of the marker, after all rows
+            seen.append(sorted(database.run("select word from words")))
+
+    sink = driven(key=key)
+    sink.commit([words("a")])
+    event.listen(Engine, "before_cursor_execute", before)
+    try:
+        sink.commit([words("b", "c")], [words("d")])
+    finally:
+        event.remove(Engine, "before_cursor_execute", before)
+    assert seen == [[("a",)]]
+    assert database.run("select count(*) from words") == [(4,)]
 
 
 # ---- rows that the database refuses
