@@ -2,19 +2,17 @@
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from statefx import openState, transactions
 from statefx.errors import CheckpointError, FencedError, SinkError
 from statefx.testing import Crash
-from statefx.testing.sink_contract import SinkContract
 from tests.client.ledgers import OPENING, TRANSFERS, client, entries, expected, refused, work
 from tests.providers.redis_server import RedisServer
+from tests.sinks.durable_steps import folder_and_database_steps
 from tests.testing.places import place
 
 __all__ = ["place"]
@@ -51,25 +49,6 @@ class At:
         self.do()
 
 
-@contextmanager
-def steps(step, *, unlocked=False):
-    """Call `step` before every change in a folder, and before every statement of a database.
-
-    With `unlocked` before those alone at which no lock of the database is held.
-    """
-
-    def before(connection, cursor, statement, *_):
-        if not unlocked or statement.startswith("BEGIN"):
-            step()
-
-    with SinkContract().steps(step):
-        event.listen(Engine, "before_cursor_execute", before)
-        try:
-            yield
-        finally:
-            event.remove(Engine, "before_cursor_execute", before)
-
-
 def program(where, config=None, abort_at=None):
     """Do what is left; nothing is closed by a program that dies."""
     found = client(where, config)
@@ -81,7 +60,7 @@ def crashed(at, where, config, abort_at=None):
     """Run the program with a crash; tell whether it came."""
     step = At(at)
     try:
-        with steps(step):
+        with folder_and_database_steps(step):
             program(where, config, abort_at)
     except Exception:  # SQLAlchemy makes others of a crash in the middle of a statement
         if not step.hit:
@@ -167,7 +146,7 @@ def test_a_client_that_another_replaces_at_any_step_is_fenced_and_changes_nothin
         where.mkdir()
         step = At(at, lambda where=where: program(where))
         try:
-            with steps(step, unlocked=True):
+            with folder_and_database_steps(step, unlocked=True):
                 program(where)
         except FencedError:
             fenced += 1
@@ -187,7 +166,7 @@ def test_what_was_decided_is_committed_first_and_all_else_is_rolled_back(place: 
             if [str(one.state) for one in transactions(place / "ck")] == [state]:
                 raise Crash
 
-    with pytest.raises(Crash), steps(dies):
+    with pytest.raises(Crash), folder_and_database_steps(dies):
         program(place)
     gc.collect()
     with client(place) as found:

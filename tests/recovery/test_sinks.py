@@ -7,10 +7,8 @@ from dataclasses import asdict
 
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
-from statefx import FileSink, SqlSink, StagedSink, StatefulBolt, TopologyBuilder, abort, committedFiles, transactions
+from statefx import FileSink, SqlSink, StagedSink, TopologyBuilder, abort, committedFiles, transactions
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import CheckpointError, FencedError, SinkError
 from statefx.operators.sinks import Marker
@@ -21,26 +19,17 @@ from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.crashes import every_crash
 from statefx.testing.faults import JobFails, Rerun, Zombie
-from statefx.testing.sink_contract import SinkContract
+from tests.sinks.durable_steps import fast, folder_and_database_steps
 from tests.testing.places import place
+from tests.testing.topologies import Count, Split
 
-__all__ = ["place"]
+__all__ = ["fast", "place"]
+
+pytestmark = pytest.mark.usefixtures("fast")
 
 WORDS = [["to", "be", "to"], ["x", "be"], []]
 TABLES = {"table": "counts", "log": "log"}
 FEW = Limits(sweep_every=1, min_age_secs=0.0, fold_after=8)
-
-
-class Count(StatefulBolt):
-    outputFields = "word string, n long"
-
-    def initState(self, state):
-        self.counts = state
-
-    def execute(self, tup, collector):
-        count = self.counts.get(tup.value, 0) + 1
-        self.counts.put(tup.value, count)
-        collector.emit((tup.value, count))
 
 
 class Ledger(Target):
@@ -90,7 +79,8 @@ class Places:
     def topology(self):
         builder = TopologyBuilder("counts")
         builder.setStream("lines", rows("value string"))
-        builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("lines", "value")
+        builder.setBolt("split", Split()).shuffleGrouping("lines")
+        builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
         url = f"sqlite:///{self.database}"
         for name, sink in {
             "files": FileSink(self.place / "out"),
@@ -110,7 +100,7 @@ class Places:
             return connection.execute(statement).fetchall()
 
     def table(self, name):
-        return self.run(f"select word, n from {name}") if self.has(name) else []
+        return self.run(f"select word, count from {name}") if self.has(name) else []
 
     def has(self, name):
         return self.run(f"select 1 from sqlite_master where name = '{name}'")
@@ -140,19 +130,6 @@ def sent(words):
     return {"lines": [(word,) for word in words]}
 
 
-@pytest.fixture(autouse=True)
-def fast(monkeypatch):
-    """A thousand databases are made durable here, which no test looks at."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    event.listen(Engine, "connect", not_durable)
-    yield
-    event.remove(Engine, "connect", not_durable)
-
-
-def not_durable(connection, _):
-    connection.execute("pragma synchronous = off")
-
-
 # ---- crashes
 
 
@@ -168,33 +145,17 @@ class Dying:
             raise Crash("here")
 
 
-@contextmanager
-def steps(step):
-    """Call `step` before each change in a folder and each statement and COMMIT of a database."""
-
-    def before(connection, cursor, statement, *_):
-        if not statement.lstrip().lower().startswith(("select", "pragma")):
-            step()
-
-    with SinkContract().steps(step):
-        event.listen(Engine, "before_cursor_execute", before)
-        try:
-            yield
-        finally:
-            event.remove(Engine, "before_cursor_execute", before)
-
-
 @pytest.mark.slow
 def test_a_crash_at_every_step_of_log_state_files_and_database(place):
     for at in every_crash():
         places, dying = Places(place / str(at), ("files", "table")), Dying(at)
-        with steps(dying), suppress(Crash):
-            places.start().run(map(sent, WORDS))
+        with folder_and_database_steps(dying), suppress(Crash):
+            places.start().run(map(sent, WORDS[:2]))
         with places.start() as tester:
             places.check(tester.txid)
-            tester.run(map(sent, WORDS))
-            assert tester.txid == len(WORDS)
-        places.check(len(WORDS))
+            tester.run(map(sent, WORDS[:2]))
+            assert tester.txid == 2
+        places.check(2)
         if dying.left > 0:
             break
     assert at > 60
@@ -211,7 +172,7 @@ def test_a_crash_at_every_step_of_a_start_that_rolls_forward(place):
         with pytest.raises(Crash):
             tester.send(sent(WORDS[1]))
         places.check(1)
-        with steps(dying), suppress(Crash):
+        with folder_and_database_steps(dying), suppress(Crash):
             places.start()
         with places.start() as tester:
             assert tester.txid == 2
@@ -252,7 +213,7 @@ class Broken:
 
     def spoil(self):
         if self.name in TABLES:
-            self.places.run(f"alter table {TABLES[self.name]} rename column n to m")
+            self.places.run(f"alter table {TABLES[self.name]} rename column count to m")
         elif self.name == "files":
             self.patch.setattr(Manifest, "publish", self.fail)
         else:
@@ -263,7 +224,7 @@ class Broken:
 
     def mend(self):
         if self.name in TABLES:
-            self.places.run(f"alter table {TABLES[self.name]} rename column m to n")
+            self.places.run(f"alter table {TABLES[self.name]} rename column m to count")
         else:
             self.patch.undo()
 
@@ -376,11 +337,12 @@ def test_abort_while_a_sink_is_stuck_is_refused_and_fences_nobody(broken):
 
 def test_each_sink_puts_aside_its_own_rows_and_no_other_has_less_for_it(place):
     places = Places(place / "here")
-    places.run("create table log (word text, n integer check (n < 2))")
-    places.run("create table small (word text check (length(word) < 2), n integer)")
+    places.run("create table log (word text, count integer check (count < 2))")
+    places.run("create table small (word text check (length(word) < 2), count integer)")
     builder = TopologyBuilder("counts")
     builder.setStream("lines", rows("value string"))
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("lines", "value")
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
     url = f"sqlite:///{places.database}"
     for table in ("log", "small", "counts"):
         builder.setSink(table, SqlSink(url, table, deadLetter="rejected"), parallelism=2).shuffleGrouping("count")

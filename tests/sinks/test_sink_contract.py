@@ -10,14 +10,13 @@ from unittest.mock import patch
 import pandas
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from statefx import FileSink, SqlSink, StagedSink, committedFiles
 from statefx.errors import SinkError
 from statefx.operators.sinks import Marker
 from statefx.sinks import StagedRows, Target
 from statefx.testing.sink_contract import SinkContract
+from tests.sinks.durable_steps import database_steps, fast
 
 READERS = {
     "parquet": lambda file: pq.ParquetFile(file).read()["word"].to_pylist(),
@@ -26,18 +25,9 @@ READERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def fast(monkeypatch):
-    """Thousands of files are made durable here, which no test looks at."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    event.listen(Engine, "connect", not_durable)
-    yield
-    event.remove(Engine, "connect", not_durable)
+__all__ = ["fast"]
 
-
-def not_durable(connection, _):
-    if isinstance(connection, sqlite3.Connection):
-        connection.execute("pragma synchronous = off")
+pytestmark = pytest.mark.usefixtures("fast")
 
 
 class Files(SinkContract):
@@ -72,23 +62,9 @@ class TestCsvFiles(Files):
 
 class Tables(SinkContract):
     @contextmanager
-    def steps(self, step, begins=False):
-        def before(connection, cursor, statement, *_):
-            if statement.startswith("BEGIN") or not (begins or statement.lstrip().lower().startswith("select")):
-                step()
-
-        def ending(connection):
-            if not begins:
-                step()
-
-        with super().steps(step):
-            event.listen(Engine, "before_cursor_execute", before)
-            event.listen(Engine, "commit", ending)
-            try:
-                yield
-            finally:
-                event.remove(Engine, "before_cursor_execute", before)
-                event.remove(Engine, "commit", ending)
+    def steps(self, step, unlocked=False):
+        with super().steps(step), database_steps(step, unlocked=unlocked):
+            yield
 
 
 class TestSqlite(Tables):
@@ -99,7 +75,7 @@ class TestSqlite(Tables):
         return read_table(sink.url.removeprefix("sqlite:///"))
 
     def pauses(self, step):
-        return self.steps(step, begins=True)
+        return self.steps(step, unlocked=True)
 
 
 @pytest.mark.slow
