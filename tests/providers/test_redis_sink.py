@@ -385,6 +385,28 @@ def test_large_values_are_published_whole(server: RedisServer, tmp_path: Path, k
     assert sorted(place.read()) == words
 
 
+@pytest.mark.parametrize("name", ["out", "{app}:out", "a:{b}"])
+def test_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: RedisServer, name: str) -> None:
+    """One node that has all slots; it refuses scripts over several slots."""
+    monkeypatch.setattr(sink, "CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(sink, "BATCH_BYTES", 1)
+    place = Place(cluster, tmp_path, name=name, cluster=True)
+    committer, named = place.committer(), place.write(1, *"ab")
+    for _ in range(2):
+        commit(committer, 1, named)
+    assert place.read() == list("ab")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisServer]:
+    with RedisServer(appendonly="no", cluster_enabled="yes", cluster_announce_ip="127.0.0.1") as server:
+        client = server.client()
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True):
+            client.ping()
+        yield server
+
+
 def test_names_and_values_of_every_type(server: RedisServer, tmp_path: Path) -> None:
     values = {
         pa.string(): "ü \n",

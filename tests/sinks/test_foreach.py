@@ -1,6 +1,7 @@
 """ForeachTransactionSink: a function that is called at least once, in order, by one driver after the other."""
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -8,12 +9,14 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from statefx import ForeachTransactionSink, TopologyBuilder
+from statefx import ForeachTransactionSink, TopologyBuilder, transaction
+from statefx.coordinator.engine import StoppedError
 from statefx.errors import ConfigError, FencedError, SinkError, StagedRowsLostError
 from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows, tester
+from statefx.testing.limits import Limits
 
 SCHEMA = pa.schema([("word", pa.string())])
 WORDS = [["a", "b"], [], ["c"]]
@@ -110,6 +113,20 @@ def test_a_function_that_raises_is_called_again_and_nothing_else_is_committed(tm
     assert "stuck" not in seen[3]
 
 
+def test_a_function_that_was_mended_goes_on_with_what_is_decided(tmp_path, monkeypatch):
+    monkeypatch.setattr(tester, "_dataframe", as_words)
+
+    def broken(words, txid):
+        raise TypeError("a mistake")
+
+    with pytest.raises(StoppedError, match=r"out: TypeError: a mistake\. It is decided"):
+        TopologyTester(topology(broken), tmp_path, limits=Limits(pauses=3)).send({"lines": [("a",)]})
+    calls = Calls()
+    with TopologyTester(topology(calls), tmp_path) as one:
+        assert one.recoveries == [{"txid": 1, "rolled": "forward"}]
+    assert calls.done == [(1, ["a"])]
+
+
 def test_an_older_generation_calls_for_nothing_that_the_newer_one_does_not_publish(tmp_path):
     old, new = Calls(), Calls()
     zombie = fenced(tmp_path, old, FIRST)
@@ -198,6 +215,56 @@ def test_a_fork_goes_on_with_its_own_copy(tmp_path, monkeypatch):
 def test_what_can_not_be_called_is_refused(fn):
     with pytest.raises(ConfigError, match=r"fn\(dataframe, txid\)"):
         ForeachTransactionSink(fn)
+
+
+def test_a_transaction_from_plain_python_has_no_dataframe(tmp_path):
+    with (
+        pytest.raises(SinkError, match="which only submit can make"),
+        transaction(tmp_path, id="app", sinks={"out": ForeachTransactionSink(print)}, schemas={"out": "word string"}),
+    ):
+        pass
+
+
+ZOMBIE = """
+import os, signal, sys
+from pathlib import Path
+from statefx.errors import StatefxError
+from statefx.testing import TopologyTester, tester
+from tests.sinks.test_foreach import as_words, topology
+
+def stop(words, txid):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    Path(sys.argv[2]).write_text(f"{txid} {words}")
+
+tester._dataframe = as_words
+try:
+    with TopologyTester(topology(stop), sys.argv[1]) as one:
+        one.send({"lines": [("a",)]})
+except StatefxError as error:
+    sys.exit(type(error).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_that_slept_in_its_call_ends_the_call_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(tester, "_dataframe", as_words)
+    calls, late = Calls(), tmp_path / "late"
+    command = [sys.executable, "-c", ZOMBIE, str(tmp_path / "ck"), str(late)]
+    zombie = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    try:
+        _, status = os.waitpid(zombie.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        with TopologyTester(topology(calls), tmp_path / "ck") as one:
+            one.send({"lines": [("b",)]})
+            zombie.send_signal(signal.SIGCONT)
+            _, errors = zombie.communicate(timeout=60)
+            assert b"FencedError" in errors
+            assert late.read_text() == "1 ['a']"  # at least once: after what came later
+            one.send({"lines": [("c",)]})
+    finally:
+        zombie.kill()
+        zombie.wait()
+    assert calls.done == [(1, ["a"]), (2, ["b"]), (3, ["c"])]
 
 
 ALONE = """
