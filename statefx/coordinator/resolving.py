@@ -25,7 +25,7 @@ _REMEDIES = {
 }
 _WARNINGS = {
     Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what "
-    "fails; if that is code of your own, call query.stop(), mend it and submit again",
+    "fails; if that is code of your own, stop (query.stop(), client.close()), mend it and start again",
     Resolution.ROLLBACK: "rollback of transaction %d is tried again: %s",
 }
 
