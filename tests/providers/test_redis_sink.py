@@ -377,6 +377,16 @@ def test_a_marker_that_was_changed_or_deleted_is_no_marker(server: RedisServer, 
     assert place.read() == ["a"]
 
 
+def test_who_gives_up_a_transaction_moves_the_marker(server: RedisServer, tmp_path: Path) -> None:
+    place, client = Place(server, tmp_path, name="totals"), server.client()
+    committer = place.committer()
+    lost = place.write(1, "lost")
+    client.hset("statefx:{totals}:marker:totals", "txid", 1)  # as the page on recovery says
+    commit(committer, 1, lost)
+    commit(committer, 2, place.write(2, "b"))
+    assert place.read() == ["b"]
+
+
 @pytest.mark.parametrize("kind", ["hash", "list", "stream"])
 def test_large_values_are_published_whole(server: RedisServer, tmp_path: Path, kind: str) -> None:
     place = Place(server, tmp_path, kind, f"large-{kind}")

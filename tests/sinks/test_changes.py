@@ -169,3 +169,26 @@ def test_status_tells_of_each_sink_what_it_has_published_and_why_it_has_not(tmp_
     assert last["paper"] == {"txid": 2, "rows": None, "bytes": None}
     with TopologyTester(topology(sinks), tmp_path / "ck") as tester:
         assert tester.status["sinks"] == {"out": last["out"], "paper": nothing}
+
+
+def test_who_gives_up_rows_that_are_lost_moves_the_marker(tmp_path):
+    """As the page on recovery says."""
+
+    def give_up():
+        with sqlite3.connect(tmp_path / "db") as connection:
+            connection.execute("update statefx_markers set txid = 1 where target = 'words'")
+
+    sinks = {**files(tmp_path), "table": SqlSink(f"sqlite:///{tmp_path}/db", "words")}
+    with TopologyTester(topology(sinks), tmp_path / "ck") as tester:
+        tester.when("after COMMITTING(1, 0)", lambda: [file.unlink() for file in staged(tmp_path)])
+        tester.when("pause", give_up)
+        send(tester, "a")
+        assert len(tester.pauses) == 1
+        send(tester, "b")
+    with sqlite3.connect(tmp_path / "db") as connection:
+        assert connection.execute("select word from words").fetchall() == [("b",)]
+    assert in_files(tmp_path) == [("a", 1), ("b", 1)]
+
+
+def staged(place):
+    return list((place / "ck" / "staged" / "table").iterdir())
