@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,11 +28,14 @@ from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
 from statefx.operators.sinks import UNFENCED, Marker, Owner, Reached, is_published, refuse_twin, starting_point
 from statefx.sinks.fences import Fence, Look
 from statefx.sinks.layout import Layout
-from statefx.storage import FolderStorage
+from statefx.storage import FolderStorage, Stored
 
 METADATA = "_spark_metadata"
 INTERVAL = 10
 """Spark's own default: every tenth manifest holds all files, so a reader opens ten at most."""
+
+KEPT_SECS = 600.0
+"""As Spark's. Its readers that lose a manifest go on from the next compact one, and fail if that is gone as well."""
 
 _OWN = "_statefx"
 _VERSION = "v1"
@@ -102,10 +106,13 @@ class Manifest:
 
     def _numbers(self) -> Iterator[tuple[int, bool]]:
         """Yield number and whether it is a compact one."""
+        return ((number, compact) for number, compact, _ in self._manifests())
+
+    def _manifests(self) -> Iterator[tuple[int, bool, Stored]]:
         for stored in self.storage.list(f"{METADATA}/"):
             found = _NAME.fullmatch(stored.name.rpartition("/")[2])
             if found is not None:
-                yield int(found[1]), found[2] is not None
+                yield int(found[1]), found[2] is not None, stored
 
     def _until(self, newest: int) -> Iterator[AddedFile]:
         for name in self._names_until(newest):
@@ -320,11 +327,13 @@ class Manifest:
         }
         return json.dumps(entry, separators=(",", ":"))
 
-    def forget_old(self) -> None:
-        """Delete manifests that two compact ones stand for; a reader that lost one lists again."""
+    def forget_old(self, min_age_secs: float = KEPT_SECS) -> None:
+        """Delete manifests that two compact ones stand for, unless they are young: somebody may be reading them."""
         compacts = sorted(number for number, compact in self._numbers() if compact)
         if len(compacts) > 1:
-            self.storage.delete(_name(n, compact=c) for n, c in list(self._numbers()) if n < compacts[-2])
+            young = time.time() - min_age_secs
+            old = [stored.name for n, _, stored in self._manifests() if n < compacts[-2] and stored.modified <= young]
+            self.storage.delete(old)
 
 
 _RESTORE = "restore the folder from a backup, or give the sink a new one"

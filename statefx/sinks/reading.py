@@ -19,12 +19,15 @@ from statefx.operators.schema import to_ddl
 from statefx.sinks.files import txid_of_file
 from statefx.sinks.formats import FORMATS
 from statefx.sinks.layout import Layout
-from statefx.sinks.manifest import Manifest
+from statefx.sinks.manifest import INTERVAL, Manifest
 from statefx.sinks.staged import FOLDER, txid_of_staged
 from statefx.storage import Storage
 
-_IGNORES = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
-"""A setting of sessions that has Spark read every file of a folder, whatever the manifest says."""
+_SETTINGS = {
+    "spark.sql.streaming.fileStreamSink.ignoreMetadata": "false",  # else Spark reads files that are not committed
+    "spark.sql.streaming.fileSink.log.compactInterval": str(INTERVAL),  # else it looks for manifests that are not there
+}
+"""What a session must not have otherwise; these are Spark's own values."""
 
 
 def readCommitted(spark: Any, path: str | os.PathLike[str], *, stream: bool = False, txid: str | None = None) -> Any:
@@ -51,13 +54,16 @@ def readCommitted(spark: Any, path: str | os.PathLike[str], *, stream: bool = Fa
     Raises
     ------
     ConfigError
-        The session passes over manifests, or there is a field of the name `txid`.
+        A setting of the session keeps Spark from reading manifests, or there is a field of the name `txid`.
     SinkError
         No FileSink has started to write to `path`: format and fields are not known before. Or its manifest is damaged
         or gone.
     """
-    if spark.conf.get(_IGNORES, "false").lower() == "true":
-        raise ConfigError(f"this session has Spark read uncommitted files: set {_IGNORES} to false")
+    for name, value in _SETTINGS.items():
+        if (given := spark.conf.get(name, value)).lower() != value:
+            raise ConfigError(
+                f"this session has {name} = {given}, and would not read what is committed: set it to {value}"
+            )
     manifest, layout = _written(path)
     manifest.files()  # of a damaged manifest Spark says neither which folder's it is nor what to do
     # No option limits a micro-batch, because Spark counts files: it would take transactions apart.

@@ -1,5 +1,7 @@
 """Drivers that stop at any look at a FileSink's folder, while others go on there, and wake up afterwards."""
 
+import os
+
 import pytest
 
 from statefx.errors import FencedError, SinkError, SinkOwnedError
@@ -199,7 +201,7 @@ def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing
         last = len(folder.names("a"))
         folder.fence(B1, takeover=True)
         folder.publish(B1, *range(1, 26))
-        folder.manifest.forget_old()
+        folder.manifest.forget_old(0)
         folder.fence(A2, Reached(last, last), takeover=True)
         folder.publish(A2, *range(last + 1, last + 4))
 
@@ -249,7 +251,7 @@ def test_takeover_left_in_a_program_doubles_nothing_after_a_crash_before_committ
 def test_a_reader_that_ten_transactions_overtook_lists_again(tmp_path):
     def go_on(folder):
         folder.publish(A1, *range(10, 45))
-        folder.manifest.forget_old()
+        folder.manifest.forget_old(0)
 
     for folder, _ in races(tmp_path, go_on, before=[9]):
         folder.fence(A1)
@@ -257,6 +259,20 @@ def test_a_reader_that_ten_transactions_overtook_lists_again(tmp_path):
         names = [each.name for each in folder.zombie.files()]
         assert names == named("a", *range(1, len(names) + 1))
         assert len(names) >= 9
+
+
+def test_manifests_that_a_reader_may_be_reading_stay_for_a_while(tmp_path):
+    folder = Folder(tmp_path)
+    folder.fence(A1)
+    folder.publish(A1, *range(1, 35))
+    folder.manifest.forget_old()
+    manifests = tmp_path / "_spark_metadata"
+    assert len(list(manifests.iterdir())) == 35
+    for number in range(5):
+        os.utime(manifests / str(number), (1, 1))
+    folder.manifest.forget_old()
+    assert sorted(int(each.name.partition(".")[0]) for each in manifests.iterdir()) == list(range(5, 35))
+    assert folder.names() == named("a", *range(1, 35))
 
 
 def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(tmp_path):

@@ -119,6 +119,7 @@ def test_a_stream_has_each_transaction_whole_and_once(spark, place, options):
                 (place / "out put ü%41" / f"part-{txid:010d}-00000-nobody-0000.snappy.parquet").write_bytes(b"unnamed")
                 if txid % 3 == 0:
                     query.processAllAvailable()
+            tester.sweep()
             query.processAllAvailable()
         finally:
             query.stop()
@@ -130,6 +131,20 @@ def test_a_stream_has_each_transaction_whole_and_once(spark, place, options):
     (late,) = batches(readCommitted(spark, target(place), stream=True, txid="txid"), place, "late")
     assert sorted(map(tuple, late)) == sorted(given)
     assert sorted(map(tuple, readCommitted(spark, target(place), txid="txid").collect())) == sorted(given)
+
+
+def test_a_stream_goes_on_when_another_topology_takes_over(spark, place):
+    write(place, words(1), words(2))
+    found = []
+    query = start(readCommitted(spark, target(place), stream=True, txid="txid"), place, found)
+    try:
+        query.processAllAvailable()
+        with TopologyTester(topology(place), place / "other", adopt="takeover") as tester:
+            tester.send({"rows": words(3)})
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(tuple(row) for batch in found for row in batch) == [("w1", 1, 1), ("w2", 2, 2), ("w3", 3, 1)]
 
 
 def test_fields_that_came_later_are_null_in_older_rows(spark, place):
@@ -198,12 +213,13 @@ def test_what_can_not_be_read_says_why(spark, place):
     write(place, words(1))
     with pytest.raises(ConfigError, match="'word' already"):
         readCommitted(spark, target(place), txid="word")
-    spark.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", "true")
-    try:
-        with pytest.raises(ConfigError, match="ignoreMetadata to false"):
-            readCommitted(spark, target(place))
-    finally:
-        spark.conf.unset("spark.sql.streaming.fileStreamSink.ignoreMetadata")
+    for name, value in [("fileStreamSink.ignoreMetadata", "true"), ("fileSink.log.compactInterval", "3")]:
+        spark.conf.set(f"spark.sql.streaming.{name}", value)
+        try:
+            with pytest.raises(ConfigError, match=rf"{name} = {value}, .*: set it to"):
+                readCommitted(spark, target(place))
+        finally:
+            spark.conf.unset(f"spark.sql.streaming.{name}")
     manifest = target(place) / "_spark_metadata" / "1"
     manifest.write_bytes(manifest.read_bytes()[:-3])
     with pytest.raises(SinkMismatchError, match=r"_spark_metadata/1 is damaged .*restore the folder"):
