@@ -84,6 +84,7 @@ class Csv(FileFormat):
         "header": "true",
         "escape": '"',
         "multiLine": "true",
+        "nullValue": "\0null",  # what Spark shall take an empty field for: it takes "" for null otherwise
         "nanValue": "nan",
         "positiveInf": "inf",
         "negativeInf": "-inf",
