@@ -13,12 +13,11 @@ from statefx.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
     FencedError,
-    StateClosedError,
     StateCorruptedError,
     StateError,
     StatefxError,
-    StatePhaseError,
 )
+from statefx.state.contract.calls import StoreCalls
 from statefx.state.contract.ranges import merge
 from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Version, Write
 from statefx_redis import scripts
@@ -55,19 +54,17 @@ class RedisStateStore(StateStore):
         self._namespace = namespace
         self._names = Names.of(server.settings.prefix, namespace)
         self._context = context
-        self._version = context.version
+        self._calls = StoreCalls(namespace, context)
         self._deciding: Version | None = None
-        self._prepared: Version | None = None
         self._size_bytes = 0
         self._overlay: PreparedChanges | None = None
-        self._closed = False
         self._check_version(self._look())
 
     # ---- reading
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the committed values of `keys`, None where absent."""
-        self._check_open("get")
+        self._calls.check_open("get")
         if not keys:
             return []
         for _ in range(READ_TRIES):
@@ -87,12 +84,12 @@ class RedisStateStore(StateStore):
         raise self._restless()
 
     def _trip(self, client: Any, keys: Sequence[bytes]) -> tuple[Any, list[bytes | None], Any]:
-        names = self._names.all(self._version.token)
+        names = self._names.all(self._calls.version.token)
         pipeline = client.pipeline(transaction=False)
-        pipeline.eval(scripts.LOOK, len(names), *names, self._version.token)
+        pipeline.eval(scripts.LOOK, len(names), *names, self._calls.version.token)
         for begin in range(0, len(keys), GET_KEYS):
             pipeline.hmget(self._names.data, keys[begin : begin + GET_KEYS])
-        pipeline.eval(scripts.LOOK, len(names), *names, self._version.token)
+        pipeline.eval(scripts.LOOK, len(names), *names, self._calls.version.token)
         answers = pipeline.execute(raise_on_error=False)
         for answer in answers:
             if isinstance(answer, Exception):
@@ -102,11 +99,11 @@ class RedisStateStore(StateStore):
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield committed (key, value) with start <= key < stop, in key order or in the reverse."""
-        self._check_open("scan")
+        self._calls.check_open("scan")
         return self._scan(start, stop, reverse)
 
     def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        self._check_open("scan")
+        self._calls.check_open("scan")
         pages = Pages(start, stop, reverse)
         for _ in range(READ_TRIES):
             stored, rows = self._page(pages)
@@ -121,7 +118,7 @@ class RedisStateStore(StateStore):
         else:
             raise self._restless()
         for row in merge(changes, self._committed(rows, pages, self._decided(stored)), reverse):
-            self._check_open("scan")
+            self._calls.check_open("scan")
             yield row
 
     def _check_gone(self, before: Stored) -> None:
@@ -132,9 +129,9 @@ class RedisStateStore(StateStore):
 
     def count(self, space: bytes) -> int:
         """Return how many keys begin with the byte `space`; where a commit is not done yet, by reading them."""
-        self._check_open("count")
+        self._calls.check_open("count")
         end = None if space == b"\xff" else bytes([space[0] + 1])
-        names, token = self._names.all(self._version.token), self._version.token
+        names, token = self._names.all(self._calls.version.token), self._calls.version.token
         answer = self._server.eval(scripts.COUNT, names, token, *lexical(space, end))
         if self._overlay_for(self._parse(answer)) is None:
             return int(answer[5])
@@ -152,8 +149,8 @@ class RedisStateStore(StateStore):
             yield from rows
 
     def _page(self, pages: Pages) -> tuple[Stored, list[tuple[bytes, bytes]]]:
-        names = self._names.all(self._version.token)
-        answer = self._server.eval(scripts.SCAN, names, self._version.token, *pages.arguments())
+        names = self._names.all(self._calls.version.token)
+        answer = self._server.eval(scripts.SCAN, names, self._calls.version.token, *pages.arguments())
         stored = self._parse(answer)
         keys, values = answer[5], answer[6]
         if None in values:
@@ -164,19 +161,15 @@ class RedisStateStore(StateStore):
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         """Send `writes` to a hash of their own, named by `token`."""
-        self._check_writable("prepare")
         version = Version(txid, token)
-        if self._prepared is not None and self._prepared != version:
-            raise self._phase(f"prepare of {version} while {self._prepared} is prepared: commit or roll it back first")
-        if txid <= self._version.txid:
-            raise self._phase(f"prepare({txid}) at or below the committed txid {self._version.txid}")
-        if self._prepared is None:
-            base, size = self._version, 0
+        self._calls.check_prepare(version)
+        if self._calls.prepared is None:
+            base, size = self._calls.version, 0
             for fields, chunks in batches(writes):
                 entry = Entry(txid, self._context.generation, base.txid, base.token, chunks)
                 self._send(token, entry, fields)
                 size += sum(map(len, fields[1::2]))
-            self._prepared, self._size_bytes = version, size
+            self._calls.prepared, self._size_bytes = version, size
         return Prepared(token, self._size_bytes)
 
     def _send(self, token: str, entry: Entry, fields: list[str | bytes]) -> None:
@@ -191,7 +184,7 @@ class RedisStateStore(StateStore):
                 self._expect(self._server.eval(scripts.REGISTER, keys, entry.generation, self._names.tag))
                 registered = "registered"
             elif answer[0] == b"MOVED" and self._behind():
-                self._apply(self._version)
+                self._apply(self._calls.version)
             else:
                 break
         self._expect(answer)
@@ -199,11 +192,11 @@ class RedisStateStore(StateStore):
     def _behind(self) -> bool:
         """Tell whether the server lost the commit of the log's version, and can do it again."""
         stored = self._look()
-        return stored.can_become(self._version)
+        return stored.can_become(self._calls.version)
 
     def commit(self, txid: int, token: str) -> None:
         """Let the server apply what `token` names, chunk by chunk, and make it the committed version."""
-        self._check_writable("commit")
+        self._calls.check_writable("commit")
         before, self._deciding = self._deciding, Version(txid, token)
         try:
             self._apply(self._deciding)
@@ -212,7 +205,8 @@ class RedisStateStore(StateStore):
         except StatefxError:
             self._deciding = before
             raise
-        self._version, self._deciding, self._prepared, self._overlay = Version(txid, token), None, None, None
+        self._calls.commit(Version(txid, token))
+        self._deciding, self._overlay = None, None
 
     def _apply(self, version: Version) -> None:
         txid, token = version.txid, version.token
@@ -246,26 +240,25 @@ class RedisStateStore(StateStore):
 
     def rollback(self, txid: int, token: str) -> None:
         """Forget what this object prepared; it is left to the sweep, since nothing names it."""
-        self._check_writable("rollback")
+        self._calls.check_writable("rollback")
         stored = self._look()
         if Version(txid, token) in (stored.version, stored.committing):
-            raise self._phase(f"rollback({txid}, {token!r}) of what is committed, or being committed")
-        if self._prepared == Version(txid, token):
-            self._prepared = None
+            raise self._calls.refusal(f"rollback({txid}, {token!r}) of what is committed, or being committed")
+        self._calls.rollback(Version(txid, token))
 
     def snapshot(self) -> None:
         """Do nothing: the server has the state."""
-        self._check_writable("snapshot")
+        self._calls.check_writable("snapshot")
 
     def close(self) -> None:
         """Release nothing but memory; connections are the process's."""
-        self._closed = True
+        self._calls.closed = True
         self._overlay = None
 
     # ---- versions
 
     def _look(self) -> Stored:
-        token = self._version.token
+        token = self._calls.version.token
         return self._parse(self._server.eval(scripts.LOOK, self._names.all(token), token))
 
     def _parse(self, answer: Any) -> Stored:
@@ -276,7 +269,7 @@ class RedisStateStore(StateStore):
 
         A store may still be told to commit what was committed already, so one that can be told opens.
         """
-        wanted = self._version
+        wanted = self._calls.version
         if wanted in (stored.version, stored.committing) or stored.can_become(wanted):
             return
         if stored.version.txid == wanted.txid + 1 and not self._context.read_only:
@@ -285,17 +278,21 @@ class RedisStateStore(StateStore):
 
     def _decided(self, stored: Stored) -> Version:
         """Return the version that readers of `stored` see."""
-        if stored.committing is None and stored.version != self._version and stored.can_become(self._version):
-            return self._version  # in the log, though the server has not been told yet, or has forgotten
+        if (
+            stored.committing is None
+            and stored.version != self._calls.version
+            and stored.can_become(self._calls.version)
+        ):
+            return self._calls.version  # in the log, though the server has not been told yet, or has forgotten
         return stored.committing or stored.version
 
     def _overlay_for(self, stored: Stored) -> PreparedChanges | None:
         """Return what has to be laid over the data; a read-only store goes on with the server."""
         decided = self._decided(stored)
-        if decided not in (self._version, self._deciding):
-            if not self._context.read_only or decided.txid < self._version.txid:
+        if decided not in (self._calls.version, self._deciding):
+            if not self._context.read_only or decided.txid < self._calls.version.txid:
                 raise self._moved(stored)
-            self._version = decided
+            self._calls.version = decided
         if decided == stored.version:
             self._overlay = None
         elif self._overlay is None or self._overlay.token != decided.token:
@@ -308,7 +305,7 @@ class RedisStateStore(StateStore):
         """Return the error for a server that is at another version; who has been replaced is told that instead."""
         if stored.generation > self._context.generation and not self._context.read_only:
             return self._fenced(stored.generation)
-        return mismatch(self._namespace, self._names, self._version, stored.committing or stored.version)
+        return mismatch(self._namespace, self._names, self._calls.version, stored.committing or stored.version)
 
     def _fenced(self, newest: int) -> FencedError:
         return FencedError(
@@ -334,18 +331,6 @@ class RedisStateStore(StateStore):
             self._parse([[None, None, None, more[0], None, None, None, None], more[1], more[2], None, 0])
         server = Version(int(more[0]), text(more[1]))
         if word == b"PASSED":
-            raise self._phase(f"another version is committed already, {server}")
+            raise self._calls.refusal(f"another version is committed already, {server}")
         assert word == b"MOVED", answer
-        raise mismatch(self._namespace, self._names, self._version, server)
-
-    def _check_open(self, call: str) -> None:
-        if self._closed:
-            raise StateClosedError(f"{call} after close of the state of {self._namespace}")
-
-    def _check_writable(self, call: str) -> None:
-        self._check_open(call)
-        if self._context.read_only:
-            raise self._phase(f"{call} on state that was opened read-only")
-
-    def _phase(self, message: str) -> StatePhaseError:
-        return StatePhaseError(f"{message} ({self._namespace})", namespace=self._namespace, version=self._version)
+        raise mismatch(self._namespace, self._names, self._calls.version, server)

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from statefx.errors import StateClosedError, StatePhaseError
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.state.changelog import fencing, sweeping
 from statefx.state.changelog.chain import Changelog
+from statefx.state.contract.calls import StoreCalls
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.store import (
     Capabilities,
@@ -63,20 +63,18 @@ class ChangelogStore(StateStore):
         self._changelog = changelog
         self._context = context
         self._image = image
-        self._version = context.version
+        self._calls = StoreCalls(changelog.namespace, context)
         self._committed: OrderedEntries[bytes | None] = OrderedEntries()
-        self._prepared: Version | None = None
         self._size_bytes = 0
-        self._closed = False
 
     @property
     def version(self) -> Version:
         """The committed version that reads see."""
-        return self._version
+        return self._calls.version
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the committed values of `keys`, None where absent."""
-        self._check_open("get")
+        self._calls.check_open("get")
         if not self._committed:
             return self._image.get(keys)
         committed = self._committed.by_key
@@ -88,22 +86,22 @@ class ChangelogStore(StateStore):
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield committed (key, value) with start <= key < stop, in key order or in the reverse."""
-        self._check_open("scan")
+        self._calls.check_open("scan")
         return self._scan(start, stop, reverse)
 
     def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        self._check_open("scan")
+        self._calls.check_open("scan")
         rows = self._image.scan(start, stop, reverse)
         if self._committed:
             rows = merge(self._committed.between(start, stop, reverse), rows, reverse)
         for row in rows:
-            if self._closed:
-                self._check_open("scan")
+            if self._calls.closed:
+                self._calls.check_open("scan")
             yield row
 
     def count(self, space: bytes) -> int | None:
         """Return how many committed keys begin with the byte `space`, if the image knows how many it has."""
-        self._check_open("count")
+        self._calls.check_open("count")
         count = self._image.count(space)
         if count is not None and self._committed:
             above = {key: data for key, data in self._committed.by_key.items() if key[:1] == space}
@@ -113,71 +111,51 @@ class ChangelogStore(StateStore):
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         """Write `writes` to a changelog file of their own, named by `token`."""
-        self._check_writable("prepare")
         version = Version(txid, token)
-        if self._prepared is not None and self._prepared != version:
-            raise self._phase(f"prepare of {version} while {self._prepared} is prepared: commit or roll it back first")
-        if txid <= self._version.txid:
-            raise self._phase(f"prepare({txid}) at or below the committed txid {self._version.txid}")
-        if self._prepared is None:
+        self._calls.check_prepare(version)
+        if self._calls.prepared is None:
             context = self._context
             self._size_bytes = self._changelog.prepare(
-                version, context.generation, self._version, writes, context.snapshot, context.files_max
+                version, context.generation, self._calls.version, writes, context.snapshot, context.files_max
             )
-            self._prepared = version
+            self._calls.prepared = version
         return Prepared(token, self._size_bytes)
 
     def commit(self, txid: int, token: str) -> None:
         """Verify what `token` names and let reads see it; the transaction log is what commits it."""
-        self._check_writable("commit")
+        self._calls.check_writable("commit")
         self._check_fence()
         version = Version(txid, token)
-        if version == self._version:
+        if version == self._calls.version:
             return
-        if txid <= self._version.txid:
-            raise self._phase(f"commit({txid}) with another version committed already, {self._version}")
-        for keys, values in self._changelog.prepared(version, self._version):
+        if txid <= self._calls.version.txid:
+            raise self._calls.refusal(f"commit({txid}) with another version committed already, {self._calls.version}")
+        for keys, values in self._changelog.prepared(version, self._calls.version):
             self._committed.apply(keys, values)
-        self._version = version
-        self._prepared = None
+        self._calls.commit(version)
 
     def rollback(self, txid: int, token: str) -> None:
         """Forget what this object prepared; its file is left to the sweep, since nothing names it."""
-        self._check_writable("rollback")
-        if Version(txid, token) == self._version:
-            raise self._phase(f"rollback({txid}, {token!r}) of a committed version")
-        if self._prepared == Version(txid, token):
-            self._prepared = None
+        self._calls.check_writable("rollback")
+        if Version(txid, token) == self._calls.version:
+            raise self._calls.refusal(f"rollback({txid}, {token!r}) of a committed version")
+        self._calls.rollback(Version(txid, token))
 
     def snapshot(self) -> SnapshotRef | None:
         """Write a full image of the committed version beside the changelogs; None while state is empty."""
-        self._check_writable("snapshot")
-        if self._version == EMPTY:
+        self._calls.check_writable("snapshot")
+        if self._calls.version == EMPTY:
             return None
-        return self._changelog.snapshot(self._version, self._context.generation, self._scan(None, None))
+        return self._changelog.snapshot(self._calls.version, self._context.generation, self._scan(None, None))
 
     def close(self) -> None:
         """Release the image; closing again is a no-op."""
-        if not self._closed:
-            self._closed = True
+        if not self._calls.closed:
+            self._calls.closed = True
             self._image.close()
-
-    def _check_open(self, call: str) -> None:
-        if self._closed:
-            raise StateClosedError(f"{call} after close of the state of {self._changelog.namespace}")
-
-    def _check_writable(self, call: str) -> None:
-        self._check_open(call)
-        if self._context.read_only:
-            raise self._phase(f"{call} on state that was opened read-only")
 
     def _check_fence(self) -> None:
         fencing.check(self._context.storage, self._changelog.namespace.lineage, self._context.generation)
-
-    def _phase(self, message: str) -> StatePhaseError:
-        return StatePhaseError(
-            f"{message} ({self._changelog.namespace})", namespace=self._changelog.namespace, version=self._version
-        )
 
 
 class ChangelogProvider(StateProvider):
