@@ -99,7 +99,7 @@ class CheckpointFormatError(CheckpointError):
 
 
 class InputError(StatefxError):
-    """Spark ended its query outside any transaction: the input can't be read as the checkpoint knows it."""
+    """The input can't be read as the checkpoint knows it: Spark ended its query, or a spout's source was changed."""
 
 
 class FencedError(StatefxError):

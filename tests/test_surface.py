@@ -60,7 +60,7 @@ STATEFUL = {"initState", "prePrepare", "preCommit", "preRollback", "stateVersion
 COLLECTOR = {"emitBatch", "resetTimeout"}
 
 SPOUT = {"outputFields", "isReady", "cleanupBefore"}
-PARTITIONED = {"numPartitions", "emitPartitionBatch"}
+PARTITIONED = {"numPartitions", "initPartitions", "emitPartitionBatch"}
 
 CAMEL = re.compile(r"[a-z]+[A-Z]\w*")
 

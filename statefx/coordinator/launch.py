@@ -267,7 +267,14 @@ class Launch:
 
     def spout_source(self, coordinator: Coordinator, trigger: SpoutTrigger) -> SpoutSource:
         """Return where the transactions of `coordinator` come from, if they come from spouts."""
-        return SpoutSource(self.plan, self.folders.storage, coordinator.log, self.settings.mapping(), trigger)
+        return SpoutSource(
+            self.plan,
+            self.folders.storage,
+            coordinator.log,
+            self.settings.mapping(),
+            trigger,
+            coordinator.progress.clock,
+        )
 
     @property
     def _writes_processed(self) -> bool:

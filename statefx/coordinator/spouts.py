@@ -11,14 +11,13 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import committed_metadata, planned_metadata, read_metadata
 from statefx.coordinator.source import Batch
-from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError
+from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
 from statefx.operators import Context, OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
 from statefx.operators.spouts import DRIVER, check_json, plans
 from statefx.operators.user_errors import bolt_error
@@ -83,7 +82,7 @@ class DriverSpout:
         """Give what the spout raises the name of the spout."""
         try:
             yield
-        except (BoltError, FailedException, FencedError):
+        except (BoltError, FailedException, FencedError, InputError):
             raise
         except Exception as error:
             raise bolt_error(error, self.id, DRIVER, hook, txid, "spout") from error
@@ -169,8 +168,8 @@ class SpoutSource:
     storage: Storage
     log: TransactionLog
     config: Mapping[str, Any]
-    trigger: SpoutTrigger = field(default_factory=SpoutTrigger)
-    clock: Callable[[], float] = monotonic
+    trigger: SpoutTrigger
+    clock: Callable[[], float]
     idle_looks: int = field(default=0, init=False)
     _nothing: bool = field(default=False, init=False)
     """Whether there was nothing to read when it looked last."""
@@ -202,6 +201,10 @@ class SpoutSource:
             with own.calling("open", self.log.state.committed + 1):
                 own.spout.open(context)
             self._spouts.append(own)
+            if not isinstance(own.spout, TransactionalSpout):
+                with own.calling("initPartitions", self.log.state.committed + 1):
+                    known = self._last(own.id, max(self.log.state.planned_metadata, default=0) + 1)
+                    own.spout.initPartitions({int(name): said for name, said in known.items()})  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Close the driver's copies."""
@@ -228,7 +231,8 @@ class SpoutSource:
                 return False
             began = self.clock()
             self._look(txid)
-            self._look_after = self.clock() + _IDLE_SHARE * (self.clock() - began)
+            if self._planned is None:
+                self._look_after = self.clock() + _IDLE_SHARE * (self.clock() - began)
             self._nothing = self._planned is None
         if (self._nothing or self._found_nothing(txid)) and not state.in_flight:
             self.idle_looks += 1

@@ -29,6 +29,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from statefx.operators.collector import Collector
     from statefx.operators.context import Context
     from statefx.protocol.identity import TransactionAttempt
@@ -102,6 +104,15 @@ class TransactionalSpout(ReplayingSpout):
 
 
 class _Partitioned(ReplayingSpout):
+    def initPartitions(self, metadata: Mapping[int, Metadata]) -> None:
+        """Take over, on the driver, what was read before; called once, after `open`.
+
+        Parameters
+        ----------
+        metadata : Mapping of int to JSON
+            By partition, the newest; those that nothing was read of are not in it.
+        """
+
     @abstractmethod
     def numPartitions(self) -> int:
         """Return, on the driver, how many partitions there are now; it may grow, and never shrinks."""

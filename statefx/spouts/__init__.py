@@ -1,0 +1,6 @@
+"""Ready-made spouts."""
+
+from statefx.spouts.files import FilePartitionedSpout
+from statefx.spouts.memory import MemoryTransactionalSpout
+
+__all__ = ["FilePartitionedSpout", "MemoryTransactionalSpout"]

@@ -1,0 +1,299 @@
+"""Files of a folder as the input of transactions, read by pyarrow in the tasks.
+
+A file is a partition. A batch of it is a range: of row groups or record batches where the format has them, else of
+bytes that end behind a line. The metadata of a batch names the file and says how long it was, so that one that was cut
+short or replaced since is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from statefx.errors import FailedException, InputError, TopologyError
+from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
+from statefx.protocol.identity import TransactionAttempt
+
+BATCH_BYTES = 64 << 20
+"""Of one file in one transaction: a task holds it in memory as text and as Arrow, some 300 MB."""
+
+_LOOK_BACK_BYTES = 64 << 10
+_HIDDEN = ("_", ".")
+
+
+class _Range(NamedTuple):
+    """What a task reads of a file."""
+
+    path: str
+    start: int
+    stop: int
+
+
+class FilePartitionedSpout(PartitionedTransactionalSpout):
+    """Emits the rows of files in a folder; files that come later are read later.
+
+    Each file is a partition, and files are read side by side, each by one task. A file must be complete when it appears
+    in the folder (written elsewhere, and renamed), unless `growing`. Names that begin with ``_`` or ``.`` are passed
+    over. A file of which all was read may be deleted.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder that the driver and all executors see.
+    format : str
+        ``parquet``, ``arrow`` (IPC files), ``json`` (an object in each line), ``csv`` or ``text`` (a field ``value``).
+    schema : str, StructType or pyarrow.Schema, optional
+        The fields of the rows. Required for JSON and CSV; of Parquet and Arrow files, all fields of the first file.
+    header : bool
+        Whether the first line of a CSV file has names; it is passed over.
+    maxBytesPerFile : int
+        Of one file in one transaction, at most; a row group or record batch is never parted.
+    growing : bool
+        Files are logs, to which lines are added: a line is read when it has ended. Not for Parquet and Arrow.
+
+    Raises
+    ------
+    TopologyError
+        An argument can't be used, or no file is there to read the schema from.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "parquet",
+        schema: Any = None,
+        *,
+        header: bool = True,
+        maxBytesPerFile: int = BATCH_BYTES,
+        growing: bool = False,
+    ) -> None:
+        if format not in _READERS:
+            raise TopologyError(f"FilePartitionedSpout has no format {format!r}; there are {', '.join(_READERS)}")
+        if growing and format in _UNITS:
+            raise TopologyError(f"{format} files can't grow: leave out growing=True, or write lines of JSON")
+        self.path = os.path.abspath(os.fspath(path))
+        self.format = format
+        self.header = header and format == "csv"
+        self.growing = growing
+        self.bytes_max = maxBytesPerFile
+        self.schema = self._schema(schema)
+        self.outputFields = to_ddl(self.schema)
+        self._files: list[str | None] = []
+
+    def _schema(self, given: Any) -> pa.Schema:
+        if given is not None:
+            return given if isinstance(given, pa.Schema) else parse_schema(given)
+        if self.format == "text":
+            return pa.schema({"value": pa.string()})
+        if self.format not in _UNITS:
+            raise TopologyError(
+                f"FilePartitionedSpout needs the fields of {self.format} files: schema='account string, amount long'"
+            )
+        for name in self._names():
+            return _UNITS[self.format](os.path.join(self.path, name)).schema
+        raise TopologyError(
+            f"{self.path} has no {self.format} file to read the fields from; give them: schema='account string, amount "
+            "long'"
+        )
+
+    # ---- on the driver
+
+    def open(self, context: Context) -> None:
+        """Begin with no file."""
+        self._files = []
+
+    def initPartitions(self, metadata: Mapping[int, Any]) -> None:
+        """Take over which file is which partition; one of which nothing was read can be any file."""
+        self._files = [None] * (max(metadata, default=-1) + 1)
+        for number, said in metadata.items():
+            self._files[number] = said["file"]
+
+    def numPartitions(self) -> int:
+        """Return how many files there have been; new ones are the last, in the order of their names."""
+        known = set(self._files)
+        new = iter([name for name in self._names() if name not in known])
+        self._files = [next(new, None) if name is None else name for name in self._files]
+        self._files += new
+        return len(self._files)
+
+    def _names(self) -> list[str]:
+        try:
+            with os.scandir(self.path) as found:
+                return sorted(each.name for each in found if not each.name.startswith(_HIDDEN) and each.is_file())
+        except OSError as error:
+            raise FailedException(f"{self.path} can't be listed: {error}") from error
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        """Return the next range of a file."""
+        name, start = self._files[partition], 0 if lastMetadata is None else lastMetadata["stop"]
+        if name is None:
+            return None
+        path = os.path.join(self.path, name)
+        try:
+            size = os.stat(path).st_size
+            if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata.get("end"):
+                return None
+            self._check(path, size, lastMetadata)
+            stop, end = self._stop(path, start, size)
+        except FileNotFoundError:
+            if lastMetadata is not None and lastMetadata.get("end"):
+                return None  # all of it was read: it may go
+            raise InputError(
+                f"{path} was deleted before all of it was read: put it back, or start with a new checkpointLocation",
+                path=path,
+            ) from None
+        if stop == start:
+            return None
+        return {"file": name, "start": start, "stop": stop, "size": size, "end": end}
+
+    def _check(self, path: str, size: int, last: Any) -> None:
+        """Refuse a file that is not the one of which a part was read."""
+        if last is None or size == last["size"] or (self.growing and size > last["size"]):
+            return
+        how = "is shorter than it was" if size < last["size"] else "has grown"
+        remedy = "" if size < last["size"] or self.format in _UNITS else "; if lines are added to it, set growing=True"
+        raise InputError(
+            f"{path} {how} ({size:,} bytes, and {last['size']:,} when it was read last): it was cut, replaced or "
+            f"written to. Restore it, and give new rows a file of their own{remedy}",
+            path=path,
+        )
+
+    def _stop(self, path: str, start: int, size: int) -> tuple[int, bool]:
+        """Return where a batch that begins at `start` ends, and whether the file ends there."""
+        if self.format in _UNITS:
+            sizes = _UNITS[self.format](path).sizes
+            stop, taken = start, 0
+            while stop < len(sizes) and (stop == start or taken + sizes[stop] <= self.bytes_max):
+                taken += sizes[stop]
+                stop += 1
+            return stop, stop == len(sizes)
+        stop = min(size, start + self.bytes_max)
+        if stop == size and not self.growing:
+            return stop, True
+        found = _behind_last_line(path, start, stop)
+        if found == start and stop < size:
+            raise InputError(
+                f"{path} has a line of more than {self.bytes_max:,} bytes at {start:,}: set maxBytesPerFile higher",
+                path=path,
+            )
+        return found, False
+
+    # ---- in the tasks
+
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
+    ) -> Iterator[None]:
+        """Emit a range of a file, batch by batch."""
+        path = os.path.join(self.path, metadata["file"])
+        try:
+            size = os.stat(path).st_size
+            self._check(path, size, metadata)
+            for batch in _READERS[self.format](self, _Range(path, metadata["start"], metadata["stop"])):
+                collector.emitBatch(batch)
+                yield
+        except OSError as error:
+            raise FailedException(f"{path} can't be read: {error}") from error
+        except pa.ArrowException as error:
+            where = f"from {metadata['start']} to {metadata['stop']}"
+            raise InputError(f"{path} is no {self.format} file of these fields, {where}: {error}", path=path) from error
+
+    def fitted(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield a table's rows with the types that were declared."""
+        columns = [table.column(field.name).cast(field.type) for field in self.schema]
+        yield from pa.Table.from_arrays(columns, schema=self.schema).to_batches()
+
+
+def _behind_last_line(path: str, start: int, stop: int) -> int:
+    """Return the place behind the last line feed before `stop`; `start` if there is none."""
+    with open(path, "rb") as file:
+        while stop > start:
+            begin = max(start, stop - _LOOK_BACK_BYTES)
+            file.seek(begin)
+            found = file.read(stop - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            stop = begin
+    return start
+
+
+def _bytes(part: _Range) -> bytes:
+    with open(part.path, "rb") as file:
+        file.seek(part.start)
+        found = file.read(part.stop - part.start)
+    if len(found) != part.stop - part.start:
+        raise OSError(f"it has {part.start + len(found):,} bytes, and {part.stop:,} are to be read")
+    return found
+
+
+class _Parquet:
+    """The parts of a Parquet file: its row groups."""
+
+    def __init__(self, path: str) -> None:
+        metadata = pq.read_metadata(path)
+        self.schema = metadata.schema.to_arrow_schema().remove_metadata()
+        self.sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+
+
+class _Arrow:
+    """The parts of an Arrow file: its record batches."""
+
+    def __init__(self, path: str) -> None:
+        with pa.memory_map(path) as source:
+            reader = pa.ipc.open_file(source)
+            self.schema = reader.schema.remove_metadata()
+            self.sizes = [reader.get_batch(number).nbytes for number in range(reader.num_record_batches)]
+
+
+_UNITS: Mapping[str, Callable[[str], _Parquet | _Arrow]] = {"parquet": _Parquet, "arrow": _Arrow}
+
+
+def _read_parquet(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(part.path) as file:
+        groups = range(part.start, part.stop)
+        for batch in file.iter_batches(row_groups=list(groups), columns=spout.schema.names):
+            yield from spout.fitted(pa.Table.from_batches([batch]))
+
+
+def _read_arrow(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(part.path) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(part.start, part.stop):
+            yield from spout.fitted(pa.Table.from_batches([reader.get_batch(number)]))
+
+
+def _read_json(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+    options = pyarrow.json.ParseOptions(explicit_schema=spout.schema, unexpected_field_behavior="ignore")
+    if data := _bytes(part).strip(b"\n"):
+        yield from spout.fitted(pyarrow.json.read_json(pa.BufferReader(data), parse_options=options))
+
+
+def _read_csv(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+    skipped = 1 if spout.header and part.start == 0 else 0
+    read = pyarrow.csv.ReadOptions(column_names=spout.schema.names, skip_rows=skipped)
+    types = {field.name: field.type for field in spout.schema}
+    convert = pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+    data = _bytes(part)
+    if skipped and not data.partition(b"\n")[2]:
+        return
+    yield from spout.fitted(pyarrow.csv.read_csv(pa.BufferReader(data), read, convert_options=convert))
+
+
+def _read_text(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+    lines = _bytes(part).removesuffix(b"\n").split(b"\n")
+    values = pa.array([line.removesuffix(b"\r") for line in lines], pa.binary()).cast(pa.string())
+    yield from spout.fitted(pa.table({"value": values}))
+
+
+_READERS: Mapping[str, Callable[[FilePartitionedSpout, _Range], Iterator[pa.RecordBatch]]] = {
+    "parquet": _read_parquet,
+    "arrow": _read_arrow,
+    "json": _read_json,
+    "csv": _read_csv,
+    "text": _read_text,
+}

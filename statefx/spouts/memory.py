@@ -1,0 +1,57 @@
+"""Rows that the program has: for a first look, and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from statefx.errors import TopologyError
+from statefx.operators import Collector, PartitionedTransactionalSpout
+from statefx.protocol.identity import TransactionAttempt
+
+
+class MemoryTransactionalSpout(PartitionedTransactionalSpout):
+    """Emits rows that it was given, a few in each transaction.
+
+    Parameters
+    ----------
+    data : sequence of sequence of rows
+        For each partition its rows; a row is a tuple in the order of the fields.
+    fields : str, StructType or Mapping
+        What it emits, as `outputFields`.
+    takePerBatch : int
+        Rows of each partition in a transaction, at most.
+
+    Examples
+    --------
+    ::
+
+        MemoryTransactionalSpout([[("to",), ("be",)], [("or",)]], "word string", takePerBatch=1)
+    """
+
+    def __init__(self, data: Sequence[Sequence[tuple[Any, ...]]], fields: Any, takePerBatch: int = 100) -> None:
+        if isinstance(takePerBatch, bool) or not isinstance(takePerBatch, int) or takePerBatch < 1:
+            raise TopologyError(f"takePerBatch is a whole number from 1, not {takePerBatch!r}")
+        rows = [row for partition in data for row in partition]
+        if not all(isinstance(row, tuple) for row in rows):
+            raise TopologyError("data is a list of partitions, each of which is a list of tuples: [[('to',), ('be',)]]")
+        self.data = [list(partition) for partition in data]
+        self.outputFields = fields
+        self.take = takePerBatch
+
+    def numPartitions(self) -> int:
+        """Return how many lists of rows there are."""
+        return len(self.data)
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        """Return from where to where the next rows are."""
+        start = 0 if lastMetadata is None else lastMetadata["stop"]
+        stop = min(len(self.data[partition]), start + self.take)
+        return {"start": start, "stop": stop} if start < stop else None
+
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
+    ) -> None:
+        """Emit them."""
+        for row in self.data[partition][metadata["start"] : metadata["stop"]]:
+            collector.emit(row)
