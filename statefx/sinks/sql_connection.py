@@ -156,6 +156,8 @@ class SqlConnection:
                 raise
             kind = RowRefusedError if self.is_refusal(error) else SinkError
             reason = " ".join(str(getattr(error, "orig", error)).split())
+            if self.lite and reason.endswith("is locked"):
+                reason += ": another process writes to it, or was stopped while it did: end that process"
             raise kind(f"{self._target}: {reason}", target=self._target) from error
 
     @contextmanager

@@ -14,6 +14,8 @@ from contextlib import closing, suppress
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from statefx import BasicBolt, SqlSink, TopologyBuilder
 from statefx.errors import ConfigError, SinkError, SinkOwnedError, TopologyError
@@ -241,6 +243,24 @@ def test_a_lock_of_somebody_else_s_is_told_and_waited_for(postgres_database, tmp
         tester.send({"lines": [("b", 2)]})
     assert "lock timeout" in reasons[0]
     assert postgres_database.run("select count(*) from words") == [(2,)]
+
+
+def test_a_disk_that_is_full_stops_the_sink_until_there_is_room(sqlite_database, tmp_path):
+    pages = [100]
+
+    def limited(connection, _):
+        connection.execute(f"pragma max_page_count = {pages[0]}")
+
+    event.listen(Engine, "connect", limited)
+    try:
+        with TopologyTester(topology(SqlSink(sqlite_database.url, "words")), tmp_path / "ck") as tester:
+            tester.send({"lines": [("a", 1)]})
+            reasons = told(tester, lambda: pages.append(pages.pop() * 100))
+            tester.send({"lines": [("b", 2), ("x" * 1_000_000, 3)]})
+    finally:
+        event.remove(Engine, "connect", limited)
+    assert "database or disk is full" in reasons[0]
+    assert sqlite_database.run("select n from words") == [(1,), (2,), (3,)]
 
 
 def test_serializable_transactions_are_repeated_where_they_collide(postgres_database):
@@ -514,7 +534,7 @@ def test_a_driver_that_sleeps_in_a_transaction_of_sqlite_is_told_of_at_the_start
     zombie = Zombie(sqlite_database.url, sqlite_database.place, "COMMIT")
     with closing(HandDriven(sqlite_database, url=sqlite_database.url + "?timeout=0.05")) as sink:
         committer = sink.committer(SECOND)
-        with pytest.raises(SinkError, match="database is locked"):
+        with pytest.raises(SinkError, match=r"database is locked: .* end that process"):
             committer.check(Reached(0, 1), takeover=False)
         if end == "goes on":
             assert zombie.go_on() == ["1 done", "2 done"]
