@@ -6,6 +6,7 @@ import glob
 import importlib.util
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -44,9 +45,12 @@ def binaries() -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port below those that systems give to whoever connects: it stays free while a server is down."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class PostgresServer:
@@ -121,16 +125,26 @@ class PostgresServer:
         settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off"}
         command = [str(self.binaries / "postgres"), "-D", str(self.data)]
         command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, **self._as)
         limit = time.monotonic() + WAIT_SECS
+        while True:
+            with (self.folder / "log").open("ab") as log:
+                self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, **self._as)
+            if self._answers(limit):
+                return self
+            # Processes of the one before may hold its shared memory for a moment after they were killed.
+            assert time.monotonic() < limit, (self.folder / "log").read_text()
+
+    def _answers(self, limit: float) -> bool:
+        """Wait until it does; False if it has ended instead."""
+        assert self._process is not None
         while True:
             try:
                 self.connect().close()
-                return self
-            except psycopg.OperationalError as error:
-                if self._process.poll() is not None or time.monotonic() > limit:
-                    raise AssertionError((self.folder / "log").read_text()) from error
+                return True
+            except psycopg.OperationalError:
+                if self._process.poll() is not None:
+                    return False
+                assert time.monotonic() < limit, (self.folder / "log").read_text()
 
     def kill(self) -> None:
         """SIGKILL for all its processes; in its data, nothing is told of it."""
