@@ -86,6 +86,8 @@ class TestLines(InSqlite):
 
 
 class TestCatalog(InSqlite):
+    checksummed = False
+
     def make(self, place):
         return PAGE["CatalogSink"](f"{place}/files")
 
