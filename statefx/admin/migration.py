@@ -138,7 +138,7 @@ def migrate(
     if wanted == kept:
         raise ConfigError(
             f"the state of the checkpoint in {folders.location} is kept by {name_of(wanted)!r} already; if an earlier "
-            "migration ended without a word, it had switched",
+            "migration was killed before it could say so, it had switched",
             provider=wanted,
         )
     target = load_provider(wanted, _options("config", to, config).state_provider_config)

@@ -106,7 +106,7 @@ class LiveEngine(InProcessEngine):
             self.live = LiveAttempt(self._worker, self._deployment, job.work.order)
 
     def reuses(self, work: object) -> bool:
-        """Tell that no attempt can be made again over what was sent: the caller sends anew."""
+        """Tell that no attempt can be made again over what was sent: the caller has to send it again."""
         return True
 
     def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:

@@ -77,7 +77,7 @@ class Launch:
     provider : StateProvider
         The driver's own; `deployment` has each worker load one.
     others : tuple of Participant
-        Who takes part in transactions beside state: a sink will be one.
+        Who takes part in transactions beside state: those whom the caller brings, and the topology's sinks.
     pending : int
         How many transactions may be in flight; by default what ``topology.max.spout.pending`` says.
     references : list of str

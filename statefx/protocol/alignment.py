@@ -46,7 +46,7 @@ class AlignmentResult:
 
 
 class Alignment:
-    """The input of one task in one transaction attempt; made anew for each, so nothing leaks to the next.
+    """The input of one task in one transaction attempt; each attempt has one of its own, so nothing leaks to the next.
 
     Parameters
     ----------

@@ -79,7 +79,7 @@ class Deadline:
             if self._tasks and not self.passed and self._restoring_secs < RESTORE_MAX_SECS:
                 self._restoring_secs += self._timeout_secs
                 logger.warning(
-                    "state of %s is being restored, for %g s or less: the transaction's timeout of %g s begins anew",
+                    "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
                     ", ".join(self._tasks),
                     self._restoring_secs,
                     self._timeout_secs,

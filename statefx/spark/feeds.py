@@ -129,7 +129,7 @@ class StreamFeed:
             restarts = 1 if self._coordinator.log.state.committed > before else restarts + 1
             if restarts > self._coordinator.shape.attempts_max:
                 raise AttemptsExhaustedError(
-                    f"Spark's query had to be started again {restarts} times in vain "
+                    f"Spark's query had to be started again {restarts} times, and the transaction failed each time "
                     f"(topology.transaction.attempts.max); last: {again.message}",
                     **{**again.data, "attempts": restarts},
                 ) from again
@@ -347,8 +347,8 @@ class BatchFeed:
         except RenewInputError as error:
             raise TransactionError(
                 f"the transaction was rolled back ({error.message}), and can't be tried again over this DataFrame: it "
-                "stands on an RDD or a cache with shuffles of its own, of which Spark may keep a part and compute the "
-                "rest anew. Make the DataFrame again and submit it, or write it to files first.",
+                "stands on an RDD or a cache with shuffles of its own, of which Spark may keep a part and compute "
+                "the rest again, with other rows. Make the DataFrame again and submit it, or write it to files first.",
                 **error.data,
             ) from error
         finally:

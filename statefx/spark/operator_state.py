@@ -129,8 +129,8 @@ def carry_over(former: str, own: str, committed: int) -> None:
     """Put into a new folder what Spark's operators had kept at the last committed transaction, and what Spark noted.
 
     The notes come first: where Spark has noted a batch, nobody writes its state again; where it has not, Spark runs the
-    batch again and writes its state anew, so that links to half of it do no harm. What is empty was left so by a crash
-    of the machine, is of such a batch or made in passing, and is made again.
+    batch again and writes its state a second time, so that links to half of it do no harm. What is empty was left so by
+    a crash of the machine, is of such a batch or made in passing, and is made again.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Values that a bolt has read or put and then changed in place: state keeps them as they were, without a word."""
+"""Values that a bolt has read or put and then changed in place: state keeps them as they were, and raises nothing."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class _Watching(TaskCollector):
 
 
 class TaskJob:
-    """One Spark task of one attempt, which may be run any number of times, each time anew.
+    """One Spark task of one attempt, which may be run any number of times, each time from the beginning.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""CONFORMANCE A: the checkpoint coordinator, line by line, after Storm's CheckpointSpoutTest and CheckPointState."""
+"""What Storm's CheckpointSpoutTest and CheckPointState ask of a coordinator: which action follows which."""
 
 import logging
 from pathlib import Path

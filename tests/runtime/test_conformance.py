@@ -1,4 +1,4 @@
-"""CONFORMANCE B: what one task does, line by line, after Storm's StatefulBoltExecutorTest."""
+"""What Storm's StatefulBoltExecutorTest asks of one task: barriers, the order of hooks, rollbacks."""
 
 from pathlib import Path
 from typing import Any

@@ -47,7 +47,7 @@ def test_a_restore_that_hangs_puts_the_timeout_off_only_for_so_long(tmp_path: Pa
     with Deadline(SECS, FolderStorage(tmp_path), cancelled.set) as guarded:
         assert cancelled.wait(BOUND_SECS)
     assert guarded.passed
-    put_off = [record.getMessage() for record in caplog.records if "begins anew" in record.getMessage()]
+    put_off = [record.getMessage() for record in caplog.records if "starts again" in record.getMessage()]
     assert len(put_off) == 10
     assert "state of count-0 is being restored" in put_off[0]
     assert "state of count-0 was still being restored after 0.2 s" in guarded.timeout_message()
