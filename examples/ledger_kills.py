@@ -51,6 +51,7 @@ def main(program, about, run):
 def demo(program, kills, each, seed):
     """Kill the ledger at least `kills` times, and at least `each` times in every state; return the exit code."""
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no ledger outlives the demo
     with tempfile.TemporaryDirectory(prefix="statefx-ledger-", ignore_cleanup_errors=True) as folder:
         ledger = Killed(Path(folder), program, random.Random(seed))
         print(f"{Path(program).name}, to be killed {kills} times", flush=True)
@@ -107,7 +108,9 @@ class Killed:
         finally:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        self.hits[self.newest()[1]] += 1
+        state = self.newest()[1]
+        self.hits[state] += 1
+        print(f"  SIGKILL {self.hits.total()}: the newest record of the log is {state}", flush=True)
         self.look()
 
     def choose(self, last, *, folds):
