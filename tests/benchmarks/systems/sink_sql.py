@@ -2,7 +2,7 @@
 
 Both are given Arrow batches. ``plain`` makes tuples of them and runs ``executemany``, or on PostgreSQL without a key
 COPY, and COMMIT. ``statefx`` is all that a sink does: rows staged in the checkpoint and made durable, read back and
-verified, published with the marker. SQLite is durable at COMMIT; the PostgreSQL is that of the tests, which is in memory.
+verified, published with the marker. SQLite is durable at COMMIT; PostgreSQL is that of the tests, which is in memory.
 """
 
 from __future__ import annotations
