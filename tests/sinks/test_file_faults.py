@@ -125,8 +125,7 @@ def test_what_keeps_a_commit_from_being_published_is_said_and_over_when_mended(t
 def test_a_disk_that_is_full_while_rows_are_written(tmp_path, monkeypatch, passing):
     with TopologyTester(topology(tmp_path), tmp_path / "ck") as tester:
         tester.send(words(1))
-        disk = Disk(monkeypatch, tmp_path / "out" / "part-")
-        disk._folder = str(tmp_path / "out" / ".unfinished-part-")
+        disk = Disk(monkeypatch, tmp_path / "out" / ".unfinished-part-")
         disk.left, disk.passing = 2, passing
         sent = tester.send(words(*range(2, 9)))
         assert bool(disk.failed) == bool(sent.progress.attempt) == (passing < 2)
@@ -134,6 +133,21 @@ def test_a_disk_that_is_full_while_rows_are_written(tmp_path, monkeypatch, passi
         tester.send(words(9))
     assert published(tmp_path) == list(range(1, 10))
     assert list((tmp_path / "out").glob(".unfinished-*")) == []
+
+
+def test_a_disk_that_is_full_for_some_files_of_a_task(tmp_path, monkeypatch):
+    """They become durable together, each on a thread; of those that did, none is published."""
+    with TopologyTester(topology(tmp_path, partitionBy="word"), tmp_path / "ck") as tester:
+        tester.send(words(1))
+        disk = Disk(monkeypatch, tmp_path / "out" / "word=")
+        disk.left, disk.passing = 2, 5
+        sent = tester.send(words(*range(2, 20)))
+        assert disk.failed == 2
+        assert sent.progress.attempt >= 1
+        assert published(tmp_path) == list(range(1, 20))
+        tester.sweep()
+    found = {str(path) for path in (tmp_path / "out").glob("word=*/*")}
+    assert found == set(committedFiles(tmp_path / "out")), "nothing is left of the attempt that failed"
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def start(frame, place, found, name="reader", **trigger):
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"partitionBy": "n"}], ids=["flat", "folders"])
+@pytest.mark.parametrize("options", [{}, {"partitionBy": "word"}], ids=["flat", "folders"])
 def test_a_stream_has_each_transaction_whole_and_once(spark, place, options):
     """It begins before the first row is there, and goes over several compact manifests; another one comes late."""
     found = []

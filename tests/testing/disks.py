@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,19 @@ class Disk:
         self.failed = 0
         self._folder = str(folder)
         self._error = error
+        self._turn = threading.Lock()
         for call in ("fsync", "write"):
             patch.setattr(os, call, self._failing(getattr(os, call)))
 
     def _failing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(descriptor: int, *more: Any) -> Any:
-            if self.left and os.readlink(f"/proc/self/fd/{descriptor}").startswith(self._folder):
-                if not self.passing:
-                    self.left -= 1
-                    self.failed += 1
-                    raise self._error
-                self.passing -= 1
+            with self._turn:
+                if self.left and os.readlink(f"/proc/self/fd/{descriptor}").startswith(self._folder):
+                    if not self.passing:
+                        self.left -= 1
+                        self.failed += 1
+                        raise self._error
+                    self.passing -= 1
             return original(descriptor, *more)
 
         return call
