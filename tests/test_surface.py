@@ -7,6 +7,7 @@ import pytest
 
 import statefx
 import statefx.operators
+import statefx.sinks
 import statefx.state
 import statefx.topology
 from statefx.admin.reading import StateView
@@ -34,8 +35,8 @@ EXPORTS = {
         "FailedException", "FileSink", "ForeachTransactionSink", "KeyValueState", "OpaquePartitionedTransactionalSpout",
         "PartitionedTransactionalSpout", "Query", "Sink", "SqlSink", "StagedSink", "Stateful", "StatefulBolt",
         "StatefxError", "Topology", "TopologyBuilder", "TransactionalClient", "TransactionalSpout",
-        "abort", "committedFiles", "migrate", "openState", "readCommitted", "readUncommitted", "submit", "transaction",
-        "transactions",
+        "WrittenSink", "abort", "committedFiles", "migrate", "openState", "readCommitted", "readUncommitted", "submit",
+        "transaction", "transactions",
     },
     statefx.state: {
         "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",
@@ -46,6 +47,12 @@ EXPORTS = {
         "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context",
         "OpaquePartitionedTransactionalSpout", "PartitionedTransactionalSpout", "ReplayingSpout", "Sink", "Stateful",
         "StatefulBolt", "TransactionalSpout", "overrides", "parse_schema", "parse_streams", "to_ddl", "tuple_class",
+    },
+    statefx.sinks: {
+        "Catalog", "CollectSink", "CommitterContext", "ConsoleSink", "FileSink", "ForeachTransactionSink", "Marker",
+        "Owner", "Reached", "RowsFile", "Sink", "SinkCommitter", "SinkWriter", "SqlSink", "StagedRows", "StagedSink",
+        "Target", "WriterContext", "WrittenFile", "WrittenSink", "committedFiles", "is_published", "readCommitted",
+        "readUncommitted", "refuse_twin", "starting_point",
     },
     statefx.topology: {"BoltDeclarer", "Component", "Edge", "Grouping", "Topology", "TopologyBuilder"},
 }  # fmt: skip

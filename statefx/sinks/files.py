@@ -2,51 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import time
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
-from xxhash import xxh3_128
 
-from statefx.errors import ConfigError, SinkError, StagedRowsLostError, TopologyError
+from statefx.errors import ConfigError, SinkError, TopologyError
 from statefx.operators.sinks import (
-    COMMITTABLE_BYTES_MAX,
-    UNFENCED,
     Committable,
     CommitterContext,
-    Marker,
     Reached,
-    Sink,
     SinkCommitter,
-    SinkWriter,
-    WriterContext,
     starting_point,
 )
 from statefx.protocol.identity import TransactionAttempt
-from statefx.sinks.formats import FORMATS, FileFormat
-from statefx.sinks.held import HeldFile
+from statefx.sinks.formats import FORMATS
 from statefx.sinks.layout import Layout
-from statefx.sinks.manifest import AddedFile, Manifest
-from statefx.storage import FolderStorage, Storage
-from statefx.storage.contract import at_once
-
-FILE_BYTES = 128 << 20
-"""Spark's readers split at 128 MB, and a file that is not split needs no second look at its footer."""
-
-FILES_OPEN_MAX = 32
-"""A file being written holds buffers: Parquet's about 1 MB a column."""
+from statefx.sinks.manifest import Manifest
+from statefx.sinks.written import FILE_BYTES, FILES_OPEN_MAX, RowsFile, WritesFiles, sweep, written_files
 
 HELD_BYTES = 32 << 20
 """Rows that a task holds before it writes a group of them; of partitions, all that are open share this."""
 
-_LISTS = "_statefx/lists"
 _FOLDER_NAME_BYTES_MAX = 255
 """Of Linux's file systems. A longer name fails as a disk does, which would be tried again for ever."""
 
@@ -65,7 +44,7 @@ _NO_FOLDER = (
 """Types whose values are no text."""
 
 
-class FileSink(Sink):
+class FileSink(WritesFiles):
     """Writes files that Spark, and `committedFiles`, see when their transaction is committed: all of it or nothing.
 
     Files are written by the tasks, under their final names. A manifest in Spark's own format says which are committed,
@@ -113,6 +92,7 @@ class FileSink(Sink):
         self.format = format
         self.partition_by = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
         self.max_file_bytes = maxFileBytes
+        self.suffix = FORMATS[format].suffix
 
     @property
     def target(self) -> str:
@@ -135,9 +115,14 @@ class FileSink(Sink):
         """Return the schema without the fields that are folders."""
         return pa.schema([field for field in schema if field.name not in self.partition_by])
 
-    def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what writes the files of one task."""
-        return _Writer(self, context)
+    def parts(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of each partition, without the fields that are folders."""
+        return _partitions(batch, self.partition_by)
+
+    def begin(self, file: BinaryIO, schema: pa.Schema) -> RowsFile:
+        """Begin a file of the format."""
+        held_bytes_max = HELD_BYTES // (FILES_OPEN_MAX if self.partition_by else 1)
+        return FORMATS[self.format](file, self.schema_of_files(schema), min(held_bytes_max, self.max_file_bytes))
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what publishes them."""
@@ -165,95 +150,6 @@ def committedFiles(path: str | os.PathLike[str]) -> list[str]:
     if manifest.newest() is None:
         raise SinkError(f"{path} holds no committed files: there is no manifest of a FileSink, or of Spark", path=path)
     return [manifest.storage.path(each.name) for each in manifest.files()]
-
-
-@dataclass
-class _Open:
-    """A file being written, and what turns rows into its bytes."""
-
-    held: HeldFile
-    format: FileFormat
-
-
-class _Writer(SinkWriter):
-    """Writes a task's rows to files of their own, one for each partition and `FILE_BYTES`."""
-
-    def __init__(self, sink: FileSink, context: WriterContext) -> None:
-        self._sink = sink
-        self._context = context
-        self._storage = FolderStorage(sink.path)
-        self._schema = sink.schema_of_files(context.schema)
-        self._open: OrderedDict[str, _Open] = OrderedDict()
-        shares = FILES_OPEN_MAX if sink.partition_by else 1
-        self._held_bytes_max = min(HELD_BYTES // shares, sink.max_file_bytes)
-        self._ready: list[AddedFile] = []
-        self._list: str | None = None
-        self._numbers = 0
-        self._rows = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
-            return
-        self._rows += batch.num_rows
-        for folder, part in _partitions(batch, self._sink.partition_by):
-            self._write(folder, part)
-
-    def _write(self, folder: str, batch: pa.RecordBatch) -> None:
-        found = self._open.get(folder) or self._begin(folder)
-        self._open.move_to_end(folder)
-        found.format.write(batch)
-        if found.held.file.tell() >= self._sink.max_file_bytes:
-            self._end(folder)
-
-    def _begin(self, folder: str) -> _Open:
-        while len(self._open) >= FILES_OPEN_MAX:
-            self._end(next(iter(self._open)))
-        context, kind = self._context, FORMATS[self._sink.format]
-        name = f"{folder}part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}-{self._numbers:04d}"
-        self._numbers += 1
-        held = HeldFile(self._storage, name + kind.suffix)
-        self._open[folder] = _Open(held, kind(held.file, self._schema, self._held_bytes_max))
-        return self._open[folder]
-
-    def _end(self, folder: str) -> None:
-        found = self._open.pop(folder)
-        try:
-            found.format.close()
-            size = found.held.file.tell()
-        except BaseException:
-            found.held.drop()
-            raise
-        found.held.keep()
-        self._ready.append(AddedFile(found.held.name, size, int(time.time() * 1000)))
-
-    def prepare(self, txid: int) -> Committable | None:
-        # Together: an fsync waits for the disk, and a task may have a file in each of many folders.
-        at_once(list(self._open), self._end)
-        if not self._ready:
-            return None
-        self._ready.sort(key=attrgetter("name"))
-        listed = [asdict(each) for each in self._ready]
-        size = sum(each.size_bytes for each in self._ready)
-        told: Committable = {"files": listed, "rows": self._rows, "bytes": size}
-        if len(text := json.dumps(told)) < COMMITTABLE_BYTES_MAX:
-            return told
-        context = self._context
-        self._list = f"{_LISTS}/part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}.json"
-        self._storage.put(self._list, text.encode())
-        return {
-            "list": self._list,
-            "checksum": xxh3_128(text.encode()).hexdigest(),
-            "rows": self._rows,
-            "bytes": size,
-        }
-
-    def abort(self) -> None:
-        while self._open:
-            _, found = self._open.popitem()
-            with suppress(Exception):  # a writer that is not closed complains when it is collected
-                found.format.close()
-            found.held.drop()
-        self._storage.delete([each.name for each in self._ready] + ([self._list] if self._list else []))
 
 
 def _partitions(batch: pa.RecordBatch, fields: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -305,7 +201,12 @@ def _escaped(text: str) -> str:
 
 
 class _Committer(SinkCommitter):
-    """Publishes files by naming them in the manifest."""
+    """Publishes files by naming them in the manifest.
+
+    Not a `Catalog`, which changes names and marker in one act and compares the whole marker: a folder has no such act.
+    Its marker is told from three files, and a fence is two of them (`Manifest.fence`), whose numbers are chosen before
+    the owner is named.
+    """
 
     def __init__(self, sink: FileSink, context: CommitterContext) -> None:
         self._sink = sink
@@ -322,63 +223,11 @@ class _Committer(SinkCommitter):
         self._manifest.fence(self._owner, reached, self._layout, takeover=takeover)
 
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
-        def files() -> list[AddedFile]:
-            storage = self._manifest.storage
-            found = [each for task in sorted(committables) for each in _files(storage, committables[task])]
-            sizes = storage.sizes([each.name for each in found])
-            for each, size_bytes in zip(found, sizes, strict=True):
-                self._check(each, size_bytes)
-            return found
-
-        self._manifest.publish(self._owner, attempt.txid, files)
-
-    def _check(self, file: AddedFile, size_bytes: int | None) -> None:
-        """Make sure that what is published can be read: a manifest that names a lost file breaks every reader."""
-        if size_bytes != file.size_bytes:
-            path = self._manifest.storage.path(file.name)
-            found = "is missing" if size_bytes is None else f"has {size_bytes} bytes, not {file.size_bytes}"
-            raise StagedRowsLostError(
-                f"{path} {found}: it holds rows of a transaction that is decided, and that is not published yet. "
-                "Restore the file; the sink goes on by itself then",
-                file=path,
-            )
+        storage = self._manifest.storage
+        self._manifest.publish(self._owner, attempt.txid, lambda: written_files(storage, committables))
 
     def sweep(self, committed: int) -> None:
-        """Delete files of transactions up to `committed` that no manifest names, and what writers left unfinished.
-
-        The order matters (rule 4.3). Files are listed before the owner is asked for: those of who takes over come
-        later, so they are not among them; its transactions may have smaller numbers than `committed`.
-        """
-        storage = self._manifest.storage
-        found = [each.name for each in storage.list() if txid_of_file(each.name) is not None]
-        marker = self._manifest.marker()
-        if marker is None or marker.txid == UNFENCED or marker != Marker.of(self._owner, marker.txid):
-            return
-        named = {each.name for each in self._manifest.files()}
-        storage.delete(name for name in found if name not in named and (txid_of_file(name) or 0) <= committed)
-        storage.discard_unfinished("")
-        self._manifest.forget_old()
-
-
-def _files(storage: Storage, committable: Committable) -> list[AddedFile]:
-    """Return what a task has written, which it may have put into a file of its own."""
-    if "files" not in committable:
-        name = str(committable["list"])
-        try:
-            data = storage.read(name)
-        except FileNotFoundError:
-            data = b""
-        if xxh3_128(data).hexdigest() != committable["checksum"]:
-            raise StagedRowsLostError(
-                f"{storage.url}/{name} is missing or damaged: it names files of a transaction that is decided. Restore "
-                "it; the sink goes on by itself then",
-                file=name,
-            )
-        committable = json.loads(data)
-    return [AddedFile(**each) for each in committable["files"]]
-
-
-def txid_of_file(name: str) -> int | None:
-    """Return the transaction of a file that a writer named; None if it is none of those."""
-    found = re.match(r"part-(\d{10})-", name.rpartition("/")[2])
-    return None if found is None else int(found[1])
+        """Delete files that no manifest names, and manifests that nobody needs."""
+        manifest = self._manifest
+        if sweep(manifest.storage, self._owner, committed, manifest.marker, lambda: (f.name for f in manifest.files())):
+            manifest.forget_old()

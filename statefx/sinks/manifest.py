@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -28,6 +28,7 @@ from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
 from statefx.operators.sinks import UNFENCED, Marker, Owner, Reached, is_published, refuse_twin, starting_point
 from statefx.sinks.fences import Fence, Look
 from statefx.sinks.layout import Layout
+from statefx.sinks.written import WrittenFile
 from statefx.storage import FolderStorage, Stored
 
 METADATA = "_spark_metadata"
@@ -41,24 +42,6 @@ _OWN = "_statefx"
 _VERSION = "v1"
 _NAME = re.compile(r"(\d+)(\.compact)?")
 _FENCE_TRIES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class AddedFile:
-    """A file as the manifest names it.
-
-    Attributes
-    ----------
-    name : str
-        Below the folder.
-    size_bytes : int
-    modified_ms : int
-        Since the epoch.
-    """
-
-    name: str
-    size_bytes: int
-    modified_ms: int
 
 
 class Manifest:
@@ -80,7 +63,7 @@ class Manifest:
 
     # ---- reading
 
-    def files(self) -> list[AddedFile]:
+    def files(self) -> list[WrittenFile]:
         """Return the committed files, in the order of their transactions.
 
         Raises
@@ -114,7 +97,7 @@ class Manifest:
             if found is not None:
                 yield int(found[1]), found[2] is not None, stored
 
-    def _until(self, newest: int) -> Iterator[AddedFile]:
+    def _until(self, newest: int) -> Iterator[WrittenFile]:
         for name in self._names_until(newest):
             with self._found(name) as data:
                 found = [self._file(json.loads(line)) for line in _lines(data)]
@@ -125,8 +108,8 @@ class Manifest:
         first = [_name(start, compact=True)] if start >= 0 else []
         return [*first, *(_name(number, compact=False) for number in range(start + 1, newest + 1))]
 
-    def _file(self, entry: Any) -> AddedFile:
-        return AddedFile(self._below(str(entry["path"])), int(entry["size"]), int(entry["modificationTime"]))
+    def _file(self, entry: Any) -> WrittenFile:
+        return WrittenFile(self._below(str(entry["path"])), int(entry["size"]), int(entry["modificationTime"]))
 
     @contextmanager
     def _found(self, name: str) -> Iterator[bytes]:
@@ -261,7 +244,7 @@ class Manifest:
 
     # ---- publishing
 
-    def publish(self, owner: Owner, txid: int, files: Callable[[], Sequence[AddedFile]]) -> None:
+    def publish(self, owner: Owner, txid: int, files: Callable[[], Sequence[WrittenFile]]) -> None:
         """Add the files of transaction `txid` of `owner`, in one atomic act; again: nothing.
 
         Parameters
@@ -305,7 +288,7 @@ class Manifest:
             self._latest = number, max((each.modified_ms for each in self._until(number)), default=0)
         return self._latest[1]
 
-    def _write(self, number: int, files: Iterable[AddedFile]) -> None:
+    def _write(self, number: int, files: Iterable[WrittenFile]) -> None:
         """Create a manifest. A transaction's has the same bytes whoever publishes it: to `create` they are one."""
         compact = (number + 1) % INTERVAL == 0
         lines = [_VERSION]
@@ -315,7 +298,7 @@ class Manifest:
         lines += [self._line(each) for each in files]
         self.storage.create(_name(number, compact=compact), "\n".join(lines).encode())
 
-    def _line(self, file: AddedFile) -> str:
+    def _line(self, file: WrittenFile) -> str:
         entry = {
             "path": self._uri + quote(file.name),
             "size": file.size_bytes,

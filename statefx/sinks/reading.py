@@ -16,11 +16,11 @@ from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import read_state
 from statefx.errors import ConfigError, SinkError
 from statefx.operators.schema import to_ddl
-from statefx.sinks.files import txid_of_file
 from statefx.sinks.formats import FORMATS
 from statefx.sinks.layout import Layout
 from statefx.sinks.manifest import INTERVAL, Manifest
 from statefx.sinks.staged import FOLDER, txid_of_staged
+from statefx.sinks.written import txid_of_file
 from statefx.storage import Storage
 
 _SETTINGS = {

@@ -61,7 +61,7 @@ class SqlTable(Target):
     # ---- descriptions
 
     def _look(self, connection: sa.Connection) -> None:
-        """Find out in which schema the table is: all sessions must have the marker in the same one (rule 10.1).
+        """Find out in which schema the table is: all sessions must have the marker in the same one (rule 10.2).
 
         What a name without a schema means depends on the session's ``search_path``.
         """

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import io
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, BinaryIO, Self
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from xxhash import xxh3_128
@@ -22,22 +21,16 @@ from statefx.operators.sinks import (
     Committable,
     CommitterContext,
     Marker,
-    Reached,
     Sink,
     SinkCommitter,
     SinkWriter,
     WriterContext,
-    is_published,
-    refuse_twin,
-    starting_point,
 )
-from statefx.protocol.identity import TransactionAttempt
 from statefx.sinks.held import HeldFile
+from statefx.sinks.marked import MarkedCommitter, Place
 from statefx.storage import Storage
 
 FOLDER = "staged"
-
-_FENCE_TRIES = 10
 
 
 class StagedRows:
@@ -123,36 +116,20 @@ class StagedSink(Sink):
         """Open the target; called on the driver, again after an error."""
 
 
-class Target(ABC):
+class Target(Place[StagedRows]):
     """A place that rows are published to, and that keeps the marker beside them.
 
-    A user's own is the first two methods. Every one of them may raise anything; the error is shown in ``query.status``
-    and the call is repeated.
+    A user's own is `marker` and `publish`. Every method may raise anything; the error is shown in ``query.status`` and
+    the call is repeated.
     """
-
-    @abstractmethod
-    def marker(self) -> Marker | None:
-        """Return the marker; None if nobody has ever written here."""
 
     @abstractmethod
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
         """Write all `rows` and `marker` in one atomic act.
 
-        Must do nothing and raise if the marker in the target is not `previous` any more: another driver was here.
-        At the start of a driver there are no rows, and only the generation of the marker moves.
+        Must do nothing and raise if the marker in the target is not `previous` any more: another driver was here (rule
+        10.8). At the start of a driver there are no rows, and only the owner in the marker changes.
         """
-
-    def check(self) -> None:
-        """Look whether the place can take rows of the schema; changes nothing. Called before anything is started."""
-
-    def close(self) -> None:
-        """Close connections."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Stager(SinkWriter):
@@ -217,53 +194,8 @@ class _Summed(io.RawIOBase):
         return view.nbytes
 
 
-class StagedCommitter(SinkCommitter):
-    """Hands the rows of a transaction to the target, unless the marker there says that it has them.
-
-    Parameters
-    ----------
-    name : str
-        The target's.
-    context : CommitterContext
-    connect : callable
-        Opens the target.
-    """
-
-    def __init__(self, name: str, context: CommitterContext, connect: Callable[[], Target]) -> None:
-        self._name = name
-        self._context = context
-        self._connect = connect
-        self._target: Target | None = None
-
-    def check(self, reached: Reached, *, takeover: bool) -> None:
-        with self._connect() as target:
-            target.check()
-            starting_point(target.marker(), self._context.owner, reached, self._name, takeover=takeover)
-
-    def fence(self, reached: Reached, *, takeover: bool) -> None:
-        owner, name = self._context.owner, self._name
-        with self._connected() as target:
-            found = target.marker()
-            refuse_twin(found, owner, name)
-            for tries_left in reversed(range(_FENCE_TRIES)):
-                txid = starting_point(found, owner, reached, name, takeover=takeover)
-                try:
-                    target.publish(Marker.of(owner, txid), found, self._rows({}))
-                except Exception:
-                    # A zombie may have published what is decided since we looked: that is no reason not to start.
-                    before, found = found, target.marker()
-                    if found == before or not tries_left:
-                        raise
-                    # The user has seen another owner than the one that came meanwhile.
-                    takeover = takeover and found is not None and before is not None and found.is_of(before)
-                else:
-                    return
-
-    def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
-        with self._connected() as target:
-            found = target.marker()
-            if not is_published(found, self._context.owner, attempt.txid, self._name):
-                target.publish(Marker.of(self._context.owner, attempt.txid), found, self._rows(committables))
+class StagedCommitter(MarkedCommitter[Target]):
+    """Hands the rows of a transaction to the target, unless the marker there says that it has them."""
 
     def sweep(self, committed: int) -> None:
         """Delete the rows of transactions that are committed: no marker will be behind them again (rule 4.3)."""
@@ -272,22 +204,7 @@ class StagedCommitter(SinkCommitter):
         storage.delete(due)
         storage.discard_unfinished(prefix)
 
-    def close(self) -> None:
-        if self._target is not None:
-            self._target.close()
-            self._target = None
-
-    @contextmanager
-    def _connected(self) -> Iterator[Target]:
-        """Yield the target; after an error the next call opens it again."""
-        target = self._target = self._target or self._connect()
-        try:
-            yield target
-        except BaseException:
-            self.close()
-            raise
-
-    def _rows(self, committables: Mapping[int, Committable]) -> StagedRows:
+    def _content(self, committables: Mapping[int, Committable]) -> StagedRows:
         return StagedRows(self._context.storage, self._context.schema, committables)
 
 

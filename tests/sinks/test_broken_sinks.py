@@ -70,7 +70,7 @@ class Again(StagedCommitter):
 
     def commit(self, attempt, committables):
         with self._connect() as target:
-            target.write(self._rows(committables))
+            target.write(self._content(committables))
         super().commit(attempt, {})
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow.parquet as pq
 import pytest
 
 from statefx.testing.sink_contract import SinkContract
@@ -92,8 +93,8 @@ class TestCatalog(InSqlite):
         return PAGE["CatalogSink"](f"{place}/files")
 
     def read(self, sink):
-        files = map(Path, self.lines(f"{sink.folder}/catalog.db"))
-        return [json.loads(line)["word"] for file in files for line in file.read_text().splitlines()]
+        files = (f"{sink.folder}/{name}" for name in self.lines(f"{sink.folder}/catalog.db"))
+        return [word for file in files for word in pq.ParquetFile(file).read()["word"].to_pylist()]
 
     def staged(self, sink, storage):
-        return sorted(Path(sink.folder).glob("*.jsonl"))
+        return sorted(Path(sink.folder).glob("*.parquet"))

@@ -172,6 +172,18 @@ def test_rows_that_no_reader_could_read_beside_those_that_are_there_are_refused(
     assert published(tmp_path) == [1, 2]
 
 
+def test_a_byte_of_parquet_that_has_changed_is_told_to_a_reader_that_asks(tmp_path):
+    with TopologyTester(topology(tmp_path), tmp_path / "ck") as tester:
+        tester.send({"rows": [("a" * 100, 7), ("a" * 100, 8)]})
+    (file, *_) = committedFiles(tmp_path / "out")
+    assert pq.ParquetFile(file, page_checksum_verification=True).read()["word"].to_pylist()[0] == "a" * 100
+    data = bytearray(Path(file).read_bytes())
+    data[data.index(b"a")] = ord("b")
+    Path(file).write_bytes(data)
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        pq.ParquetFile(file, page_checksum_verification=True).read()
+
+
 def test_fields_of_csv_keep_their_places(tmp_path):
     before = Layout.of("csv", (), pa.schema([("a", pa.int64()), ("b", pa.string())]))
     for names in (["b", "a"], ["a"], ["a", "b", "c"]):

@@ -9,7 +9,8 @@ from statefx.operators.sinks import CommitterContext, Owner, Reached
 from statefx.protocol.identity import TransactionAttempt
 from statefx.sinks.files import FileSink
 from statefx.sinks.layout import Layout
-from statefx.sinks.manifest import AddedFile, Manifest
+from statefx.sinks.manifest import Manifest
+from statefx.sinks.written import WrittenFile
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 
@@ -64,7 +65,7 @@ class Folder:
 
     def publish(self, owner, *txids, manifest=None):
         for txid in txids:
-            file = AddedFile(f"{owner.application}-{txid}", 1, 1)
+            file = WrittenFile(f"{owner.application}-{txid}", 1, 1)
             (manifest or self.manifest).publish(owner, txid, lambda file=file: [file])
 
     def fence(self, owner, reached=START, takeover=False):
@@ -289,7 +290,7 @@ def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(
         committer.sweep(txids)
         if folder.woke_up:
             size = (tmp_path / folder.root / COMING).stat().st_size
-            folder.manifest.publish(B1, 1, lambda size=size: [AddedFile(COMING, size, 1)])
+            folder.manifest.publish(B1, 1, lambda size=size: [WrittenFile(COMING, size, 1)])
     older = FileSink(folder.root).committer(CommitterContext("out", A1, SCHEMA, folder.manifest.storage))
     coming(folder)
     older.sweep(100)  # long after: B's generation is not newer than A's, and its transactions have smaller numbers
@@ -302,7 +303,7 @@ def test_times_in_the_manifest_do_not_run_back_with_the_clock(tmp_path):
     for txid, time in enumerate([5000, 1000, 7000, 6000], 1):
         if txid == 3:
             folder.manifest = Manifest(folder.root)
-        folder.manifest.publish(A1, txid, lambda n=txid, time=time: [AddedFile(f"a-{n}", 1, time)])
+        folder.manifest.publish(A1, txid, lambda n=txid, time=time: [WrittenFile(f"a-{n}", 1, time)])
     assert [each.modified_ms for each in folder.manifest.files()] == [5000, 5000, 7000, 7000]
 
 
