@@ -23,17 +23,20 @@ def test_spark_reads_what_is_committed_in_batches_and_as_a_stream(spark, place, 
     feed(place / "in", **TEXTS)
     (place / "out").mkdir()
     builder = TopologyBuilder("archive")
-    builder.setStream("lines", lines_of(spark, place / "in"))
-    sink = FileSink(place / "out", format, maxFileBytes=500)
-    builder.setSink("out", sink, parallelism=2).localOrShuffleGrouping("lines")
+    builder.setStream("lines", lines_of(spark, place / "in").selectExpr("value", "left(value, 1) as name"))
+    for out, fields in [("out", ()), ("parted", "name")]:
+        sink = FileSink(place / out, format, partitionBy=fields, maxFileBytes=500)
+        builder.setSink(out, sink, parallelism=2).localOrShuffleGrouping("lines")
     run(builder.createTopology(), spark, place / "ck", {}, trigger={"availableNow": True})
-    (place / "out" / "part-0000000009-00000-nobody-0000.parquet").write_bytes(b"not committed")
-    reader = spark.read.schema("value string").option("header", True)
-    assert sorted(row.value for row in getattr(reader, format)(str(place / "out")).collect()) == sorted(ALL)
-    stream = getattr(spark.readStream.schema("value string").option("header", True), format)(str(place / "out"))
-    query = stream.writeStream.format("memory").queryName(f"read_{format}").trigger(availableNow=True).start()
-    query.awaitTermination()
-    assert spark.table(f"read_{format}").count() == len(ALL)
+    expected = sorted((line, line[0]) for line in ALL)
+    for out, folder in [("out", "out"), ("parted", "parted/name=a")]:
+        (place / folder / f"part-0000000009-00000-nobody-0000.{format}").write_bytes(b"not committed")
+        found = getattr(spark.read.option("header", True), format)(str(place / out))
+        assert sorted(map(tuple, found.select("value", "name").collect())) == expected
+        reader = spark.readStream.schema("value string, name string").option("header", True)
+        stream = getattr(reader, format)(str(place / out)).writeStream.format("memory")
+        stream.queryName(f"read_{out}_{format}").trigger(availableNow=True).start().awaitTermination()
+        assert sorted(map(tuple, spark.table(f"read_{out}_{format}").collect())) == expected
 
 
 def test_counts_in_a_table_are_those_of_state(spark, place, provider):
