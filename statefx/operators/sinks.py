@@ -126,7 +126,10 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
             "submit with adopt='takeover'",
             generation=marker.generation,
         )
-    if ours and reached.committed <= marker.txid <= reached.decided:
+    # Of this checkpoint, though under another name: a crash between the rows and COMMITTED, and then another
+    # topology.transactional.id with adopt="takeover". What is decided is published once, whatever the name.
+    of_checkpoint = ours or (takeover and marker.origin == owner.origin)
+    if of_checkpoint and reached.committed <= marker.txid <= reached.decided:
         return marker.txid
     if takeover or (ours and marker.txid == UNFENCED):
         return reached.committed

@@ -216,8 +216,9 @@ class _Committer(SinkCommitter):
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
         self._manifest.layout(self._layout)
-        if not takeover:
-            starting_point(self._manifest.marker(), self._owner, reached, self._sink.path, takeover=False)
+        marker = self._manifest.marker(takeover=takeover)
+        # Also with `takeover`: a newer generation refuses it, which must be told before a generation is taken.
+        starting_point(marker, self._owner, reached, self._sink.path, takeover=takeover)
 
     def fence(self, reached: Reached, *, takeover: bool) -> None:
         self._manifest.fence(self._owner, reached, self._layout, takeover=takeover)

@@ -133,15 +133,21 @@ class Manifest:
 
     # ---- whose it is
 
-    def marker(self) -> Marker | None:
+    def marker(self, *, takeover: bool = False) -> Marker | None:
         """Return whose the folder is and what was published last; None if nobody has written here.
+
+        Parameters
+        ----------
+        takeover : bool
+            Whatever the folder holds beside.
 
         Raises
         ------
         SinkMismatchError
             It was written by others than statefx, or the manifest has gone.
         """
-        return self._checked(self._look())
+        look = self._look()
+        return look.marker if takeover else self._checked(look)
 
     def _look(self) -> Look:
         """Return what stands here at one moment.

@@ -389,6 +389,33 @@ def test_a_child_process_cannot_use_the_client_of_its_parent(place):
         assert dict(seen.items()) == {"a": 1}
 
 
+def test_the_timeout_does_not_run_while_sinks_commit(place, monkeypatch):
+    """What is decided is never given up, however long a target takes (rule 2.5)."""
+    now = [0.0]
+
+    class Slow(Collected):
+        def show(self, txid, rows):
+            now[0] += 100
+            super().show(txid, rows)
+
+    sink = Slow()
+    found = TransactionalClient(
+        place / "ck",
+        id="words",
+        sinks={"out": sink},
+        schemas={"out": "word string"},
+        config={"topology.transaction.timeout.secs": 10},
+    )
+    monkeypatch.setattr("statefx.client.session.time.monotonic", lambda: now[0])
+    with found:
+        for txid in (1, 2):  # and nothing of the time is counted for the next one
+            with found.transaction() as t:
+                t.send("out", [("a",)])
+            assert found.committed == txid
+    assert now == [200.0]
+    assert log_of(place) == [(1, 0, "COMMITTED"), (2, 0, "COMMITTED")]
+
+
 def test_a_transaction_that_was_open_too_long_is_rolled_back(place, monkeypatch):
     found, _ = collecting(place, config={"topology.transaction.timeout.secs": 10})
     now = [0.0]
