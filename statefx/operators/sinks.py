@@ -126,8 +126,7 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
             "submit with adopt='takeover'",
             generation=marker.generation,
         )
-    # Of this checkpoint, though under another name: a crash between the rows and COMMITTED, and then another
-    # topology.transactional.id with adopt="takeover". What is decided is published once, whatever the name.
+    # Also under another name, after a crash between the rows and COMMITTED: they would be published twice (10.2).
     of_checkpoint = ours or (takeover and marker.origin == owner.origin)
     if of_checkpoint and reached.committed <= marker.txid <= reached.decided:
         return marker.txid
