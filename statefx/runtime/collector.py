@@ -31,17 +31,27 @@ class TaskCollector(Collector):
         Where each stream goes; streams nobody reads cost next to nothing.
     txid : int
         The transaction whose tuples it takes.
+    kind : str
+        Of the component, for messages.
     """
 
-    def __init__(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet], txid: int) -> None:
+    def __init__(
+        self,
+        component: str,
+        outputs: Mapping[str, pa.Schema],
+        outlets: Sequence[Outlet],
+        txid: int,
+        kind: str = "bolt",
+    ) -> None:
         self.outlets = tuple(outlets)
         self._component = component
+        self._who = f"{kind} {component!r}"
         self._outputs = outputs
         self._txid = txid
         self._closed = False
         self._failed: FailedException | None = None
         self._streams = {
-            stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream])
+            stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream], kind)
             for stream, schema in outputs.items()
         }
         self._direct_streams = {stream for stream, gathering in self._streams.items() if gathering.direct}
@@ -86,6 +96,11 @@ class TaskCollector(Collector):
             gathering.choose(task)
         gathering.take(values)
 
+    @property
+    def count(self) -> int:
+        """How many rows came for the streams that have readers."""
+        return sum(gathering.count for gathering in self._streams.values())
+
     def row(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what is emitted by position or by name as a tuple in the order of the schema."""
         if fields:
@@ -127,8 +142,7 @@ class TaskCollector(Collector):
 
     def _not_a_row(self, values: Any, stream: str, remedy: str) -> SchemaError:
         return SchemaError(
-            f"bolt {self._component!r} emitted {shown(values)} on stream {stream!r}; emit takes a tuple of values: "
-            f"{remedy}",
+            f"{self._who} emitted {shown(values)} on stream {stream!r}; emit takes a tuple of values: {remedy}",
             component=self._component,
             stream=stream,
         )
@@ -145,7 +159,7 @@ class TaskCollector(Collector):
         else:
             return tuple([fields[name] for name in names])
         raise SchemaError(
-            f"bolt {self._component!r} emitted on stream {stream!r} {problem}",
+            f"{self._who} emitted on stream {stream!r} {problem}",
             component=self._component,
             stream=stream,
         )
@@ -166,7 +180,7 @@ class TaskCollector(Collector):
             return batch.cast(schema)
         except (pa.ArrowException, ValueError) as error:
             raise SchemaError(
-                f"bolt {self._component!r} emitted a batch on stream {stream!r}, whose outputFields declare "
+                f"{self._who} emitted a batch on stream {stream!r}, whose outputFields declare "
                 f"`{to_ddl(schema)}`: {error}",
                 component=self._component,
                 stream=stream,
@@ -201,7 +215,7 @@ class TaskCollector(Collector):
     def _no_such_stream(self, stream: Any, values: Any = ()) -> BoltError:
         if self._closed:
             return BoltError(
-                f"bolt {self._component!r} emitted through a collector of transaction {self._txid} that has ended: "
+                f"{self._who} emitted through a collector of transaction {self._txid} that has ended: "
                 "don't keep a collector, emit through the one that execute, executeBatch or finishBatch was given",
                 component=self._component,
                 txid=self._txid,
@@ -209,11 +223,11 @@ class TaskCollector(Collector):
         if not isinstance(stream, str):
             remedy = "emit takes one tuple of values: write emit((first, second)), or emit(values, stream='name')"
             return SchemaError(
-                f"bolt {self._component!r} called emit({shown(values)}, {shown(stream)}); {remedy}",
+                f"{self._who} called emit({shown(values)}, {shown(stream)}); {remedy}",
                 component=self._component,
             )
         return SchemaError(
-            f"bolt {self._component!r} emitted on stream {stream!r}, which its outputFields do not declare: "
+            f"{self._who} emitted on stream {stream!r}, which its outputFields do not declare: "
             f"declared are {sorted(self._outputs) or 'none'}"
             + ("" if self._outputs else '. Say what it emits: outputFields = "word string, count long"'),
             component=self._component,

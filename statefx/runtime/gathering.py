@@ -36,6 +36,8 @@ class Gathering:
     schema : pa.Schema
     outlets : sequence of Outlet
         Those of the stream; without any, rows go nowhere.
+    kind : str
+        Of the component, for messages.
 
     Attributes
     ----------
@@ -54,16 +56,20 @@ class Gathering:
         "_schema",
         "_send_error",
         "_texts",
+        "_who",
         "direct",
         "outlets",
         "plain_width",
         "stream",
     )
 
-    def __init__(self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet]) -> None:
+    def __init__(
+        self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], kind: str = "bolt"
+    ) -> None:
         self.stream = stream
         self.outlets = tuple(outlets)
         self._component = component
+        self._who = f"{kind} {component!r}"
         self._send_error: BaseException | None = None
         self._schema = schema
         self._nested: list[tuple[int, Fit, Weigh]] = [
@@ -116,6 +122,11 @@ class Gathering:
             del rows  # the columns are enough, and Arrow's follow
             with self._all_or_nothing():
                 self._send(self._batch(columns), columns)
+
+    @property
+    def count(self) -> int:
+        """How many rows came, as far as there are readers."""
+        return len(self._rows) + max((outlet.emitted for outlet in self.outlets), default=0)
 
     def choose(self, task: int | None) -> None:
         """Name the task of the next row, for readers by directGrouping."""
@@ -180,7 +191,7 @@ class Gathering:
                 except MISFITS as error:
                     return self._misfit(place, value, error)
         return SchemaError(
-            f"bolt {self._component!r} emitted rows that do not fit stream {self.stream!r}",
+            f"{self._who} emitted rows that do not fit stream {self.stream!r}",
             component=self._component,
             stream=self.stream,
         )
@@ -188,7 +199,7 @@ class Gathering:
     def _misfit(self, place: int, value: Any, error: BaseException) -> SchemaError:
         field = self._schema.field(place)
         return SchemaError(
-            f"bolt {self._component!r} emitted {shown(value)} ({type(value).__name__}) on stream {self.stream!r}, "
+            f"{self._who} emitted {shown(value)} ({type(value).__name__}) on stream {self.stream!r}, "
             f"whose outputFields declare `{to_ddl(pa.schema([field]))}`: {error}",
             component=self._component,
             stream=self.stream,
@@ -198,7 +209,7 @@ class Gathering:
     def _wrong_width(self, row: Sequence[Any]) -> SchemaError:
         names = self._schema.names
         return SchemaError(
-            f"bolt {self._component!r} emitted {len(row)} values on stream {self.stream!r}, which has "
+            f"{self._who} emitted {len(row)} values on stream {self.stream!r}, which has "
             f"{len(names)} field{'s' * (len(names) != 1)}: {', '.join(names)}",
             component=self._component,
             stream=self.stream,

@@ -78,10 +78,22 @@ class SpoutOperator(TaskOperator):
         """Emit the partitions of this task, one after the other; yield where it can pause."""
         for name, metadata in order.partitions.items():
             method, call = self._call(spout, order.emission, name, metadata)
+            before = self._task.collector.count
             returned = yield from self._called(method, call)
-            if order.emission is not Emission.AGAIN and returned is not None:
-                self._metadata[name] = self._json(method, returned)
+            if order.emission is not Emission.AGAIN:
+                self._take(method, name, returned, self._task.collector.count - before)
             yield
+
+    def _take(self, method: str, partition: str, metadata: Any, rows: int) -> None:
+        """Take what a call returned as the metadata of what it emitted."""
+        with self._hook(method):
+            if metadata is not None:
+                self._metadata[partition] = check_json(metadata)
+            elif rows:
+                raise TypeError(
+                    f"it emitted {rows} rows of partition {partition} and returned no metadata: return what the next "
+                    "batch begins behind; with None the same rows would come again and again"
+                )
 
     def _call(
         self, spout: ReplayingSpout, emission: Emission, partition: str, metadata: Json
@@ -109,10 +121,6 @@ class SpoutOperator(TaskOperator):
                 except StopIteration as end:
                     return end.value
             yield
-
-    def _json(self, hook: str, metadata: Any) -> Json:
-        with self._hook(hook):
-            return check_json(metadata)
 
     def _hook(self, name: str) -> AbstractContextManager[None]:
         return hook(self._task.id, name, self._task.txid, kind="spout")

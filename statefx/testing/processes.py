@@ -91,7 +91,8 @@ class WatchedSlot(Slot):
 
     def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
         emitted = self._watched[component] = {}
-        return _Watching(component, outputs, outlets, self._order.attempt.txid, emitted)
+        kind = self._plan.components[component].kind
+        return _Watching(component, outputs, outlets, self._order.attempt.txid, emitted, kind)
 
 
 class _Watching(TaskCollector):
@@ -102,8 +103,9 @@ class _Watching(TaskCollector):
         outlets: Sequence[Outlet],
         txid: int,
         emitted: Emitted,
+        kind: str,
     ) -> None:
-        super().__init__(component, outputs, outlets, txid)
+        super().__init__(component, outputs, outlets, txid, kind)
         self._emitted = emitted
         self._plain_width = -1  # so that every row comes by
 

@@ -3,10 +3,10 @@
 import pytest
 
 from statefx import TopologyBuilder
-from statefx.errors import BoltError, CheckpointMismatchError, TopologyError
+from statefx.errors import BoltError, CheckpointMismatchError, ConfigError, TopologyError
 from statefx.operators import PartitionedTransactionalSpout
 from statefx.testing import TopologyTester, rows
-from tests.spouts.numbers import ALL, Count, Emitted, Planned, Whole, topology
+from tests.spouts.numbers import ALL, Count, Emitted, Opaque, Planned, Whole, topology
 
 
 class Half(PartitionedTransactionalSpout):
@@ -108,3 +108,40 @@ def test_what_a_spout_raises_names_it(tmp_path):
         pytest.raises(BoltError, match=r"spout 'numbers', task \d, hook emitPartitionBatch.*the disk is gone"),
     ):
         tester.emit()
+
+
+@pytest.mark.parametrize("kind", [Emitted, Opaque])
+def test_rows_without_metadata_are_refused(tmp_path, kind):
+    """The same rows would come again in every transaction, without an end."""
+
+    class Forgets(kind):
+        def emitPartitionBatch(self, attempt, collector, partition, metadata):
+            collector.emit((partition,))
+
+        emitPartitionBatchNew = emitPartitionBatch
+
+    with (
+        TopologyTester(topology(Forgets(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=r"spout 'numbers'.*emitted 1 rows of partition \d and returned no metadata"),
+    ):
+        tester.emit()
+
+
+def test_rows_that_do_not_fit_name_the_spout(tmp_path):
+    class Wide(Planned):
+        def emitPartitionBatch(self, attempt, collector, partition, metadata):
+            collector.emit((1, 2))
+
+    with (
+        TopologyTester(topology(Wide(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=r"spout 'numbers' emitted 2 values"),
+    ):
+        tester.emit()
+
+
+def test_a_tester_that_is_sent_rows_says_how_spouts_are_run(tmp_path):
+    with (
+        TopologyTester(topology(Planned(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(ConfigError, match=r"emit\(\)"),
+    ):
+        tester.send({"numbers": [(1,)]})
