@@ -23,6 +23,11 @@ _SLOW_SECS = 0.002
 """A disk reads dozens of small files in this time, and threads would take longer to start. A file server that answers
 in a millisecond does not."""
 
+_DELETED = (
+    "it was deleted while it was being written. Either somebody deleted it, or a sweep took it for older than an hour "
+    "because a clock jumped or the machines' clocks differ"
+)
+
 _REFUSED = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV)
 )
@@ -128,7 +133,10 @@ class FolderStorage(Storage):
                 os.fsync(file.fileno())
             # Not before the content is durable: a rename may reach the disk first, and the name would stand for
             # nothing.
-            os.rename(temporary, self.path(name + ending()))
+            try:
+                os.rename(temporary, self.path(name + ending()))
+            except FileNotFoundError as error:
+                raise FileNotFoundError(errno.ENOENT, _DELETED, path) from error
         except BaseException:  # a KeyboardInterrupt too: nobody else knows of the file
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
