@@ -7,7 +7,7 @@
               commit(attempt, committables)                        rows and marker in one act, repeated until done
 
 The **marker** of a target says whose it is and which transaction was published last. It moves in the same atomic act as
-the rows: that makes `commit` idempotent (rules 10.1 to 10.4 of the protocol).
+the rows: that makes `commit` idempotent (section 10 of the protocol).
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class Reached:
 def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target: str, *, takeover: bool) -> int:
     """Return the transaction after which `owner` publishes; refuse a target that is not this checkpoint's.
 
-    A target that is this checkpoint's, and where the checkpoint is, is gone on with from its own marker, also with
-    `takeover`: who leaves ``adopt="takeover"`` in a program, and crashes between the rows and COMMITTED, would have the
-    rows twice otherwise.
+    Rules 10.3, 10.9 and 10.10. A target that is this checkpoint's, and where the checkpoint is, is gone on with from
+    its own marker, also with `takeover`: who leaves ``adopt="takeover"`` in a program, and crashes between the rows and
+    COMMITTED, would have the rows twice otherwise.
 
     Raises
     ------
@@ -325,7 +325,7 @@ class SinkCommitter(ABC):
 
     @abstractmethod
     def fence(self, reached: Reached, *, takeover: bool) -> None:
-        """Own the target from now on: older generations are refused. Makes the target if there is none.
+        """Own the target from now on (rule 10.7): older generations are refused. Makes the target if there is none.
 
         Raises
         ------

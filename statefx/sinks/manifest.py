@@ -228,7 +228,7 @@ class Manifest:
         for _ in range(_FENCE_TRIES):
             look = self._look()
             marker = look.marker if takeover else self._checked(look)
-            # The user has seen another owner than the one that came meanwhile.
+            # The user has seen another owner than the one that came meanwhile (rule 10.10).
             takeover = takeover and (marker is before or (marker is not None and marker.is_of(before or owner)))
             txid = starting_point(marker, owner, reached, root, takeover=takeover)
             goes_on = marker is not None and marker.is_of(owner) and marker.txid == txid and not look.is_cut_short

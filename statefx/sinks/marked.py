@@ -92,11 +92,11 @@ class MarkedCommitter(SinkCommitter, Generic[AnyPlace]):
                 try:
                     place.publish(Marker.of(owner, txid), found, self._content({}))
                 except Exception:
-                    # A zombie may have published what is decided since we looked: that is no reason not to start.
+                    # A zombie may have published what is decided since we looked: look again (rule 10.8).
                     before, found = found, place.marker()
                     if found == before or not tries_left:
                         raise
-                    # The user has seen another owner than the one that came meanwhile.
+                    # The user has seen another owner than the one that came meanwhile (rule 10.10).
                     takeover = takeover and found is not None and before is not None and found.is_of(before)
                 else:
                     return

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from abc import abstractmethod
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO, Protocol
 import pyarrow as pa
 from xxhash import xxh3_128
 
-from statefx.errors import StagedRowsLostError
+from statefx.errors import StagedRowsLostError, TopologyError
 from statefx.operators.sinks import (
     COMMITTABLE_BYTES_MAX,
     UNFENCED,
@@ -117,6 +118,14 @@ class WrittenSink(WritesFiles):
     @abstractmethod
     def connect(self, schema: pa.Schema) -> Catalog:
         """Open the catalog; called on the driver, again after an error."""
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse a folder whose path means another one in each process."""
+        if not os.path.isabs(self.target):
+            raise TopologyError(
+                f"{type(self).__name__} writes to {self.target!r}: its 'target' must be an absolute path, which means "
+                "the same folder for the driver and the executors"
+            )
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what publishes them."""
