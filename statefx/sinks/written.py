@@ -191,7 +191,11 @@ class _Writer(SinkWriter):
             self._end(next(iter(self._open)))
         held = HeldFile(self._storage, f"{folder}{self._own_name}-{self._numbers:04d}{self._sink.suffix}")
         self._numbers += 1
-        self._open[folder] = _Open(held, self._sink.begin(held.file, self._context.schema))
+        try:
+            self._open[folder] = _Open(held, self._sink.begin(held.file, self._context.schema))
+        except BaseException:
+            held.drop()
+            raise
         return self._open[folder]
 
     @property

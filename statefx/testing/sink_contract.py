@@ -28,6 +28,7 @@ from statefx.operators.sinks import (
     WriterContext,
 )
 from statefx.protocol.identity import TransactionAttempt
+from statefx.sinks.written import WritesFiles, txid_of_file
 from statefx.storage import FolderStorage
 from statefx.testing.crashes import Crash
 from statefx.testing.sink_steps import At, Together, folder_steps
@@ -111,7 +112,7 @@ class SinkContract:
     schema = pa.schema([("word", pa.string()), ("n", pa.int64())])
 
     checksummed = True
-    """Whether a commit notices a byte that was changed in a staged file; else it need only notice its length."""
+    """Whether a commit notices a byte that was changed in a staged file. A WrittenSink's notices its length alone."""
 
     def make(self, place: Path) -> Sink:
         """Return a sink whose target is in the folder `place`, or is named after it; of one place, one target."""
@@ -122,10 +123,14 @@ class SinkContract:
         raise NotImplementedError("a subclass of SinkContract defines 'read'")
 
     def staged(self, sink: Sink, storage: FolderStorage) -> Sequence[Path] | None:
-        """Return the files of rows that wait to be published; by default all below ``staged/`` in the checkpoint.
+        """Return the files of rows that wait to be published.
 
-        None says that the sink keeps them elsewhere, where nobody can lose them.
+        By default those of a StagedSink and of a WrittenSink; override it for others. None says that the rows are no
+        files, and that nobody can lose them.
         """
+        if isinstance(sink, WritesFiles):
+            folder = FolderStorage(sink.target)
+            return [Path(folder.path(each.name)) for each in folder.list() if txid_of_file(each.name) is not None]
         return [Path(storage.path(each.name)) for each in storage.list("staged/")]
 
     def steps(self, step: Callable[[], None]) -> AbstractContextManager[Any]:
@@ -243,11 +248,12 @@ class SinkContract:
         committer = driver.start(FIRST)
         named = driver.write(1, ["a"])
         staged = self.staged(driver.sink, driver.storage)
+        checksummed = self.checksummed and not isinstance(driver.sink, WritesFiles)
         assert staged is None or staged, "no staged file was seen: override 'staged'"
         for path in staged or ():
             data = path.read_bytes()
             middle = len(data) // 2
-            changed = [data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]] if self.checksummed else []
+            changed = [data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]] if checksummed else []
             for spoiled in (data[:-1], *changed, None):
                 path.unlink() if spoiled is None else path.write_bytes(spoiled)
                 with pytest.raises(SinkError):

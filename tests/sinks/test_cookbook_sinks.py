@@ -87,14 +87,9 @@ class TestLines(InSqlite):
 
 
 class TestCatalog(InSqlite):
-    checksummed = False
-
     def make(self, place):
         return PAGE["CatalogSink"](f"{place}/files")
 
     def read(self, sink):
         files = (f"{sink.folder}/{name}" for name in self.lines(f"{sink.folder}/catalog.db"))
         return [word for file in files for word in pq.ParquetFile(file).read()["word"].to_pylist()]
-
-    def staged(self, sink, storage):
-        return sorted(Path(sink.folder).glob("*.parquet"))

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -65,7 +64,6 @@ class NumberedSink(WrittenSink):
 
 
 class TestNumbered(SinkContract):
-    checksummed = False
     options = {}
 
     def make(self, place):
@@ -74,9 +72,6 @@ class TestNumbered(SinkContract):
     def read(self, sink):
         names = Numbered(sink.target).names()
         return [word for name in names for word in pq.ParquetFile(f"{sink.target}/{name}").read()["word"].to_pylist()]
-
-    def staged(self, sink, storage):
-        return sorted(Path(sink.target).glob("part-*"))
 
 
 class Forgetful(Numbered):
@@ -132,6 +127,19 @@ def test_files_of_attempts_that_were_not_named_are_swept(tmp_path):
     driver.start(SECOND, Reached(1, 1))
     committer.sweep(2)
     assert (tmp_path / "out" / is_coming["name"]).exists(), "it is the newer driver's to delete"
+
+
+class Unfit(NumberedSink):
+    def begin(self, file, schema):
+        raise ValueError("no such format")
+
+
+def test_a_file_that_can_not_be_begun_is_not_left_behind(tmp_path):
+    driver = Driver(TestNumbered(), tmp_path)
+    driver.sink = Unfit(tmp_path / "out")
+    with pytest.raises(ValueError, match="no such format"):
+        driver.write(1, ["a"])
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_folder_that_is_elsewhere_for_each_process_is_refused():
