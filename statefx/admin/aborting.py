@@ -115,6 +115,7 @@ def abort(checkpointLocation: str | os.PathLike[str]) -> Aborted:
 
 def _opened(folders: Folders, storage: Storage) -> TransactionLog:
     log = TransactionLog(storage)
+    # At each try to take the generation: a driver that runs may have decided since the last look (rule 2.5).
     _check_open(log.state, folders)
     return log
 
@@ -139,6 +140,7 @@ def _check_open(state: LogState, folders: Folders) -> None:
 def _aborted(log: TransactionLog, folders: Folders) -> Aborted:
     state = log.state
     bolts = tuple(sorted(id for id, bolt in state.topology.stateful.items() if bolt.rolls_back))
+    # Bolts are told of the lowest one alone: committers of those after it can't have run (rule 6.3).
     entries = state.in_flight[1:] if bolts else state.in_flight
     ended = tuple(TransactionAttempt(entry.txid, entry.attempt) for entry in reversed(entries))
     for each in ended:  # rule 3.6: from the newest down

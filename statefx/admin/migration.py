@@ -179,9 +179,12 @@ class Migrator:
         self._check(found)
         self._reach(found, lineage)
         shared = self.source.capabilities.shared
+        # From here on a driver that ran is fenced. All that can be refused without harm has been (rule 1.5).
         log = take_generation(self.folders, found.topology, None, shared=shared, opened=self.opened)
         _check_idle(log.state, self.folders)
         before = log.state
+        # The log fences records only. Without fences of the providers a task of the former driver could still commit to
+        # the source when it has been copied (rule 4.2).
         self.source.fence(before.lineage, before.generation, self.folders.storage)
         self.target.fence(lineage, before.generation, self.folders.storage)
         tokens, sizes, sums = {}, {}, []
@@ -193,6 +196,7 @@ class Migrator:
                 name, self.reference, copied.keys, copied.bytes, number, len(before.heads),
             )  # fmt: skip
         options = self.target.public_options()
+        # The switch: until this record stands, every start opens the source, whatever has been copied.
         log.append(Migrated(before.generation, lineage, self.reference, tokens, sizes, options))
         logger.info("the state of the checkpoint in %s is kept by %s now", self.folders.location, self.reference)
         return Migration(
@@ -222,7 +226,7 @@ class Migrator:
         self.target.fence(lineage, found.generation, self.folders.storage)
         if self.source.capabilities.shared:
             try:
-                for name in sorted(found.heads)[:1]:
+                for name in sorted(found.heads)[:1]:  # one task shows whether server and password are right
                     self._open_source(found, name).close()
             except StateCorruptedError:
                 if read_checkpoint(self.folders) == found:  # else it has only gone on
@@ -233,7 +237,7 @@ class Migrator:
         namespace = _namespace(lineage, name)
         try:
             token, size, there, copied = self._copied(state, namespace, name)
-        except StateError:
+        except StateError:  # who has taken over may have deleted what was read: it is not damaged then
             self._check_newest(state)
             raise
         self._check_newest(state)
@@ -258,6 +262,7 @@ class Migrator:
             there = sum_of(origin.scan(None, None))
             with closing(self._open_target(state, namespace, EMPTY, cache)) as store:
                 token, size = self._copy(store, txid, Entries(origin, there.keys), namespace)
+            # Another store: the one that wrote could answer from its memory.
             with closing(self._open_target(state, namespace, Version(txid, token), cache, read_only=True)) as store:
                 return token, size, there, sum_of(store.scan(None, None))
 
@@ -269,6 +274,7 @@ class Migrator:
                 namespace=namespace,
             )
         prepared = prepare_as(store, txid, uuid.uuid4().hex, entries)
+        # With lazy_commit the token in MIGRATED commits. No later record would tell the others.
         if not self.target.capabilities.lazy_commit:
             store.commit(txid, prepared.token)
         return prepared.token, prepared.size_bytes

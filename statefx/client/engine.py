@@ -107,7 +107,7 @@ class LiveEngine(InProcessEngine):
 
     def reuses(self, work: object) -> bool:
         """Tell that no attempt can be made again over what was sent: the caller has to send it again."""
-        return True
+        return True  # only the caller has the rows: the log can't bring them back (rule 3.9)
 
     def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
         """Prepare everything that was sent and put."""
@@ -216,7 +216,7 @@ class LiveAttempt:
                 self._deployment,
                 self._order,
                 TaskId(component, 0),
-                uuid.uuid4().hex,
+                uuid.uuid4().hex,  # the token: no other attempt ever has it, of whatever process (rule 1.3)
                 TaskCollector(component, {}, (), self._order.attempt.txid),
                 Outbox(0, 0, plan.widths),
             )

@@ -110,6 +110,7 @@ class Session:
         """Have a sink write rows; SchemaError before the first of them is written."""
         if sink not in self._schemas:
             raise TransactionError(f"there is no sink {sink!r}; {_there(self._schemas)}", component=sink)
+        # A row that does not fit is found before the first is written: the caller may catch the error and go on.
         batches = list(to_batches(sink, self._schemas[sink], rows))
         live = self._live()
         for batch in batches:
@@ -143,6 +144,7 @@ class Session:
         begun, live = self._end()
         if begun is None or live is None:
             return
+        # Before the decision, never after it: then nothing may be given up, however long a sink takes (rule 2.5).
         if time.monotonic() - self._since > self._timeout_secs:
             live.failure = TransactionTimeoutError(
                 f"transaction {begun.txid} was open for longer than topology.transaction.timeout.secs "

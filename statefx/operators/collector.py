@@ -45,7 +45,7 @@ class Collector(ABC):
         task : int, optional
             The consumer's task, 0..parallelism-1; required by, and only for, readers by ``directGrouping``.
         anchors : Sequence of tuples
-            The input tuples this one comes from. Only for a plain ``Bolt``; a ``BasicBolt`` anchors by itself.
+            The input tuples this one comes from. Only for a plain ``Bolt``. They have no effect, as `ack`.
         **fields : Any
             In place of `values`: every field of the stream by its name. A field that is named as one of the other
             parameters can be emitted by position only.
@@ -84,7 +84,7 @@ class Collector(ABC):
 
     @abstractmethod
     def ack(self, tup: tuple[Any, ...]) -> None:
-        """Say that `tup` has been dealt with. A ``BasicBolt`` does it by itself when ``execute`` returns."""
+        """Say that `tup` has been dealt with, as in Storm. It has no effect: tuples are not tracked one by one."""
 
     @abstractmethod
     def fail(self, tup: tuple[Any, ...]) -> None:
@@ -92,4 +92,4 @@ class Collector(ABC):
 
     @abstractmethod
     def resetTimeout(self, tup: tuple[Any, ...]) -> None:
-        """Give the tree of `tup` a full new ``topology.message.timeout.secs``."""
+        """Give the tree of `tup` more time, as in Storm. It has no effect: tuples are not tracked one by one."""

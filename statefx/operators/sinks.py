@@ -126,7 +126,7 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
             "submit with adopt='takeover'",
             generation=marker.generation,
         )
-    # Also under another name, after a crash between the rows and COMMITTED: they would be published twice (10.2).
+    # Also under another name, after a crash between the rows and COMMITTED: they would be there twice (rule 10.2).
     of_checkpoint = ours or (takeover and marker.origin == owner.origin)
     if of_checkpoint and reached.committed <= marker.txid <= reached.decided:
         return marker.txid

@@ -66,7 +66,7 @@ def _stateful(
         routing=routing(topology, component.id),
         key_fields=key_fields(topology, component.id),
         upgrades=version > 1 and overrides(type(component.operator), "migrateState"),
-        rolls_back=overrides(type(component.operator), "preRollback"),
+        rolls_back=overrides(type(component.operator), "preRollback"),  # `abort` has no topology to ask
         options=options,
         encoding=encoding.own,
     )
@@ -96,4 +96,5 @@ def key_fields(topology: Topology, id: str) -> tuple[KeyFields, ...]:
         for edge in topology.inputs(id)
         if edge.grouping.by_key
     ]
+    # Sorted: inputs that are only declared in another order are the same topology.
     return tuple(sorted(found, key=lambda one: (one.source, one.stream, one.grouping, one.fields)))

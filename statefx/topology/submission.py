@@ -53,6 +53,7 @@ def check_config(topology: Topology, config: Config) -> None:
         Several transactions at a time were asked for, which only spouts can give.
     """
     streams = [component.id for component in topology.components if component.is_stream]
+    # Spark plans a micro-batch when the one before it has ended: there is no input for a second transaction.
     if streams and config.max_spout_pending > 1:
         raise ConfigError(
             f"topology.max.spout.pending is {config.max_spout_pending}, but {topology.name!r} reads DataFrames "
