@@ -16,7 +16,7 @@ import pyarrow as pa
 from statefx.errors import ConfigError, SinkError, StateError, TopologyError
 from statefx.operators.sinks import Marker, SinkWriter, WriterContext
 from statefx.sinks.formats import row_to_json, to_json
-from statefx.sinks.staged import StagedRows, StagedSink, Stager, Target
+from statefx.sinks.staged import StagedRows, StagedSink, Stager, Target, refuse_nulls
 from statefx_redis import publishing
 from statefx_redis.nodes import check_nodes, require_redis
 from statefx_redis.settings import Settings
@@ -136,16 +136,7 @@ class _Writer(Stager):
         self._sink = sink
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for name in self._sink.key:
-            column = batch.column(name)
-            if column.null_count:
-                row = batch.slice(column.is_null().index(True).as_py(), 1).to_pylist()[0]
-                raise SinkError(
-                    f"{self._sink.target}: {name!r} names the rows, and is null in {row!r}: leave out such rows in a "
-                    "bolt before the sink, or give them a name there",
-                    target=self._sink.target,
-                    row=row,
-                )
+        refuse_nulls(self._sink.target, self._sink.key, batch)
         super().write(batch)
 
 

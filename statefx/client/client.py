@@ -68,7 +68,8 @@ class TransactionalClient:
     TopologyError, ConfigError
         A mistake; nothing was changed.
     CheckpointError, SinkError
-        The checkpoint or a target can't be used by this application; nothing was changed.
+        The checkpoint or a target can't be used by this application; nothing was changed. Or what a former client has
+        left can't be ended now: nothing of it is lost, and the next client goes on with it.
 
     Contract
     --------
@@ -210,7 +211,7 @@ def _check_names(sinks: Any, schemas: Any, state: Any) -> None:
     if lacking := [name for name in sinks if name not in schemas]:
         raise ConfigError(
             f"schemas has no fields for the sink {lacking[0]!r}: schemas={{{lacking[0]!r}: 'account string, amount "
-            "long'}}",
+            "long'}",
             component=lacking[0],
         )
     if unknown := [name for name in schemas if name not in sinks]:

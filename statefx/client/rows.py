@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from statefx.errors import SchemaError
 from statefx.operators.schema import to_ddl
-from statefx.runtime.fitting import MISFITS, fitted_array, shown
+from statefx.runtime.fitting import MISFITS, fitted_array, own_names, shown
 
 _ORDERED = (tuple, list)
 
@@ -62,7 +62,7 @@ def _first_misfit(sink: str, values: Sequence[Any], field: pa.Field, error: Base
 
 
 def _listed(sink: str, rows: Any) -> list[Any]:
-    if isinstance(rows, Mapping | str | bytes) or hasattr(rows, "_fields"):
+    if isinstance(rows, Mapping | str | bytes) or (isinstance(rows, tuple) and own_names(rows)):
         raise _refused(sink, f"rows are a list of dicts or tuples, not {shown(rows)}: of one row write [row]")
     if hasattr(rows, "columns"):  # pandas' and Polars': iteration is over the names of columns
         raise _refused(sink, f"a {type(rows).__name__} is sent as pyarrow.Table: pyarrow.Table.from_pandas(frame), or "
@@ -76,8 +76,9 @@ def _values(sink: str, schema: pa.Schema, names: list[str], place: int, row: Any
     """Return the values of one row in the order of the schema."""
     if isinstance(row, Mapping):
         if unknown := [name for name in row if name not in names]:
-            near = difflib.get_close_matches(str(unknown[0]), names, n=1, cutoff=0.0)[0]
-            what = f"row {place}: there is no field {unknown[0]!r}; the nearest is {near!r}"
+            near = difflib.get_close_matches(str(unknown[0]), names, n=1)
+            there = f"the nearest is {near[0]!r}" if near else f"the fields are {', '.join(names)}"
+            what = f"row {place}: there is no field {unknown[0]!r}; {there}"
             raise _refused(sink, what, field=unknown[0], row=place)
         if missing := [name for name in names if name not in row]:
             raise _refused(
@@ -91,10 +92,11 @@ def _values(sink: str, schema: pa.Schema, names: list[str], place: int, row: Any
         raise _refused(
             sink, f"row {place} is {shown(row)} ({type(row).__name__}): a row is a dict or a tuple", row=place
         )
-    own = getattr(row, "_fields", None)
+    own = own_names(row)
     if own is not None and list(own) != names:
         if set(own) == set(names):
-            return [getattr(row, name) for name in names]
+            values = dict(zip(own, row, strict=True))
+            return [values[name] for name in names]
         raise _refused(sink, f"row {place} has the fields {', '.join(own)}, not {', '.join(names)}", row=place)
     if len(row) != len(names):
         raise _refused(sink, f"row {place} has {len(row)} values; the fields are {', '.join(names)}", row=place)

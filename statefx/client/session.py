@@ -12,12 +12,12 @@ from typing import Any
 
 from statefx.client.engine import LiveAttempt, LiveEngine, reason_of
 from statefx.client.rows import to_batches
-from statefx.coordinator.engine import RenewInputError
+from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.source import OneBatch
-from statefx.errors import FencedError, StatefxError, TransactionError, TransactionTimeoutError
+from statefx.errors import BoltError, FencedError, SinkError, StatefxError, TransactionError, TransactionTimeoutError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.records import BatchInput
 from statefx.runtime.worker import Worker
@@ -48,7 +48,7 @@ class Session:
     def __init__(self, launch: Launch) -> None:
         self.lock = threading.RLock()
         self.opened = 0
-        self._is_open = self._closed = self._at_work = False
+        self._is_open = self._closed = self._at_work = self._made = False
         self._begun: OneBatch | None = None
         self._since = 0.0
         self._ended: BaseException | None = None
@@ -65,12 +65,26 @@ class Session:
             self._log,
             self._engine,
             launch.janitor(self._log),
-            pause=lambda secs: not self._stopping.wait(secs),
+            # Nobody has this client before it is made, so nobody could see what is stuck, nor close it.
+            pause=lambda secs: self._made and not self._stopping.wait(secs),
             # The caller decides how often a block is run again; a transaction that was rolled back ends no client.
             attempts_max=sys.maxsize,
         )
+        self._recover()
+        self._made = True
+
+    def _recover(self) -> None:
+        """End what former clients left; SinkError if that can't be done now."""
         try:
             self.coordinator.recover()
+        except StoppedError as error:
+            self.coordinator.ended()
+            stuck = self.coordinator.progress.status()["stuck"]
+            raise SinkError(
+                f"a former client has left transaction {stuck['txid']}, and its {stuck['phase']} fails: "
+                f"{stuck['reason']}. Mend what fails and make the client again, which goes on with it",
+                txid=stuck["txid"],
+            ) from error
         except BaseException:
             self.coordinator.ended()
             raise
@@ -155,8 +169,13 @@ class Session:
             if isinstance(live.failure, TransactionError):
                 raise live.failure
             reason = "" if live.failure is None else reason_of(live.failure)
+            again = (
+                "Mend that, and run its block again"
+                if isinstance(live.failure, BoltError)
+                else "Its block may be run again"
+            )
             raise TransactionError(
-                f"transaction {begun.txid} was rolled back: {reason}. Its block may be run again", txid=begun.txid
+                f"transaction {begun.txid} was rolled back: {reason}. {again}", txid=begun.txid
             ) from live.failure
 
     def abort(self, error: BaseException) -> None:

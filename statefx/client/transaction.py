@@ -57,7 +57,8 @@ class OpenTransaction:
         sink : str
             Its name in ``sinks``.
         rows : iterable of rows, pyarrow.Table or pyarrow.RecordBatch
-            A row is a dict by field, or a tuple in the order of the schema.
+            A row is a dict by field, or a tuple in the order of the schema; a namedtuple or a Row of Spark by its
+            names.
 
         Raises
         ------

@@ -213,7 +213,7 @@ class Progress:
             else:
                 # Since the first try that failed: how long it lasts is what people ask (rule 6.11).
                 since = self._stuck["since"] if self._stuck else self.now()
-                self._stuck = {"phase": phase, "txid": txid, "since": since, "reason": reason}
+                self._stuck = {"phase": str(phase), "txid": txid, "since": since, "reason": reason}
 
     def found_sinks(self, names: Iterable[str], past: Iterable[Past]) -> None:
         """A topology with these sinks starts; `past` is what the log says of transactions, oldest first."""

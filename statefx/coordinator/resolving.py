@@ -25,7 +25,7 @@ _REMEDIES = {
 }
 _WARNINGS = {
     Resolution.COMMIT: "commit of transaction %d is tried again: %s. It is decided and can't be rolled back: mend what "
-    "fails; if that is code of your own, stop (query.stop(), client.close()), mend it and start again",
+    "fails, or stop and start again with mended code",
     Resolution.ROLLBACK: "rollback of transaction %d is tried again: %s",
 }
 
@@ -59,6 +59,8 @@ class Resolver:
     """Why this round has left something to do."""
     _running: dict[str, str] = field(default_factory=dict, init=False)
     """Participants by the jobs that run."""
+    _told: str = field(default="", init=False)
+    """The reason that the log has been told last."""
     _tries: int = field(default=0, init=False)
 
     def round(self, resolution: Resolution, attempt: TransactionAttempt, works: Mapping[str, Work]) -> bool:
@@ -137,7 +139,9 @@ class Resolver:
         """
         assert self._attempt is not None
         txid, reason = self._attempt.txid, self._reason
-        if self._tries.bit_count() == 1:  # at the first try, and then as rarely as it has lasted
+        # Once, at the first try; another reason as rarely as it has lasted: the status has it at any time.
+        if self._tries.bit_count() == 1 and (self._tries == 1 or reason != self._told):
+            self._told = reason
             logger.warning(_WARNINGS[self._resolution], txid, reason)
         self.progress.stuck(self._resolution, txid, reason)
         if self._resolution is Resolution.ROLLBACK and self._tries >= self.attempts_max:

@@ -276,11 +276,16 @@ def _struct(kind: pa.DataType) -> Fit:
     return fit_struct
 
 
+def own_names(value: Any) -> Sequence[str] | None:
+    """Return the names that a tuple has for its values: those of statefx, of a namedtuple, of a Row of Spark's."""
+    return next((found for name in ("_names", "_fields", "__fields__") if (found := getattr(value, name, None))), None)
+
+
 def _by_name(value: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
     """Return a tuple's values by the names of the struct's fields; those of a namedtuple by its own."""
     if not isinstance(value, tuple):
         raise _refused(value, f"is no struct: emit a dict, or a tuple of {', '.join(names)}")
-    own = next((found for name in ("_names", "_fields", "__fields__") if (found := getattr(value, name, None))), names)
+    own = own_names(value) or names
     if len(value) != len(names):
         raise _refused(value, f"has {len(value)} values: the struct's fields are {', '.join(names)}")
     return dict(zip(own, value, strict=True))

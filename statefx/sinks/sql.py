@@ -12,7 +12,7 @@ from statefx.operators.sinks import Committable, SinkWriter, WriterContext
 from statefx.sinks.sql_connection import SqlUrl
 from statefx.sinks.sql_table import SqlTable
 from statefx.sinks.sql_types import has_dates, sql_type
-from statefx.sinks.staged import StagedRows, StagedSink
+from statefx.sinks.staged import StagedRows, StagedSink, refuse_nulls
 
 _UPSERTS = ("sqlite", "postgresql")
 
@@ -32,6 +32,7 @@ class SqlSink(StagedSink):
         Optionally with a schema, ``schema.table``. Made if it is missing, from the stream's schema; else checked.
     key : str or sequence of str, optional
         Fields that name a row: a row whose key is in the table replaces the one there. Without a key rows are added.
+        A null in it fails the transaction while it can be rolled back; with `deadLetter` the database decides.
         Of several rows with one key in one transaction the last one counts; group by the key, so that all of them come
         from one task, in its order.
     deadLetter : str, optional
@@ -57,7 +58,7 @@ class SqlSink(StagedSink):
         self,
         url: str,
         table: str,
-        key: str | Sequence[str] = (),
+        key: str | Sequence[str] | None = (),
         *,
         deadLetter: str | None = None,
         validate: bool = False,
@@ -71,7 +72,7 @@ class SqlSink(StagedSink):
             )
         self.url = url
         self.table = table
-        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.key = (key,) if isinstance(key, str) else tuple(key or ())
         self.dead_letter = deadLetter
         self.validate = validate
         self._shown = place.shown
@@ -115,6 +116,8 @@ class _SqlWriter(SinkWriter):
         self._dated = [number for number, field in enumerate(context.schema) if has_dates(field.type)]
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._sink.dead_letter is None:  # else the database refuses the row, and it is put aside with the others
+            refuse_nulls(self._sink.target, self._sink.key, batch)
         for number in self._dated:
             self._check_dates(batch, number)
         self._stager.write(batch)

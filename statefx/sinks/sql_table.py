@@ -337,9 +337,9 @@ class SqlTable(Target):
         """Put a row into the dead-letter table, or raise with its name."""
         if self._dead_letters is None:
             raise SinkError(
-                f"{self._name} refuses a row of transaction {marker.txid}: {reason}; the row is {self._told(row)}. The "
-                "transaction is decided and can't be rolled back: change the table so that it takes the row, and the "
-                "sink goes on by itself; or start the topology with SqlSink(..., deadLetter='table')",
+                f"{self._name} refuses a row of transaction {marker.txid}: {reason}; the row is {self._told(row)}: "
+                "change the table so that it takes the row; or stop, and start again with "
+                "SqlSink(..., deadLetter='table')",
                 target=self._name,
                 row=dict(zip(self._fields.names, row, strict=True)),
             )

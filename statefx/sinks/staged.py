@@ -10,13 +10,13 @@ from __future__ import annotations
 import io
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 from xxhash import xxh3_128
 
-from statefx.errors import StagedRowsLostError
+from statefx.errors import SinkError, StagedRowsLostError
 from statefx.operators.sinks import (
     Committable,
     CommitterContext,
@@ -31,6 +31,8 @@ from statefx.sinks.marked import MarkedCommitter, Place
 from statefx.storage import Storage
 
 FOLDER = "staged"
+
+_ROW_SHOWN = 1000
 
 
 class StagedRows:
@@ -206,6 +208,35 @@ class StagedCommitter(MarkedCommitter[Target]):
 
     def _content(self, committables: Mapping[int, Committable]) -> StagedRows:
         return StagedRows(self._context.storage, self._context.schema, committables)
+
+
+def refuse_nulls(target: str, key: Sequence[str], batch: pa.RecordBatch) -> None:
+    """Refuse rows that have no name, in a task: the transaction can still be rolled back there.
+
+    Parameters
+    ----------
+    target : str
+    key : sequence of str
+        Fields that name a row.
+    batch : pyarrow.RecordBatch
+
+    Raises
+    ------
+    SinkError
+        A field of the key is null; names the row.
+    """
+    for name in key:
+        column = batch.column(name)
+        if column.null_count:
+            row = batch.slice(column.is_null().index(True).as_py(), 1).to_pylist()[0]
+            told = repr(row)
+            raise SinkError(
+                f"{target}: {name!r} names the rows, and is null in "
+                f"{told if len(told) <= _ROW_SHOWN else f'{told[:_ROW_SHOWN]}...'}: leave out such rows before the "
+                "sink, or give them a value there",
+                target=target,
+                row=row,
+            )
 
 
 def txid_of_staged(name: str) -> int:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from statefx import FileSink, StagedSink, TransactionalClient, transactions
+from statefx import FileSink, SqlSink, StagedSink, TransactionalClient, transactions
 from statefx.coordinator.engine import StoppedError
-from statefx.errors import FencedError, TransactionError
+from statefx.errors import BoltError, FencedError, SinkError, TransactionError
 from statefx.sinks import Target
 from statefx.storage import FolderStorage
 from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, work
@@ -32,12 +32,13 @@ class Shelf(Target):
     rows: list = []
     last = None
     raises: list = []
+    fences = False
 
     def marker(self):
         return Shelf.last
 
     def publish(self, marker, previous, rows):
-        if Shelf.raises:
+        if Shelf.raises and not (Shelf.fences and not len(rows)):
             raise Shelf.raises[0]
         if Shelf.last != previous:
             raise RuntimeError("somebody else was here")
@@ -54,7 +55,7 @@ class ShelfSink(StagedSink):
 
 @pytest.fixture(autouse=True)
 def empty_shelf():
-    Shelf.rows, Shelf.last, Shelf.raises = [], None, []
+    Shelf.rows, Shelf.last, Shelf.raises, Shelf.fences = [], None, [], False
 
 
 def shelving(where):
@@ -113,6 +114,33 @@ def test_who_gives_up_waiting_leaves_the_commit_to_the_next_client(place):
         assert successor.recoveries == [{"txid": 1, "rolled": "forward"}]
         assert successor.committed == 1
     assert [row["word"] for row in Shelf.rows] == ["a"]
+
+
+def test_a_client_that_cannot_end_what_a_former_one_has_decided_is_not_made(place):
+    found = shelving(place)
+    Shelf.raises = [KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt), found.transaction() as t:
+        t.send("out", [("a",)])
+    found.close()
+    Shelf.raises = [ConnectionError("nobody answers")]
+    Shelf.fences = True
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"transaction 1, and its commit fails: .*nobody answers.* make the"):
+            shelving(place)
+    Shelf.raises = []
+    with shelving(place) as successor:
+        assert successor.recoveries == [{"txid": 1, "rolled": "forward"}]
+    assert [row["word"] for row in Shelf.rows] == ["a"]
+
+
+def test_a_row_that_a_table_cannot_name_is_rolled_back(place):
+    sink = SqlSink(f"sqlite:///{place}/db", "words", key="word")
+    with TransactionalClient(place / "ck", id="x", sinks={"out": sink}, schemas={"out": "word string"}) as found:
+        with pytest.raises(BoltError, match="'word' names the rows"), found.transaction() as t:
+            t.send("out", [(None,)])
+        with found.transaction() as t:
+            t.send("out", [("a",)])
+        assert found.committed == 1
 
 
 def test_an_interrupted_commit_is_carried_out_by_the_next_client(place):

@@ -8,6 +8,7 @@ from collections import namedtuple
 from datetime import datetime
 
 import pyarrow as pa
+import pyspark.sql
 import pytest
 
 import statefx
@@ -23,6 +24,7 @@ from statefx.errors import (
     TransactionError,
     TransactionTimeoutError,
 )
+from statefx.operators.tuples import tuple_class
 from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, transfer, work
 from tests.testing.places import place
 
@@ -171,10 +173,12 @@ Row = namedtuple("Row", "n word")
         [["a", 1], ["b", None]],
         [{"n": 1, "word": "a"}, {"word": "b", "n": None}],
         (Row(n, word) for word, n in [("a", 1), ("b", None)]),
+        [pyspark.sql.Row(n=1, word="a"), pyspark.sql.Row("n", "word")(None, "b")],
+        [tuple_class(["n", "word"])(1, "a"), pyspark.sql.Row("b", None)],
         pa.table({"n": pa.array([1, None], pa.int32()), "word": ["a", "b"]}),
         pa.RecordBatch.from_pydict({"word": ["a", "b"], "n": [1, None]}),
     ],
-    ids=["tuples", "lists", "dicts", "named", "table", "batch"],
+    ids=["tuples", "lists", "dicts", "named", "spark", "statefx", "table", "batch"],
 )
 def test_rows_in_any_form(place, rows):
     found, sink = collecting(place)
@@ -195,7 +199,10 @@ def test_nested_values_and_times(place):
     [
         ([("a", 1), ("b", 1.5)], r"row 1: 1.5 \(float\) does not fit `n bigint`", "n"),
         ([("a", 1), (5, 1)], r"row 1: 5 \(int\) does not fit `word string`", "word"),
-        ([{"word": "a", "m": 1}], "row 0: there is no field 'm'; the nearest is", "m"),
+        ([{"word": "a", "m": 1}], "row 0: there is no field 'm'; the fields are word, n", "m"),
+        ([{"wort": "a", "n": 1}], "row 0: there is no field 'wort'; the nearest is 'word'", "wort"),
+        ([pyspark.sql.Row(word="a", m=1)], "row 0 has the fields word, m, not word, n", None),
+        (pyspark.sql.Row(n=1, word="a"), r"of one row write \[row\]", None),
         ([{"word": "a"}], "row 0 lacks 'n': name every field", "n"),
         ([("a",)], "row 0 has 1 values; the fields are word, n", None),
         ([("a", 2**63)], "row 0: .* does not fit `n bigint`", "n"),
@@ -249,7 +256,7 @@ def test_a_value_that_state_cannot_hold_is_refused_and_the_transaction_goes_on(p
     ("options", "error", "says"),
     [
         ({}, ConfigError, "nothing to commit"),
-        ({"sinks": {"out": CollectSink()}}, ConfigError, "schemas has no fields for the sink 'out'"),
+        ({"sinks": {"out": CollectSink()}}, ConfigError, r"sink 'out': schemas=\{'out': '[^}]*'\}$"),
         ({"sinks": [CollectSink()]}, ConfigError, "sinks are given by name"),
         ({"sinks": {"out": CollectSink}, "schemas": {"out": "a int"}}, TopologyError, "pass an object"),
         ({"sinks": {"out": CollectSink()}, "schemas": {"out": "a inte"}}, TopologyError, r"schemas\['out'\]: 'inte'"),

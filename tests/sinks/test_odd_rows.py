@@ -1,6 +1,7 @@
 """Rows, names and starts that are unusual: partitions of every type, many files, no rows, one place with two names."""
 
 import sqlite3
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -165,11 +166,14 @@ def test_one_place_with_two_names_is_refused_at_the_start(tmp_path):
 
 def test_a_null_in_a_key_is_refused_and_not_numbered(tmp_path):
     schema = pa.schema([("id", pa.int32()), ("n", pa.int64())])
-    sink = SqlSink(f"sqlite:///{tmp_path}/db", "t", key="id")
+    sink = SqlSink(f"sqlite:///{tmp_path}/db", "t", key="id", deadLetter="refused")
     publishing = committer(sink, tmp_path, schema=schema)
     publishing.fence(START, takeover=False)
     writing = writer(sink, tmp_path, schema)
     writing.write(pa.RecordBatch.from_pydict({"id": [1, None], "n": [1, 2]}, schema=schema))
     prepared = {0: writing.prepare(1)}
-    with pytest.raises(SinkError, match=r"NOT NULL constraint failed: t.id"):
-        publishing.commit(TransactionAttempt(1, 0), prepared)
+    publishing.commit(TransactionAttempt(1, 0), prepared)
+    publishing.close()
+    with closing(sqlite3.connect(tmp_path / "db")) as database:
+        assert database.execute("select id, n from t").fetchall() == [(1, 1)]
+        assert database.execute("select reason from refused").fetchall() == [("NOT NULL constraint failed: t.id",)]
