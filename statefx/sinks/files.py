@@ -21,6 +21,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.sinks.formats import FORMATS
 from statefx.sinks.layout import Layout
 from statefx.sinks.manifest import Manifest
+from statefx.sinks.usable import check_writable, told
 from statefx.sinks.written import FILE_BYTES, FILES_OPEN_MAX, RowsFile, WritesFiles, sweep, written_files
 
 HELD_BYTES = 32 << 20
@@ -215,10 +216,13 @@ class _Committer(SinkCommitter):
         self._layout = Layout.of(sink.format, sink.partition_by, context.schema)
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
-        self._manifest.layout(self._layout)
-        marker = self._manifest.marker(takeover=takeover)
-        # Also with `takeover`: a newer generation refuses it, which must be told before a generation is taken.
-        starting_point(marker, self._owner, reached, self._sink.path, takeover=takeover)
+        with told(self._sink.path):
+            # Whose it is comes first: who has another's folder by mistake is not helped by what its rows look like.
+            # Also with `takeover`: a newer generation refuses it, which must be told before a generation is taken.
+            marker = self._manifest.marker(takeover=takeover)
+            starting_point(marker, self._owner, reached, self._sink.path, takeover=takeover)
+            self._manifest.layout(self._layout)
+            check_writable(self._sink.path)
 
     def fence(self, reached: Reached, *, takeover: bool) -> None:
         self._manifest.fence(self._owner, reached, self._layout, takeover=takeover)

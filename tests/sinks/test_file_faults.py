@@ -231,6 +231,37 @@ def test_a_folder_by_two_names_and_of_two_topologies_is_refused(tmp_path):
     assert not os.path.exists(tmp_path / "other" / "transactions")
 
 
+@pytest.mark.parametrize(
+    ("path", "cause"),
+    [
+        ("file", "Not a directory"),
+        ("file/below", "Not a directory"),
+        ("/proc/statefx", "No such file"),
+        ("cut", "symbolic links"),
+    ],
+)
+def test_a_folder_that_can_not_be_written_is_refused_before_anything_starts(tmp_path, path, cause):
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "cut").symlink_to(tmp_path / "cut")
+    builder = TopologyBuilder("writes")
+    builder.setStream("rows", rows("word string, n long"))
+    builder.setSink("out", FileSink(tmp_path / path)).shuffleGrouping("rows")
+    found = rf"FileSink can't write to the folder {tmp_path / path} \(.*{cause}.*\): give a folder in which"
+    with pytest.raises(SinkError, match=found):
+        TopologyTester(builder.createTopology(), checkpointLocation=tmp_path / "checkpoint")
+    assert not list((tmp_path / "checkpoint").rglob("0*"))  # no generation was taken
+
+
+def test_a_folder_of_another_topology_is_said_before_its_fields(tmp_path):
+    with TopologyTester(topology(tmp_path), checkpointLocation=tmp_path / "checkpoint") as tester:
+        tester.send(words(1))
+    other = topology(tmp_path, "word string, n string", name="other", partitionBy="word")
+    before = sorted((tmp_path / "out").rglob("*"))
+    with pytest.raises(SinkOwnedError, match="belongs to application 'writes'"):
+        TopologyTester(other, checkpointLocation=tmp_path / "another")
+    assert sorted((tmp_path / "out").rglob("*")) == before
+
+
 @pytest.mark.parametrize("name", ["a[1]", "a*", "what?", "{x}", "back\\slash"])
 def test_a_folder_that_spark_would_take_for_a_pattern_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match="for patterns"):
