@@ -62,7 +62,7 @@ def check_format(storage: Storage) -> None:
         if other is not None:  # a mistyped path would otherwise be a new checkpoint, with empty state
             raise CheckpointFormatError(
                 f"checkpointLocation {storage.url} is no checkpoint, and not empty (it holds {other!r}): give a "
-                "folder of this topology's own",
+                "checkpoint's folder, or an empty one for a new checkpoint",
                 path=storage.url,
             ) from None
         return

@@ -239,13 +239,7 @@ ToDataFrame = Callable[["pa.Schema", "Sequence[Iterable[pa.RecordBatch]]"], Any]
 
 
 def no_spark(schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> Any:
-    """Refuse to make a DataFrame where nobody has said how.
-
-    Raises
-    ------
-    SinkError
-        Always.
-    """
+    """Raise SinkError: nobody has said how a DataFrame is made here."""
     raise SinkError(
         "this sink hands its rows over as a DataFrame, which only submit can make: give it to a topology, or write "
         "the rows to another sink here"
@@ -373,9 +367,13 @@ class Sink(ABC):
     ----------
     exclusive : bool
         Whether the target is one sink's alone. Two sinks of a topology can't have the same target then.
+    key : tuple of str
+        Fields that name a row, where a later row replaces an earlier one; ``submit`` warns if rows of one key go to
+        several tasks. Empty: rows are added.
     """
 
     exclusive: bool = True
+    key: tuple[str, ...] = ()
 
     @property
     @abstractmethod

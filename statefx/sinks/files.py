@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -21,8 +22,8 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.sinks.formats import FORMATS
 from statefx.sinks.layout import Layout
 from statefx.sinks.manifest import Manifest
-from statefx.sinks.usable import check_writable, told
 from statefx.sinks.written import FILE_BYTES, FILES_OPEN_MAX, RowsFile, WritesFiles, sweep, written_files
+from statefx.storage.folder import try_writing
 
 HELD_BYTES = 32 << 20
 """Rows that a task holds before it writes a group of them; of partitions, all that are open share this."""
@@ -201,6 +202,24 @@ def _escaped(text: str) -> str:
     return _TO_ESCAPE.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
+@contextmanager
+def _refused(folder: str) -> Iterator[None]:
+    """Say of a file system's error which folder can't be used, why, and what to do.
+
+    Raises
+    ------
+    SinkError
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SinkError(
+            f"FileSink can't write to the folder {folder} ({error}): give a folder in which this user may create "
+            "files, on the driver and on the executors",
+            path=folder,
+        ) from error
+
+
 class _Committer(SinkCommitter):
     """Publishes files by naming them in the manifest.
 
@@ -216,13 +235,13 @@ class _Committer(SinkCommitter):
         self._layout = Layout.of(sink.format, sink.partition_by, context.schema)
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
-        with told(self._sink.path):
+        with _refused(self._sink.path):
             # Whose it is comes first: who has another's folder by mistake is not helped by what its rows look like.
             # Also with `takeover`: a newer generation refuses it, which must be told before a generation is taken.
             marker = self._manifest.marker(takeover=takeover)
             starting_point(marker, self._owner, reached, self._sink.path, takeover=takeover)
             self._manifest.layout(self._layout)
-            check_writable(self._sink.path)
+            try_writing(self._sink.path)
 
     def fence(self, reached: Reached, *, takeover: bool) -> None:
         self._manifest.fence(self._owner, reached, self._layout, takeover=takeover)

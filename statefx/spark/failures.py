@@ -34,7 +34,7 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
     text = str(error)
     missing = _MISSING.search(text)
     if missing:
-        return TransactionError(_missing(missing[1], local=local), module=missing[1])
+        return TransactionError(not_importable(missing[1], local=local), module=missing[1])
     program = _NO_PROGRAM.search(text)
     if program:
         return TransactionError(f"Spark can't start Python workers ({program[0]}): is PYSPARK_PYTHON right?")
@@ -61,7 +61,8 @@ def cant_start_workers(error: Exception) -> bool:
     return _STUCK.search(str(error)) is not None
 
 
-def _missing(module: str, *, local: bool) -> str:
+def not_importable(module: str, *, local: bool) -> str:
+    """Return what to do about a module that the driver has and Spark's workers have not."""
     if local:
         return (
             f"module {module!r} can't be imported by Spark's workers: they look along PYTHONPATH and the installed "

@@ -9,9 +9,11 @@ import re
 import shutil
 import socket
 import sys
+import sysconfig
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -20,10 +22,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
-from statefx.spark.failures import last_line
-from statefx.spark.session import worker_program
+from statefx.spark.failures import last_line, not_importable
+from statefx.spark.pickling import modules_of
+from statefx.spark.session import is_local, worker_program
+from statefx.topology.checks import named
+from statefx.topology.graph import Topology
 
 _PROBES_PER_EXECUTOR = 2
+
+_FOUND = "host string, problem string, module string, missing string"
+"""What a probe tells: of a module that it could not import, and of the one that was missing, maybe another."""
 
 _STATEFUL = (
     "Aggregate",
@@ -130,10 +138,15 @@ def check_alone(session: SparkSession, query_id: str | None, location: str) -> N
         )
 
 
-def check_executors(session: SparkSession, folders: Folders, references: Iterable[str]) -> None:
-    """Refuse executors that lack a package, run another Python, or don't see the checkpoint.
+_imported: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+"""SparkContext -> modules that its workers were seen to import: programs that submit many times ask once."""
 
-    In local mode the executor is this process's own JVM; where its workers run this very Python, nothing is run.
+
+def check_executors(session: SparkSession, folders: Folders, references: Iterable[str], topology: Topology) -> None:
+    """Refuse executors that lack a package or a module, run another Python, or don't see the checkpoint.
+
+    In local mode the executor is this process's own JVM. Where its workers run this very Python, only modules that are
+    not installed are looked for, such as one beside the user's script: the driver finds it there, and workers do not.
 
     Parameters
     ----------
@@ -141,35 +154,46 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     folders : Folders
     references : iterable of str
         What workers load beside statefx, as ``module:Class``: the state provider, the user's encodings.
+    topology : Topology
+        Whose bolts, spouts and sinks workers unpickle.
 
     Raises
     ------
     ConfigError
-        Python or packages differ; names the host.
+        Python or packages differ; names the host. Or names the component and the module that can't be imported.
     CheckpointError
         The checkpoint location isn't shared.
     """
     context = session.sparkContext
     master = str(context.master)
     local = master.startswith("local") and not master.startswith("local-cluster")
+    holders = _modules(topology)
     with worker_program(context):
-        if local and _is_this_python(context.pythonExec):
+        same = local and _is_this_python(context.pythonExec)
+    seen = _imported.setdefault(context, set())
+    if same:
+        holders = {name: who for name, who in holders.items() if name not in seen and not _is_installed(name)}
+        if not holders:
             return
-    modules = ["statefx.spark.worker", *sorted({name.partition(":")[0] for name in references if ":" in name})]
+    loaded = {name.partition(":")[0] for name in references if ":" in name}
+    modules = ["statefx.spark.worker", *sorted(loaded), *sorted(holders)]
     probe = os.path.join(folders.location, f".probe-{uuid.uuid4().hex}")
     with open(probe, "w", encoding="ascii"):
         pass
     try:
         # More tasks than slots, so that every executor is likely to get one: Spark can't be asked for one on each.
-        width = max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
+        width = 1 if same else max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
         with worker_program(context):
-            rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), "host string, problem string")
+            rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), _FOUND)
         found = rows.collect()
     except (PySparkException, Py4JError) as error:
         raise ConfigError(_first_job_failure(str(error))) from error
     finally:
         os.unlink(probe)
-    for host, problem in found:
+    for host, problem, module, missing in found:
+        if missing and module in holders:
+            reason = not_importable(missing, local=is_local(context))
+            raise ConfigError(f"{holders[module]}: {reason}", module=missing, host=host)
         if problem == "unseen":
             raise CheckpointError(
                 f"checkpointLocation {folders.location} is not visible on executor {host}: use a folder that is "
@@ -179,6 +203,25 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
             )
         if problem:
             raise ConfigError(f"executor {host}: {problem}", host=host)
+    seen.update(holders)
+
+
+def _modules(topology: Topology) -> dict[str, str]:
+    """Return modules that workers import to unpickle operators, beside Python's own and statefx; and whose they are."""
+    return {
+        module: named(component)
+        for component in topology.components
+        if component.operator is not None
+        for module in modules_of(component.operator)
+        if (top := module.partition(".")[0]) not in sys.stdlib_module_names and top not in ("statefx", "__main__")
+    }
+
+
+def _is_installed(module: str) -> bool:
+    """Tell whether a module lies where this Python looks for packages, whatever the folder of the script."""
+    found = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
+    installed = {os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    return found is not None and any(os.path.realpath(found).startswith(each + os.sep) for each in installed)
 
 
 def _is_this_python(program: str) -> bool:
@@ -196,16 +239,20 @@ def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordB
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         for _ in batches:
             pass
-        problem = ""
+        problem = module = missing = ""
         for name in modules:
+            module = name
             try:
                 importlib.import_module(name)
             except ImportError as error:
+                if isinstance(error, ModuleNotFoundError):
+                    missing = error.name or name
                 problem = f"{name} can't be imported ({error}): install it there, and statefx with its extras"
                 break
         if not problem and not os.path.exists(probe):
             problem = "unseen"
-        yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()], "problem": [problem]})
+        found = {"host": socket.gethostname(), "problem": problem, "module": module, "missing": missing}
+        yield pa.RecordBatch.from_pylist([found])
 
     return run  # a nested function travels by value: a module of ours may be just what is missing there
 

@@ -141,7 +141,7 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: str | None) -
         if adopt is not None and found.location != folders.location:
             check_alone(session, query_id(found), folders.location)
     write_format(folders.storage)  # makes the folder, in which executors then look for a file
-    check_executors(session, folders, launch.references)
+    check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
     log = launch.take_generation()
     if log.state.committed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -259,6 +260,23 @@ def make_folder(folder: str) -> None:
     with contextlib.suppress(FileExistsError):  # another process makes it at this moment
         os.mkdir(folder)
     sync_folder(parent)  # also then: that process may not have come to it, and what lies in the folder counts on it
+
+
+def try_writing(folder: str) -> None:
+    """Make sure that files can be made in a folder, or the folder itself if there is none; nothing is left behind.
+
+    Whether a user may write is not asked for, but tried: root may write everywhere, and not to a file system that is
+    read only, or that lets nobody make folders, such as /proc.
+
+    Raises
+    ------
+    OSError
+        From the file system.
+    """
+    nearest = folder
+    while not os.path.lexists(nearest):
+        nearest = os.path.dirname(nearest)
+    os.rmdir(tempfile.mkdtemp(prefix=".probe-", dir=nearest))
 
 
 def sync_folder(folder: str) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
+from statefx.operators.sinks import Sink
 from statefx.state.contract.store import StateProvider
 from statefx.state.registry import names
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.checks import named
 from statefx.topology.graph import Topology
-from statefx.topology.groupings import Promise
+from statefx.topology.groupings import Grouping, Promise
 
 logger = logging.getLogger("statefx")
 
@@ -84,7 +85,24 @@ def doubts(topology: Topology) -> list[str]:
                 for edge in inputs
                 if edge.grouping.promise is Promise.ANY
             ]
+        if tasks > 1 and isinstance(component.operator, Sink) and component.operator.key:
+            key = component.operator.key
+            found += [
+                f"sink {component.id!r} replaces rows by its key ({', '.join(key)}) in {tasks} tasks, but its input "
+                f"{edge.source!r} comes by {edge.grouping} grouping: of two rows with one key in one transaction "
+                f"that of the higher task counts, not the later one. Use fieldsGrouping({edge.source!r}, "
+                f"{', '.join(map(repr, key))}), or parallelism=1"
+                for edge in inputs
+                if _scatters(edge.grouping, key)
+            ]
     return found
+
+
+def _scatters(grouping: Grouping, key: Sequence[str]) -> bool:
+    """Tell whether rows with one key may go to several tasks; who sends rows directly may well keep them together."""
+    if grouping.promise is Promise.KEY:
+        return not set(grouping.fields) <= set(key)
+    return grouping.promise in (Promise.ANY, Promise.KEY_OF_TWO)
 
 
 def check_misplaced(settings: Config, provider: StateProvider) -> None:

@@ -1,5 +1,6 @@
 """What can't work is refused before anything is started: the message names it and the remedy, the disk is as it was."""
 
+import importlib
 import re
 import shutil
 import sys
@@ -130,6 +131,35 @@ def test_a_bolt_that_can_t_be_pickled(spark, batch, place):
     with pytest.raises(TopologyError, match=r"(?s)bolt 'split' can't be sent.*make connections, locks .* in open\(\)"):
         submit(word_count(batch, split=Locked()), spark, place / "ck")
     assert listing(place) == before
+
+
+BESIDE = """
+from statefx import BasicBolt, FileSink
+
+class Shout(BasicBolt):
+    def execute(self, tup, collector): ...
+
+class Archive(FileSink): ...
+"""
+
+
+@pytest.mark.parametrize("what", ["bolt 'shout'", "sink 'archive'"])
+def test_a_module_that_workers_can_t_import_is_named_before_anything_is_begun(spark, batch, place, monkeypatch, what):
+    """A module beside the user's script: the driver finds it there, and Spark's workers look elsewhere."""
+    (place / "beside").mkdir()
+    (place / "beside" / "helpers_of_mine.py").write_text(BESIDE, encoding="ascii")
+    monkeypatch.syspath_prepend(place / "beside")
+    mine = importlib.import_module("helpers_of_mine")
+    builder = TopologyBuilder("shouts")
+    builder.setStream("lines", batch)
+    if what == "bolt 'shout'":
+        builder.setBolt("shout", mine.Shout()).shuffleGrouping("lines")
+    else:
+        builder.setSink("archive", mine.Archive(place / "out")).shuffleGrouping("lines")
+    says = f"^{what}: module 'helpers_of_mine' can't be imported by Spark's workers: they look along PYTHONPATH"
+    with pytest.raises(ConfigError, match=says):
+        submit(builder.createTopology(), spark, place / "ck")
+    assert not (place / "ck" / "transactions").exists()
 
 
 def test_a_stream_of_maps_only(spark, place):

@@ -10,6 +10,7 @@ import pytest
 from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators import BasicBolt, BatchBolt, Committer, StatefulBolt, parse_schema
+from statefx.sinks import SqlSink
 from statefx.topology import Edge, Grouping, TopologyBuilder
 from statefx.topology.submission import check_config, doubts
 from tests.topology.frames import Frame
@@ -338,6 +339,29 @@ def test_tasks_that_get_no_row_are_doubted(builder):
     builder.setBolt("split", Split(), 3).globalGrouping("lines")
     (doubt,) = doubts(builder.createTopology())
     assert "bolt 'split' has 3 tasks" in doubt
+
+
+@pytest.mark.parametrize(
+    ("grouping", "fields"), [("shuffleGrouping", ()), ("partialKeyGrouping", ("word",)), ("fieldsGrouping", ("size",))]
+)
+def test_a_sink_that_replaces_rows_by_a_key_it_is_not_grouped_by_is_doubted(builder, grouping, fields):
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    getattr(builder.setSink("table", SqlSink("sqlite:///a.db", "t", key="word"), 2), grouping)("split", *fields)
+    (doubt,) = doubts(builder.createTopology())
+    assert re.match(
+        r"sink 'table' replaces rows by its key \(word\) in 2 tasks, but its input 'split' comes by .* grouping: .*"
+        r"Use fieldsGrouping\('split', 'word'\), or parallelism=1",
+        doubt,
+    )
+
+
+def test_sinks_whose_rows_of_one_key_are_in_one_task_are_not_doubted(builder):
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    for name, key, tasks in [("by_part", ["size", "word"], 2), ("by_all", "word", 2), ("added", (), 2)]:
+        sink = SqlSink("sqlite:///a.db", name, key=key)
+        builder.setSink(name, sink, tasks).fieldsGrouping("split", "word" if key else "size")
+    builder.setSink("one_task", SqlSink("sqlite:///a.db", "one", key="word")).shuffleGrouping("split")
+    assert doubts(builder.createTopology()) == []
 
 
 def test_what_is_usual_is_not_doubted(builder):
