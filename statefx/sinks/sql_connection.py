@@ -74,7 +74,10 @@ class SqlUrl:
             parsed = sqlalchemy.engine.make_url(url)
             dialect = parsed.get_dialect()
         except sqlalchemy.exc.NoSuchModuleError as error:
-            raise ConfigError(f"SqlSink: {error}") from None
+            raise ConfigError(
+                f"SqlSink: SQLAlchemy does not know this kind of database ({error}): begin the URL as in "
+                "sqlite:///file.db or postgresql+psycopg://, or install the database's package for SQLAlchemy"
+            ) from None
         except (sqlalchemy.exc.ArgumentError, ValueError):  # what it says may hold the password
             raise ConfigError(
                 "SqlSink needs a URL as SQLAlchemy has it: sqlite:///file.db, postgresql+psycopg://user:password@host/db"
@@ -158,6 +161,8 @@ class SqlConnection:
             reason = " ".join(str(getattr(error, "orig", error)).split())
             if self.lite and reason.endswith("is locked"):
                 reason += ": another process writes to it, or was stopped while it did: end that process"
+            elif self.lite and reason.endswith("unable to open database file"):
+                reason += ": make its folder, and let this user write there"
             raise kind(f"{self._target}: {reason}", target=self._target) from error
 
     @contextmanager

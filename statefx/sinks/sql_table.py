@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -14,11 +15,13 @@ import pyarrow as pa
 from statefx.errors import SinkError
 from statefx.operators.sinks import Marker
 from statefx.sinks.sql_connection import RowRefusedError, SqlConnection, alchemy, is_replaced, session_name
-from statefx.sinks.sql_types import check_table, converter, plain, sql_type
+from statefx.sinks.sql_types import check_dead_letters, check_table, converter, plain, sql_type
 from statefx.sinks.staged import StagedRows, Target
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
+
+logger = logging.getLogger("statefx")
 
 MARKERS = "statefx_markers"
 
@@ -148,6 +151,8 @@ class SqlTable(Target):
         with self._database.transaction(keep=False) as connection:
             self._look(connection)
             check_table(connection, self._table, self._key, self._name)
+            if self._dead_letters is not None:
+                check_dead_letters(connection, self._dead_letters, (self._table, self._markers), self._name)
             for table in self._tables:
                 if self._is_there(connection, table):
                     self._rehearse(connection, table)
@@ -219,10 +224,22 @@ class SqlTable(Target):
             self._publish(marker, previous, lambda connection: self._insert(connection, rows))
         except RowRefusedError:
             # Statements of all rows were refused. In parts it is slower, and finds out which row it is.
+            aside = 0
+
             def refused(connection: sa.Connection, row: Row, reason: str) -> None:
+                nonlocal aside
                 self._refused(connection, marker, row, reason)
+                aside += 1
 
             self._publish(marker, previous, lambda connection: self._insert_parts(connection, rows, refused))
+            if aside:
+                logger.warning(
+                    "%s: rows of transaction %d were refused, and are in %s: %d",
+                    self._name,
+                    marker.txid,
+                    self._dead_letter,
+                    aside,
+                )
 
     def _publish(self, marker: Marker, previous: Marker | None, insert: Callable[[sa.Connection], None]) -> None:
         starts = previous is None or not previous.is_of(marker) or previous.generation != marker.generation

@@ -78,6 +78,43 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal) else value.isoformat()
 
 
+def check_dead_letters(connection: Any, described: Any, others: Sequence[Any], target: str) -> None:
+    """Refuse a table for dead letters that is another one's, or that can't take them.
+
+    Parameters
+    ----------
+    connection
+    described
+        The table for dead letters.
+    others
+        The sink's own.
+    target : str
+
+    Raises
+    ------
+    SinkError
+        Names the table, and what it lacks.
+    """
+    lite = connection.dialect.name == "sqlite"
+
+    def place(table: Any) -> str:
+        return str(table.fullname).lower().removeprefix("main.") if lite else str(table.fullname)
+
+    what = f"{target}: deadLetter={described.fullname!r}"
+    if place(described) in map(place, others):
+        raise SinkError(f"{what} is a table that the sink needs itself: name another one", target=target)
+    inspector = alchemy().inspect(connection)
+    if not inspector.has_table(described.name, schema=described.schema):
+        return
+    found = [column["name"] for column in inspector.get_columns(described.name, schema=described.schema)]
+    if missing := [name for name in list(described.columns.keys()) if name not in found]:
+        raise SinkError(
+            f"{what} is there and has no column {missing[0]!r} (it has {', '.join(found)}): name a table that is not "
+            "there yet, and it is made",
+            target=target,
+        )
+
+
 def check_table(connection: Any, described: Any, key: Sequence[str], target: str) -> None:
     """Refuse a table that is there and does not fit.
 

@@ -287,7 +287,7 @@ def test_a_database_that_can_not_be_reached_is_refused_at_submit(postgres_databa
         url = postgres_database.url.replace(str(port), str(nobody.getsockname()[1]))
     refused_at_submit(SqlSink(url, "words"), tmp_path, r"postgresql://127.0.0.1:\d+/d\d+#words: .*refused")
     refused_at_submit(SqlSink(postgres_database.url + "x", "words"), tmp_path, "does not exist")
-    refused_at_submit(SqlSink(f"sqlite:///{tmp_path}/nowhere/db", "words"), tmp_path, "unable to open database file")
+    refused_at_submit(SqlSink(f"sqlite:///{tmp_path}/nowhere/db", "words"), tmp_path, "database file: make its folder")
 
 
 PERMISSIONS = {
@@ -345,7 +345,7 @@ def test_a_column_of_arrays_is_refused_at_submit(postgres_database):
         (("sqlite:///:memory:", "t"), "CollectSink"),
         (("sqlite:///file:x?mode=memory&uri=true", "t"), "in memory"),
         (("postgresql+nothing://h/d", "t"), "nothing"),
-        (("nothing://h/d", "t"), "nothing"),
+        (("nothing://h/d", "t"), "does not know this kind of database .*nothing"),
         (("mysql://h/d", "t"), "the driver of mysql is not installed"),
         (("postgresql+psycopg2://h/d", "t"), r"pip install 'statefx\[postgres\]'"),
         (("sqlite:///x", ""), "name of a table"),

@@ -273,6 +273,28 @@ def test_dead_letters_are_the_rows_that_are_refused_and_no_others(database, driv
     assert all((target, txid) == ("words", 1) and "small" in reason for target, txid, reason, _ in found)
 
 
+@pytest.mark.parametrize("name", ["words", "statefx_markers"])
+def test_dead_letters_may_not_be_a_table_of_the_sink_itself(database, driven, name):
+    names = [name, f"public.{name}"] if database.postgres else [name, f"main.{name}", name.upper()]
+    for each in names:
+        with pytest.raises(SinkError, match="is a table that the sink needs itself"):
+            driven(deadLetter=each).check()
+
+
+def test_a_table_of_another_shape_is_refused_for_dead_letters(database, driven):
+    database.run("create table others (target text, reason text)")
+    with pytest.raises(
+        SinkError, match=r"'(public\.)?others' is there and has no column 'txid' \(it has target, reason\)"
+    ):
+        driven(deadLetter="others").check()
+
+
+def test_dead_letters_are_told_in_the_log(database, driven, caplog):
+    refusing(database)
+    driven(deadLetter="rejected").commit([words("a", "b", "c", n=[100, 1, 101])])
+    assert "#words: rows of transaction 1 were refused, and are in rejected: 2" in caplog.text
+
+
 def test_dead_letters_are_taken_back_with_their_transaction(database, driven):
     refusing(database)
     sink = driven(deadLetter="rejected").start()
