@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, Self, TypeVar
 
+from statefx.errors import SinkError
 from statefx.operators.sinks import (
     Committable,
     CommitterContext,
@@ -78,7 +79,7 @@ class MarkedCommitter(SinkCommitter, Generic[AnyPlace]):
         self._place: AnyPlace | None = None
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
-        with self._connect() as place:
+        with self._opened() as place:
             place.check()
             starting_point(place.marker(), self._context.owner, reached, self._name, takeover=takeover)
 
@@ -112,10 +113,16 @@ class MarkedCommitter(SinkCommitter, Generic[AnyPlace]):
             self._place.close()
             self._place = None
 
+    def _opened(self) -> AnyPlace:
+        place: AnyPlace | None = self._connect()
+        if place is None:
+            raise SinkError(f"connect() of the sink to {self._name} returned None: return what rows are published to")
+        return place
+
     @contextmanager
     def _connected(self) -> Iterator[AnyPlace]:
         """Yield the place; after an error the next call opens it again."""
-        place = self._place = self._place or self._connect()
+        place = self._place = self._place or self._opened()
         try:
             yield place
         except BaseException:

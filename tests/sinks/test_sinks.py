@@ -13,6 +13,7 @@ from statefx import (
     ConsoleSink,
     FileSink,
     SqlSink,
+    StagedSink,
     StatefulBolt,
     TopologyBuilder,
     committedFiles,
@@ -365,3 +366,17 @@ def test_the_console_shows_a_table(tmp_path, capsys):
         tester.send({"lines": [("one",), ("two",), ("x" * 60,)]})
     lines = capsys.readouterr().out.splitlines()
     assert lines[:6] == ["transaction 1: 3 rows", "value", "-----", "one  ", "two  ", "... and 1 more"]
+
+
+class Forgetful(StagedSink):
+    target = "nowhere"
+
+    def connect(self, schema): ...
+
+
+def test_a_sink_of_a_user_that_connects_to_nothing_is_told(tmp_path):
+    builder = TopologyBuilder("writes")
+    builder.setStream("rows", rows("word string"))
+    builder.setSink("out", Forgetful()).shuffleGrouping("rows")
+    with pytest.raises(SinkError, match=r"connect\(\) of the sink to nowhere returned None: return what rows"):
+        TopologyTester(builder.createTopology(), tmp_path / "ck")
