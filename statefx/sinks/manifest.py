@@ -228,10 +228,12 @@ class Manifest:
         for _ in range(_FENCE_TRIES):
             look = self._look()
             marker = look.marker if takeover else self._checked(look)
+            marker = self._beneath(look, marker, owner, reached)
             # The user has seen another owner than the one that came meanwhile (rule 10.10).
             takeover = takeover and (marker is before or (marker is not None and marker.is_of(before or owner)))
             txid = starting_point(marker, owner, reached, root, takeover=takeover)
-            goes_on = marker is not None and marker.is_of(owner) and marker.txid == txid and not look.is_cut_short
+            same = marker is not None and marker.is_of(owner) and marker.txid == txid
+            goes_on = same and look.sealed and not look.is_cut_short
             grown = layout.added_to(None if look.fence is None else look.fence.layout, root)
             if goes_on and look.fence is not None:
                 mine = replace(look.fence, owner=owner, taken_on=True, layout=grown)
@@ -247,6 +249,36 @@ class Manifest:
                 continue
             return
         raise SinkError(f"{root}: others go on writing to {METADATA}", path=root)
+
+    def _beneath(self, look: Look, marker: Marker | None, owner: Owner, reached: Reached) -> Marker | None:
+        """Return the marker, or what it was before a start of this checkpoint that died before its seal.
+
+        Rows of the decided transaction may be there under the application's former name: taken for a folder in which
+        nothing counts yet, that transaction would be published twice (rule 10.2).
+        """
+        if marker is None or marker.txid != UNFENCED or not marker.is_of(owner):
+            return marker
+        at, after = look.at, look.fence
+        while at > 1:
+            fence, at = self._fence(at - 1), at - 1
+            if not (fence.taken_on or any(self.storage.list(_sealed(at)))):
+                after = fence
+                continue
+            assert after is not None
+            # The former owner could publish until the number of the next fence was taken, and that number too, if it
+            # was about to: then rows stand there, and none in a seal.
+            published = fence.txid + after.number - 1 - fence.number + self._has_rows(after.number)
+            ours = fence.owner.origin == owner.origin and reached.committed <= published <= reached.decided
+            return replace(marker, txid=published) if ours else marker
+        return marker
+
+    def _has_rows(self, number: int) -> bool:
+        """Tell whether a manifest is there that adds files to those before it."""
+        newest = self.newest()
+        if newest is None or newest < number:
+            return False
+        before = list(self._until(number - 1)) if number else []
+        return len(list(self._until(number))) > len(before)
 
     # ---- publishing
 
