@@ -164,7 +164,7 @@ class _RedisTarget(Target):
         if not all(found) or not found[2].isdigit() or not found[3].lstrip(b"-").isdigit():
             raise SinkError(
                 f"{self._sink.target}: somebody has changed its marker, {self._marker}: restore it from a backup; or "
-                "delete it, and submit with adopt='takeover' if you know which rows are there",
+                "delete it, and start with adopt='takeover' if you know which rows are there",
                 target=self._sink.target,
             )
         return Marker(found[0].decode(), found[1].decode(), int(found[2]), int(found[3]))

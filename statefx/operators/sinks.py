@@ -123,7 +123,7 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
         raise FencedError(
             f"{target}: generation {marker.generation} has taken over from generation {owner.generation}. If no other "
             "driver runs, the checkpoint was restored from a backup: give it another topology.transactional.id, and "
-            "submit with adopt='takeover'",
+            "start with adopt='takeover'",
             generation=marker.generation,
         )
     # Also under another name, after a crash between the rows and COMMITTED: they would be there twice (rule 10.2).
@@ -137,15 +137,15 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
         if marker.application == owner.application:
             whose += " with another checkpoint"
         raise SinkOwnedError(
-            f"{target} belongs to {whose}: give this topology a target of its own, or submit with adopt='takeover' if "
+            f"{target} belongs to {whose}: give this one a target of its own, or start with adopt='takeover' if "
             "it shall go on where the other one ended, which will be refused from then on",
             target=target,
             owner=marker.application,
         )
     raise SinkMismatchError(
         f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "
-        "restored from a backup, or the topology ran without this sink. Restore the other one of the same time; or "
-        "submit with adopt='takeover', and rows of the transactions between are missing from the target or stand there "
+        "restored from a backup, or ran without this sink. Restore the other one of the same time; or "
+        "start with adopt='takeover', and rows of the transactions between are missing from the target or stand there "
         "twice",
         target=target,
         marker=marker.txid,
@@ -202,7 +202,7 @@ def is_published(marker: Marker | None, owner: Owner, txid: int, target: str) ->
     if marker.txid < txid - 1:
         raise SinkMismatchError(
             f"{target} is at transaction {marker.txid}, and {txid} is to be published: the target was restored from a "
-            "backup. Restore it as it was; or stop, and submit with adopt='takeover'",
+            "backup. Restore it as it was; or stop, and start with adopt='takeover'",
             target=target,
             marker=marker.txid,
         )

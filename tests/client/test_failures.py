@@ -84,6 +84,7 @@ def test_a_commit_waits_for_a_target_that_is_out_of_reach(place):
         thread.start()
         wait_until(lambda: "stuck" in found.status)
         assert "nobody answers" in found.status["stuck"]["reason"]
+        assert repr(found.status["stuck"]["phase"]) == "'commit'"
         assert found.committed == 0
         Shelf.raises = []
         thread.join(BOUND_SECS)
@@ -141,6 +142,16 @@ def test_a_row_that_a_table_cannot_name_is_rolled_back(place):
         with found.transaction() as t:
             t.send("out", [("a",)])
         assert found.committed == 1
+
+
+def test_a_row_that_would_be_refused_is_named_and_its_block_has_to_be_mended(place):
+    with closing(sqlite3.connect(place / "db")) as database:
+        database.execute("create table words (word text check (length(word) < 3))")
+    sink = SqlSink(f"sqlite:///{place}/db", "words", key=None, validate=True)
+    with TransactionalClient(place / "ck", id="x", sinks={"out": sink}, schemas={"out": "word string"}) as found:
+        with pytest.raises(TransactionError, match=r"'word': 'long'\}.*Mend that, and run"), found.transaction() as t:
+            t.send("out", [("a",), ("long",)])
+        assert found.committed == 0
 
 
 def test_an_interrupted_commit_is_carried_out_by_the_next_client(place):

@@ -117,7 +117,7 @@ def test_a_restored_checkpoint_goes_on_under_another_id(shop):
     shutil.rmtree(shop.place / "ck")
     shutil.move(shop.place / "backup", shop.place / "ck")
     for adopt in (None, "takeover"):
-        with pytest.raises(FencedError, match=r"give it another topology\.transactional\.id, and submit with adopt"):
+        with pytest.raises(FencedError, match=r"give it another topology\.transactional\.id, and start with adopt"):
             shop.start("words", "ck", "shop", adopt=adopt)
     shop.run("words", "ck", "c", "shop-2", adopt="takeover")
     assert shop.words() == ["a", "b", "c"]
