@@ -26,7 +26,7 @@ from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import FileRef
 from statefx.protocol.jsonform import Json, to_json
 from statefx.protocol.log_state import LogState
-from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, merged, stacked
+from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, merged
 from statefx.protocol.records import Committing, Preparing, Processed, Record
 from statefx.storage import Storage
 
@@ -121,14 +121,13 @@ def committed_metadata(storage: Storage, state: LogState, spout: str) -> dict[st
 
 
 def planned_metadata(storage: Storage, state: LogState, spout: str, txid: int) -> dict[str, Json] | None:
-    """Return by partition what a spout reads in a transaction that is not committed; None: that is not durable yet."""
-    if spout not in state.planned_metadata.get(txid, {}):
-        return None
-    kept = (state.planned_metadata[each].get(spout) for each in sorted(state.planned_metadata) if each <= txid)
-    layers = state.committed_metadata.get(spout, ())
-    for layer in kept:
-        layers = layers if layer is None else stacked(layers, layer)
-    return merged(read_metadata(storage, layer) for layer in layers)
+    """Return by partition what a spout reads in a transaction that is not committed; None: that is not durable yet.
+
+    Of the partitions that its record names, and no others: one in which there was nothing new has the metadata of a
+    batch that is committed, and would be emitted a second time.
+    """
+    layer = state.planned_metadata.get(txid, {}).get(spout)
+    return None if layer is None else merged([read_metadata(storage, layer)])
 
 
 def compacted(storage: Storage, state: LogState, files: Files) -> LogState:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
-from statefx.protocol.metadata import BySpout, Metadata
+from statefx.protocol.metadata import BySpout, Metadata, read_now
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import SpoutInput
 from statefx.storage import Storage
@@ -93,6 +93,17 @@ class DriverSpout:
         if plans(self.spout):
             return Emission.AGAIN
         return Emission.OPAQUE if isinstance(self.spout, OpaquePartitionedTransactionalSpout) else Emission.NEW
+
+    def check_names(self, known: Iterable[str]) -> None:
+        """Refuse a spout whose class has other partitions than its former one had."""
+        one = isinstance(self.spout, TransactionalSpout)
+        if any((name == WHOLE) != one for name in known):
+            former, now = ("partitions", "one source") if one else ("one source", "partitions")
+            raise CheckpointMismatchError(
+                f"spout {self.id!r} has read {former} in this checkpoint, and its class is for {now} now: go back "
+                "to the former kind of spout, or start with a new checkpointLocation",
+                spout=self.id,
+            )
 
     def partitions(self, txid: int, known: Iterable[str]) -> list[str]:
         """Return the names of the partitions that there are now."""
@@ -174,7 +185,7 @@ class SpoutSource:
     _nothing: bool = field(default=False, init=False)
     """Whether there was nothing to read when it looked last."""
     _spouts: list[DriverSpout] = field(default_factory=list, init=False)
-    _planned: tuple[int, dict[str, dict[str, Json]]] | None = field(default=None, init=False)
+    _planned: tuple[int, dict[str, Metadata]] | None = field(default=None, init=False)
     """What is planned of the next transaction, and not in the log yet."""
     _look_after: float = field(default=0.0, init=False)
     _emitted: dict[int, Mapping[str, Partitions]] = field(default_factory=dict, init=False)
@@ -201,9 +212,10 @@ class SpoutSource:
             with own.calling("open", self.log.state.committed + 1):
                 own.spout.open(context)
             self._spouts.append(own)
+            known = self._last(own.id, max(self.log.state.planned_metadata, default=0) + 1)
+            own.check_names(known)
             if not isinstance(own.spout, TransactionalSpout):
                 with own.calling("initPartitions", self.log.state.committed + 1):
-                    known = self._last(own.id, max(self.log.state.planned_metadata, default=0) + 1)
                     own.spout.initPartitions({int(name): said for name, said in known.items()})  # type: ignore[attr-defined]
 
     def close(self) -> None:
@@ -247,12 +259,16 @@ class SpoutSource:
                     if not each.spout.isReady():
                         return
             planning = [each for each in self._spouts if plans(each.spout)]
-            planned = {each.id: each.plan(txid, self._last(each.id, txid)) for each in planning}
+            planned = {each.id: self._plan(each, txid) for each in planning}
         except FailedException as failure:
             logger.warning("a spout can't tell yet what there is to read: %s", failure)
             return
-        if len(planned) < len(self._spouts) or any(planned.values()):
+        if len(planned) < len(self._spouts) or any(each.partitions for each in planned.values()):
             self._planned = txid, planned
+
+    def _plan(self, spout: DriverSpout, txid: int) -> Metadata:
+        last = self._last(spout.id, txid)
+        return read_now(last, spout.plan(txid, last))
 
     def next(self, txid: int) -> Batch:
         """Return what `txid` reads: what the log has of it, else what was planned now."""
@@ -265,8 +281,8 @@ class SpoutSource:
         self._emitted = {number: said for number, said in self._emitted.items() if number < txid}
         durable = state.planned_metadata.get(txid, {})
         # Of a spout that is new in a transaction which another one has begun before, nothing is read in it.
-        plan = {each.id: planned.get(each.id, {}) for each in self._spouts if plans(each.spout)}
-        new = {id: Metadata(said) for id, said in plan.items() if id not in durable}
+        plan = {each.id: planned.get(each.id, Metadata()) for each in self._spouts if plans(each.spout)}
+        new = {id: said for id, said in plan.items() if id not in durable}
         return Batch(SpoutInput(), None, new, _Emissions(self, txid))
 
     def ended(self, txid: int) -> bool:
@@ -286,7 +302,7 @@ class SpoutSource:
         for each in self._spouts:
             emission = each.emission
             if emission is Emission.AGAIN:
-                told: Partitions = read_metadata(self.storage, durable[each.id])
+                told: Partitions = planned_metadata(self.storage, state, each.id, txid) or {}
             elif each.id in durable:  # rule 9.4: what PROCESSED says
                 emission, told = Emission.AGAIN, planned_metadata(self.storage, state, each.id, txid) or {}
             else:
@@ -298,7 +314,7 @@ class SpoutSource:
         """Take note of what spouts have emitted in `txid`, by spout and partition."""
         self._emitted[txid] = said
         self._emitted.pop(self.log.state.committed, None)
-        if not rows:
+        if not rows and not any(said.values()):  # rows that a spout leaves out are read all the same
             self._empty = txid
 
     def _last(self, spout: str, txid: int) -> dict[str, Json]:
@@ -311,18 +327,26 @@ class SpoutSource:
                 found.update(self._emitted.get(number, {}).get(spout, {}))
             else:
                 found.update(read_metadata(self.storage, durable))
-        return found
+        return {name: said for name, said in found.items() if said is not None}
 
 
-def check_spouts(found: LogState, spouts: Collection[str]) -> None:
-    """Refuse a checkpoint in which a spout has read that the topology lacks.
+def check_spouts(found: LogState, spouts: Mapping[str, ReplayingSpout]) -> None:
+    """Refuse a checkpoint in which a spout has read that the topology lacks, or that can't read it again.
 
     Raises
     ------
     CheckpointMismatchError
-        Under another id it would read everything again, and every row would count twice.
+        Under another id it would read everything again, and every row would count twice. An opaque spout is told what
+        was read before, and can't be told what to read again.
     """
     planned = {spout for metadata in found.planned_metadata.values() for spout in metadata}
+    for id in sorted(planned & set(spouts)):
+        if isinstance(spouts[id], OpaquePartitionedTransactionalSpout):
+            raise CheckpointMismatchError(
+                f"spout {id!r} is opaque now, and in the checkpoint in {found.location} it has to read a batch again "
+                "as it was: start once with the former class until that is committed",
+                spout=id,
+            )
     lacking = sorted((planned | set(found.committed_metadata)) - set(spouts))
     if lacking:
         raise CheckpointMismatchError(
@@ -360,5 +384,10 @@ class _Emissions:
         self.source.processed(self.txid, self._said, rows)
 
     def emitted(self, emission: Emission) -> BySpout:
-        kinds = {task.component: order.emission for task, order in self._orders.items()}
-        return {spout: Metadata(said) for spout, said in self._said.items() if kinds[spout] is emission}
+        found: dict[str, Metadata] = {}
+        for spout, said in self._said.items():
+            orders = [order for task, order in self._orders.items() if task.component == spout]
+            before = [name for each in orders for name, last in each.partitions.items() if last is not None]
+            if orders[0].emission is emission:
+                found[spout] = read_now(before, said)
+        return found

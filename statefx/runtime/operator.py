@@ -106,9 +106,12 @@ class PreparedTask:
         for name in ("committable", "metadata"):
             value = getattr(self, name)
             if value is not None and (size := len(json.dumps(value))) > ACKED_BYTES_MAX:
+                remedy = "write it to a file beside what is staged, and name it with its checksum"
+                if name == "metadata":
+                    remedy = "give the spout more tasks, or less metadata; planPartitionBatch has no such limit"
                 raise BoltError(
                     f"{id.component!r}, task {id.task}: its {name} has {size} bytes, and an ack takes at most "
-                    f"{ACKED_BYTES_MAX}: write it to a file beside what is staged, and name it with its checksum",
+                    f"{ACKED_BYTES_MAX}: {remedy}",
                     component=id.component,
                     task=id.task,
                     size_bytes=size,

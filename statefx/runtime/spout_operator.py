@@ -81,14 +81,20 @@ class SpoutOperator(TaskOperator):
             before = self._task.collector.count
             returned = yield from self._called(method, call)
             if order.emission is not Emission.AGAIN:
-                self._take(method, name, returned, self._task.collector.count - before)
+                last = None if order.emission is Emission.OPAQUE else metadata
+                self._take(method, name, returned, self._task.collector.count - before, last)
             yield
 
-    def _take(self, method: str, partition: str, metadata: Any, rows: int) -> None:
+    def _take(self, method: str, partition: str, metadata: Any, rows: int, last: Json) -> None:
         """Take what a call returned as the metadata of what it emitted."""
         with self._hook(method):
-            if metadata is not None:
+            if metadata is not None and (metadata != last or not rows):
                 self._metadata[partition] = check_json(metadata)
+            elif metadata is not None:
+                raise TypeError(
+                    f"it emitted {rows} rows of partition {partition} and returned the metadata of the batch before: "
+                    "return what says which rows these are, so that they can be emitted again"
+                )
             elif rows:
                 raise TypeError(
                     f"it emitted {rows} rows of partition {partition} and returned no metadata: return what the next "

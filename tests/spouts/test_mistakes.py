@@ -5,7 +5,7 @@ import pytest
 from statefx import TopologyBuilder
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError, TopologyError
 from statefx.operators import PartitionedTransactionalSpout
-from statefx.testing import TopologyTester, rows
+from statefx.testing import Crash, TopologyTester, rows
 from tests.spouts.numbers import ALL, Count, Emitted, Opaque, Planned, Whole, topology
 
 
@@ -145,3 +145,65 @@ def test_a_tester_that_is_sent_rows_says_how_spouts_are_run(tmp_path):
         pytest.raises(ConfigError, match=r"emit\(\)"),
     ):
         tester.send({"numbers": [(1,)]})
+
+
+def test_rows_with_the_metadata_of_the_batch_before_are_refused(tmp_path):
+    """They could not be told from those, and would not be emitted again after a failure."""
+
+    class Same(Emitted):
+        def emitPartitionBatchNew(self, attempt, collector, partition, lastMetadata):
+            collector.emit((partition,))
+            return {"stop": 0}
+
+    with TopologyTester(topology(Same(tmp_path)), tmp_path / "ck") as tester:
+        tester.emit()
+        with pytest.raises(BoltError, match=r"returned the metadata of the batch before"):
+            tester.emit()
+
+
+def test_a_batch_that_must_come_again_keeps_a_spout_from_becoming_opaque(tmp_path):
+    moment = "after PREPARING(1, 0)"
+    at = steps_of(Planned(tmp_path), tmp_path / "rehearsal").index(moment) + 1
+    with pytest.raises(Crash):
+        TopologyTester(topology(Planned(tmp_path)), tmp_path / "ck", crash_at=at).emit()
+    with pytest.raises(CheckpointMismatchError, match=r"is opaque now.*start once with the former class"):
+        TopologyTester(topology(Opaque(tmp_path)), tmp_path / "ck")
+    with TopologyTester(topology(Planned(tmp_path)), tmp_path / "ck") as tester:
+        tester.emit()
+    with TopologyTester(topology(Opaque(tmp_path)), tmp_path / "ck") as tester:
+        tester.drain()
+        assert tester.state("count") == ALL
+
+
+def steps_of(spout, place):
+    with TopologyTester(topology(spout), place) as tester:
+        tester.emit()
+        return tester.steps
+
+
+def test_one_source_does_not_become_partitions(tmp_path):
+    with TopologyTester(topology(Whole(tmp_path)), tmp_path / "ck") as tester:
+        tester.emit()
+    with (
+        TopologyTester(topology(Planned(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(CheckpointMismatchError, match=r"has read one source.*for partitions now"),
+    ):
+        tester.emit()
+
+
+@pytest.mark.parametrize("kind", [Emitted, Opaque])
+def test_rows_that_a_spout_leaves_out_are_no_end(tmp_path, kind):
+    class Evens(kind):
+        def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
+            stop = 0 if lastMetadata is None else lastMetadata["stop"]
+            if stop > 3:
+                return None
+            if stop == 3:
+                collector.emit((partition,))
+            return {"stop": stop + 1}
+
+        emitPartitionBatchNew = emitPartitionBatch
+
+    with TopologyTester(topology(Evens(tmp_path)), tmp_path / "ck") as tester:
+        tester.drain()
+        assert tester.state("count") == {0: 1, 1: 1, 2: 1}
