@@ -10,6 +10,8 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from statefx.client.engine import LiveAttempt, LiveEngine, reason_of
 from statefx.client.rows import to_batches
 from statefx.coordinator.engine import RenewInputError, StoppedError
@@ -34,8 +36,6 @@ class Session:
 
     Attributes
     ----------
-    lock : RLock
-        Held by whoever calls a method other than `close`.
     opened : int
         How many transactions have been opened; the number of the one that is open, while one is.
 
@@ -46,7 +46,7 @@ class Session:
     """
 
     def __init__(self, launch: Launch) -> None:
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         self.opened = 0
         self._is_open = self._closed = self._at_work = self._made = False
         self._begun: OneBatch | None = None
@@ -95,10 +95,23 @@ class Session:
     def _engine_of(self, deployment: Deployment) -> LiveEngine:
         return LiveEngine(deployment, Worker(keeps_bolts=False))
 
+    @property
+    def lock(self) -> contextlib.AbstractContextManager[bool]:
+        """Held by whoever calls a method other than `close`; TransactionError in a child process.
+
+        A child never waits for its copy of the lock: a thread of its parent may have held it.
+        """
+        if self._is_foreign:
+            raise TransactionError("the client belongs to the process that made it: after a fork make another one")
+        return self._lock
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether this process is a child of the one that made the session."""
+        return os.getpid() != self._process
+
     def check_usable(self) -> None:
         """Refuse to go on after what nobody can go on after: TransactionError, FencedError."""
-        if os.getpid() != self._process:
-            raise TransactionError("the client belongs to the process that made it: after a fork make another one")
         if isinstance(self._ended, FencedError):
             raise FencedError(self._ended.message, **self._ended.data)
         if self._ended is not None:
@@ -114,18 +127,24 @@ class Session:
         if self._is_open:
             raise TransactionError(
                 "a transaction is open: leave its block first. A client has one transaction at a time; threads share "
-                "it, or have clients of their own, each with its own checkpoint and id"
+                "it, or have clients of their own, each with its own checkpoint and id. If KeyboardInterrupt came "
+                "before its block was entered or left, close the client"
             )
         self._is_open = True
         self.opened += 1
         return self._log.state.committed + 1
 
-    def send(self, sink: str, rows: Any) -> None:
-        """Have a sink write rows; SchemaError before the first of them is written."""
+    def batches(self, sink: str, rows: Any) -> list[pa.RecordBatch]:
+        """Return rows as a sink takes them; SchemaError if one does not fit.
+
+        The caller's code runs here, if the rows come from a generator: it may end the transaction, or the client.
+        """
         if sink not in self._schemas:
             raise TransactionError(f"there is no sink {sink!r}; {_there(self._schemas)}", component=sink)
-        # A row that does not fit is found before the first is written: the caller may catch the error and go on.
-        batches = list(to_batches(sink, self._schemas[sink], rows))
+        return list(to_batches(sink, self._schemas[sink], rows))
+
+    def send(self, sink: str, batches: list[pa.RecordBatch]) -> None:
+        """Have a sink write rows."""
         live = self._live()
         for batch in batches:
             live.feed(sink, batch)
@@ -142,7 +161,7 @@ class Session:
         if self._begun is None:
             with self._working():
                 self._begun = self.coordinator.begin(BatchInput(), self.opened)
-            self._since = time.monotonic()
+                self._since = time.monotonic()
         live = self._engine.live
         assert live is not None
         if live.failure is not None:
@@ -155,40 +174,31 @@ class Session:
 
     def commit(self) -> None:
         """Commit what is open, if it has begun anything; TransactionError if it was rolled back."""
-        begun, live = self._end()
-        if begun is None or live is None:
+        rolled_back = self._leave(None)
+        if rolled_back is None:
             return
-        # Before the decision, never after it: then nothing may be given up, however long a sink takes (rule 2.5).
-        if time.monotonic() - self._since > self._timeout_secs:
-            live.failure = TransactionTimeoutError(
-                f"transaction {begun.txid} was open for longer than topology.transaction.timeout.secs "
-                f"({self._timeout_secs:g}), and was rolled back",
-                txid=begun.txid,
-            )
-        if not self._finish(begun):
-            if isinstance(live.failure, TransactionError):
-                raise live.failure
-            reason = "" if live.failure is None else reason_of(live.failure)
-            again = (
-                "Mend that, and run its block again"
-                if isinstance(live.failure, BoltError)
-                else "Its block may be run again"
-            )
-            raise TransactionError(
-                f"transaction {begun.txid} was rolled back: {reason}. {again}", txid=begun.txid
-            ) from live.failure
+        txid, failure = rolled_back
+        if isinstance(failure, TransactionError):
+            raise failure
+        reason = "" if failure is None else reason_of(failure)
+        again = "Mend that, and run its block again" if isinstance(failure, BoltError) else "Its block may be run again"
+        raise TransactionError(f"transaction {txid} was rolled back: {reason}. {again}", txid=txid) from failure
 
     def abort(self, error: BaseException) -> None:
         """Roll back what is open, if it has begun anything."""
-        begun, live = self._end()
-        if begun is not None and live is not None:
-            live.failure = live.failure or error
-            self._finish(begun)
+        self._leave(error)
+
+    def give_up(self, number: int, error: BaseException) -> None:
+        """End the session if the transaction that was opened as `number` is open: nobody can leave it any more."""
+        if self._ended is None and self.is_open(number):
+            self._ended = error
 
     def close(self) -> None:
         """Roll back what is open, and release everything; for any thread, again is a no-op."""
+        if self._is_foreign:  # the files, the log and the connections are its parent's, which goes on with them
+            return
         self._stopping.set()
-        with self.lock:
+        with self._lock:
             if self._closed or self._at_work:  # by a signal's handler, in the middle of a commit, which now ends
                 return
             self._closed = True
@@ -199,24 +209,47 @@ class Session:
             self._engine.close()
             self.coordinator.ended()
 
-    def _end(self) -> tuple[OneBatch | None, LiveAttempt | None]:
-        """Take nothing more for what is open; return what it has begun."""
-        begun, self._begun, self._is_open = self._begun, None, False
-        return begun, self._engine.live
+    def _leave(self, error: BaseException | None) -> tuple[int, BaseException | None] | None:
+        """Take what is open to its end, a rollback if there is an error; tell its txid and why if it was rolled back.
 
-    def _finish(self, begun: OneBatch) -> bool:
-        """Have the coordinator take an attempt to its end; tell whether that was a commit."""
+        All of it is work: an interrupt behind the first line must not leave an attempt to the engine that nobody
+        holds any more, which the next transaction would run.
+        """
         with self._working():
+            begun, live = self._begun, self._engine.live
+            self._begun, self._is_open = None, False
+            if begun is None or live is None:
+                return None
+            if live.failure is None:
+                live.failure = self._overdue(begun.txid) if error is None else error
             try:
                 self.coordinator.finish(begun)
             except RenewInputError:
-                return False
-        return True
+                return begun.txid, live.failure
+        return None
+
+    def _overdue(self, txid: int) -> TransactionTimeoutError | None:
+        """Return why a transaction was open for too long.
+
+        It is asked before the decision, never after it: then nothing may be given up, however long a sink takes
+        (rule 2.5).
+        """
+        if time.monotonic() - self._since <= self._timeout_secs:
+            return None
+        return TransactionTimeoutError(
+            f"transaction {txid} was open for longer than topology.transaction.timeout.secs "
+            f"({self._timeout_secs:g}), and was rolled back",
+            txid=txid,
+        )
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        """Let the coordinator work; after what it raises nobody knows here how far it has come (rule 2.5)."""
-        self._at_work = True
+        """Let the coordinator work; after what it raises nobody knows here how far it has come (rule 2.5).
+
+        The session has ended until the work is done: KeyboardInterrupt comes at any line, that of a handler included,
+        and then nothing has to be set any more for the session to refuse what comes next.
+        """
+        self._ended, self._at_work = TransactionError("it was interrupted in the middle of a transaction"), True
         try:
             yield
         except BaseException as error:
@@ -224,6 +257,7 @@ class Session:
             raise
         finally:
             self._at_work = False
+        self._ended = None
 
 
 def _there(names: Collection[str]) -> str:

@@ -69,7 +69,11 @@ class OpenTransaction:
         BoltError, OSError
             The sink could not write: the transaction can only be rolled back.
         """
-        self._call(lambda: self._session.send(sink, rows))
+        # A row that does not fit is found before the first is written: the caller may catch the error and go on.
+        batches = self._call(lambda: self._session.batches(sink, rows))
+        # Whether it is open is asked again: a generator of rows that calls `abort` would begin another attempt, which
+        # nobody leaves, and its rows would be committed with the next transaction.
+        self._call(lambda: self._session.send(sink, batches))
 
     def state(self, component: str) -> KeyValueState[Any, Any]:
         """Return the state of a component: as last committed, with what this transaction has put.
@@ -122,6 +126,13 @@ class OpenTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._leave(error)
+        except BaseException as interrupt:  # before the session took it up: no other block can be opened behind it
+            self._session.give_up(self._number, interrupt)
+            raise
+
+    def _leave(self, error: BaseException | None) -> None:
         if self._end == _ABORTED:
             return
         if error is None:
@@ -131,7 +142,7 @@ class OpenTransaction:
         try:
             self._call(lambda: self._session.abort(error))
         except Exception as failure:  # noqa: BLE001 - what ended the block is what its caller has to see
-            logger.warning("transaction %d: the next client rolls it back: %s", self.txid, failure)
+            logger.warning("transaction %d was not rolled back here: %s", self.txid, failure)
 
     def _call(self, do: Callable[[], _Result]) -> _Result:
         with self._session.lock:

@@ -8,11 +8,12 @@ from collections import namedtuple
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyspark.sql
 import pytest
 
 import statefx
-from statefx import CollectSink, FileSink, TransactionalClient, openState, transaction, transactions
+from statefx import CollectSink, FileSink, TransactionalClient, committedFiles, openState, transaction, transactions
 from statefx.errors import (
     CodecError,
     ConfigError,
@@ -394,6 +395,53 @@ def test_a_child_process_cannot_use_the_client_of_its_parent(place):
         assert os.waitpid(child, 0)[1] == 0
     with openState(place / "ck", "seen") as seen:
         assert dict(seen.items()) == {"a": 1}
+
+
+def test_a_child_process_that_leaves_the_blocks_of_its_parent_changes_nothing(place):
+    """One does so while the transaction is open; one when it is committed, whose files it would delete."""
+    options = {"id": "x", "sinks": {"out": FileSink(place / "out")}, "schemas": {"out": "word string"}}
+    parent, (told, tell) = os.getpid(), os.pipe()
+    try:
+        with TransactionalClient(place / "ck", **options) as found:
+            with found.transaction() as t:
+                t.send("out", [("a",)])
+                early = os.fork()
+                if early == 0:
+                    sys.exit()
+                assert os.waitpid(early, 0)[1] == 0
+                late = os.fork()
+                if late == 0:
+                    os.close(tell)
+                    os.read(told, 1)
+                    raise ValueError
+            os.close(tell)
+            assert os.waitpid(late, 0)[1] == 0
+            with found.transaction() as t:
+                t.send("out", [("b",)])
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+        os.close(told)
+    rows = [row["word"] for file in committedFiles(place / "out") for row in pq.read_table(file).to_pylist()]
+    assert sorted(rows) == ["a", "b"]
+
+
+def test_a_generator_of_rows_that_aborts_its_transaction_sends_none_of_them(place):
+    found, sink = collecting(place, "word string")
+
+    def rows(end):
+        yield ("a",)
+        end()
+
+    with found:
+        with found.transaction() as t, pytest.raises(TransactionError, match="is aborted: begin another one"):
+            t.send("out", rows(t.abort))
+        with found.transaction() as t:
+            t.send("out", [("b",)])
+        with pytest.raises(TransactionError, match="was closed"), found.transaction() as t:
+            t.send("out", rows(found.close))
+    assert [row["word"] for row in sink.rows] == ["b"]
+    assert log_of(place) == [(1, 0, "COMMITTED")]
 
 
 def test_the_timeout_does_not_run_while_sinks_commit(place, monkeypatch):
