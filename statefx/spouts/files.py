@@ -8,6 +8,7 @@ short or replaced since is noticed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ BATCH_BYTES = 64 << 20
 
 _LOOK_BACK_BYTES = 64 << 10
 _HIDDEN = ("_", ".")
+_MANIFESTS = ("_spark_metadata", "_statefx")
 
 
 class _Range(NamedTuple):
@@ -78,6 +80,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if growing and format in _UNITS:
             raise TopologyError(f"{format} files can't grow: leave out growing=True, or write lines of JSON")
         self.path = os.path.abspath(os.fspath(path))
+        self._refuse_manifest()
         self.format = format
         self.header = header and format == "csv"
         self.growing = growing
@@ -85,6 +88,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self.schema = self._schema(schema)
         self.outputFields = to_ddl(self.schema)
         self._files: list[str | None] = []
+        self._logs: dict[int, tuple[str, int]] = {}
 
     def _schema(self, given: Any) -> pa.Schema:
         if given is not None:
@@ -106,21 +110,52 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def open(self, context: Context) -> None:
         """Begin with no file."""
-        self._files = []
+        self._refuse_manifest()
+        self._files, self._logs = [], {}
+
+    def _refuse_manifest(self) -> None:
+        """Refuse a folder in which a manifest, not the presence of a file, says what is committed."""
+        for name in _MANIFESTS:
+            if os.path.exists(os.path.join(self.path, name)):
+                raise TopologyError(
+                    f"{self.path} has {name}: a sink writes there, and its folder also has files of transactions that "
+                    "are not committed. Read it with setStream(id, readCommitted(spark, path, stream=True))"
+                )
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
         """Take over which file is which partition; one of which nothing was read can be any file."""
         self._files = [None] * (max(metadata, default=-1) + 1)
         for number, said in metadata.items():
             self._files[number] = said["file"]
+            self._logs[said["stamp"]] = said["file"], said["stop"]
 
     def numPartitions(self) -> int:
         """Return how many files there have been; new ones are the last, in the order of their names."""
         known = set(self._files)
-        new = iter([name for name in self._names() if name not in known])
+        found = [name for name in self._names() if name not in known]
+        if self.growing:
+            for name in found:
+                self._refuse_renamed(name)
+        new = iter(found)
         self._files = [next(new, None) if name is None else name for name in self._files]
         self._files += new
         return len(self._files)
+
+    def _refuse_renamed(self, name: str) -> None:
+        """Refuse a log that was read under another name: its lines would count twice."""
+        path = os.path.join(self.path, name)
+        try:
+            said = os.stat(path)
+        except FileNotFoundError:
+            return
+        former, read = self._logs.get(said.st_ino, (name, 0))
+        # A file system gives the number of a deleted file to a new one: one that is shorter is no renamed one.
+        if former != name and said.st_size >= read:
+            raise InputError(
+                f"{path} is the file that was read as {former}: a log can't be renamed in the folder of a spout. Give "
+                "it its former name, and rotate logs out of the folder once all of them is read",
+                path=path,
+            )
 
     def _names(self) -> list[str]:
         try:
@@ -136,13 +171,17 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             return None
         path = os.path.join(self.path, name)
         try:
-            size = os.stat(path).st_size
-            if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata.get("end"):
+            said = os.stat(path)
+            size, stamp = said.st_size, self._stamp(said)
+            self._check(path, size, stamp, lastMetadata)
+            if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata["end"]:
                 return None
-            self._check(path, size, lastMetadata)
             stop, end = self._stop(path, start, size)
         except FileNotFoundError:
-            if lastMetadata is not None and lastMetadata.get("end"):
+            if lastMetadata is None:
+                self._files[partition] = None  # nothing of it was read: the partition can be another file
+                return None
+            if lastMetadata["end"]:
                 return None  # all of it was read: it may go
             raise InputError(
                 f"{path} was deleted before all of it was read: put it back, or start with a new checkpointLocation",
@@ -150,12 +189,25 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             ) from None
         if stop == start:
             return None
-        return {"file": name, "start": start, "stop": stop, "size": size, "end": end}
+        self._logs[stamp] = name, stop
+        return {"file": name, "start": start, "stop": stop, "size": size, "stamp": stamp, "end": end}
 
-    def _check(self, path: str, size: int, last: Any) -> None:
+    def _stamp(self, said: os.stat_result) -> int:
+        """Return what tells a file from another one of its name: a log has a new time with each line."""
+        return said.st_ino if self.growing else said.st_mtime_ns
+
+    def _check(self, path: str, size: int, stamp: int, last: Any) -> None:
         """Refuse a file that is not the one of which a part was read."""
-        if last is None or size == last["size"] or (self.growing and size > last["size"]):
+        fits = last is None or size == last["size"] or (self.growing and size > last["size"])
+        if fits and (last is None or stamp == last["stamp"]):
             return
+        if fits:
+            what = "another file than" if self.growing else "newer than"
+            raise InputError(
+                f"{path} is {what} the one that was read: it was replaced or written to. Put the former one back"
+                f"{'' if self.growing else ' with its time (cp -p)'}, and give new rows a file of another name",
+                path=path,
+            )
         how = "is shorter than it was" if size < last["size"] else "has grown"
         remedy = "" if size < last["size"] or self.format in _UNITS else "; if lines are added to it, set growing=True"
         raise InputError(
@@ -176,13 +228,14 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         stop = min(size, start + self.bytes_max)
         if stop == size and not self.growing:
             return stop, True
-        found = _behind_last_line(path, start, stop)
+        found = (_behind_last_row if self.format == "csv" else _behind_last_line)(path, start, stop)
         if found == start and stop < size:
             raise InputError(
-                f"{path} has a line of more than {self.bytes_max:,} bytes at {start:,}: set maxBytesPerFile higher",
+                f"{path} has a line of more than {self.bytes_max:,} bytes at {start:,}: set maxBytesPerFile higher"
+                f"{', and look for a quote that is not closed' if self.format == 'csv' else ''}",
                 path=path,
             )
-        return found, False
+        return found, found == size
 
     # ---- in the tasks
 
@@ -192,8 +245,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         """Emit a range of a file, batch by batch."""
         path = os.path.join(self.path, metadata["file"])
         try:
-            size = os.stat(path).st_size
-            self._check(path, size, metadata)
+            said = os.stat(path)
+            self._check(path, said.st_size, self._stamp(said), metadata)
             for batch in _READERS[self.format](self, _Range(path, metadata["start"], metadata["stop"])):
                 collector.emitBatch(batch)
                 yield
@@ -219,6 +272,18 @@ def _behind_last_line(path: str, start: int, stop: int) -> int:
             if found >= 0:
                 return begin + found + 1
             stop = begin
+    return start
+
+
+def _behind_last_row(path: str, start: int, stop: int) -> int:
+    """Return the place behind the last line feed before `stop` that is in no quotes; `start` if there is none."""
+    data = _bytes(_Range(path, start, stop))
+    end, quotes = len(data), data.count(b'"')
+    while (found := data.rfind(b"\n", 0, end)) >= 0:
+        quotes -= data.count(b'"', found, end)
+        if quotes % 2 == 0:
+            return start + found + 1
+        end = found
     return start
 
 
@@ -270,18 +335,24 @@ def _read_arrow(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.Record
 def _read_json(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
     options = pyarrow.json.ParseOptions(explicit_schema=spout.schema, unexpected_field_behavior="ignore")
     if data := _bytes(part).strip(b"\n"):
-        yield from spout.fitted(pyarrow.json.read_json(pa.BufferReader(data), parse_options=options))
+        read = pyarrow.json.ReadOptions(block_size=len(data))  # a line longer than a block is an error
+        yield from spout.fitted(pyarrow.json.read_json(pa.BufferReader(data), read, options))
 
 
 def _read_csv(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
     skipped = 1 if spout.header and part.start == 0 else 0
-    read = pyarrow.csv.ReadOptions(column_names=spout.schema.names, skip_rows=skipped)
     types = {field.name: field.type for field in spout.schema}
-    convert = pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+    # Nothing between two commas is null; "" and words like NA are texts.
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
     data = _bytes(part)
-    if skipped and not data.partition(b"\n")[2]:
+    if skipped and not re.search(rb"[\r\n][^\r\n]", data):
         return
-    yield from spout.fitted(pyarrow.csv.read_csv(pa.BufferReader(data), read, convert_options=convert))
+    # One block: pyarrow loses its place where a block ends in a quoted line feed.
+    read = pyarrow.csv.ReadOptions(column_names=spout.schema.names, skip_rows=skipped, block_size=len(data))
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    yield from spout.fitted(pyarrow.csv.read_csv(pa.BufferReader(data), read, parse, convert))
 
 
 def _read_text(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:

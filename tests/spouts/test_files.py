@@ -1,6 +1,7 @@
 """FilePartitionedSpout: every row of every file once, whatever the format and however the file is parted."""
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.csv
@@ -108,7 +109,7 @@ def test_a_log_that_grows_is_read_line_by_line(tmp_path):
         assert tester.state("count") == {("to be",): 2, ("or not",): 1}
 
 
-@pytest.mark.parametrize("change", ["cut", "longer", "deleted"])
+@pytest.mark.parametrize("change", ["cut", "longer", "replaced", "deleted"])
 def test_a_file_that_is_changed_in_the_middle_is_noticed(change, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -117,16 +118,18 @@ def test_a_file_that_is_changed_in_the_middle_is_noticed(change, tmp_path):
     spout = FilePartitionedSpout(folder, "json", DDL, maxBytesPerFile=300)
     with TopologyTester(topology(spout), tmp_path / "ck") as tester:
         tester.emit()
-        text = file.read_text()
+        text, said = file.read_text(), file.stat()
         if change == "deleted":
             file.unlink()
         else:
-            file.write_text(text[:100] if change == "cut" else text + text)
-        with pytest.raises(
-            InputError, match={"cut": "shorter", "longer": "has grown", "deleted": "was deleted"}[change]
-        ):
+            changed = {"cut": text[:100], "longer": text + text, "replaced": text.replace("n", "m")}
+            file.write_text(changed[change])
+            os.utime(file, ns=(said.st_atime_ns, said.st_mtime_ns + 1))  # a clock's tick is longer than this test
+        words = {"cut": "shorter", "longer": "has grown", "replaced": "newer than", "deleted": "was deleted"}
+        with pytest.raises(InputError, match=words[change]):
             tester.emit()
         file.write_text(text)
+        os.utime(file, ns=(said.st_atime_ns, said.st_mtime_ns))
         with tester.restart() as other:
             other.drain()
             assert other.state("count") == expected(0)
@@ -165,3 +168,76 @@ def test_rows_of_the_program(tmp_path):
         MemoryTransactionalSpout([["to"]], "value string")
     with pytest.raises(TopologyError, match="from 1"):
         MemoryTransactionalSpout([], "value string", takePerBatch=0)
+
+
+def counts(folder, tmp_path, form="csv", **options):
+    with TopologyTester(topology(FilePartitionedSpout(folder, form, DDL, **options)), tmp_path / "ck") as tester:
+        tester.drain()
+        return tester.state("count")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("name", ["_spark_metadata", "_statefx"])
+def test_the_folder_of_a_sink_is_refused_when_it_is_named_and_when_it_is_opened(name, folder, tmp_path):
+    spout = FilePartitionedSpout(folder, "json", DDL)
+    (folder / name).mkdir()
+    with pytest.raises(TopologyError, match="readCommitted"):
+        FilePartitionedSpout(folder, "json", DDL)
+    with pytest.raises(StatefxError, match="readCommitted"), TopologyTester(topology(spout), tmp_path / "ck") as tester:
+        tester.drain()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_csv_of_any_line_end_and_texts_that_look_like_null(end, folder, tmp_path):
+    lines = ["name,number", "NA,1", '"null",2', '"",3', ",4", "nan,5"]
+    (folder / "a").write_bytes("".join(line + end for line in lines).encode())
+    found = {("NA", 1): 1, ("null", 2): 1, ("", 3): 1, (None, 4): 1, ("nan", 5): 1}
+    assert counts(folder, tmp_path) == found
+
+
+@pytest.mark.parametrize("most", [30, 64 << 20])
+def test_csv_with_quoted_line_feeds_wherever_a_range_ends(most, folder, tmp_path):
+    size = 3 if most < 100 else 400_000  # in one range: longer than a block of pyarrow
+    names = [f"{number}\n" * size for number in range(6)]
+    (folder / "a").write_text("".join(f'"{name}",{number}\n' for number, name in enumerate(names)))
+    found = {(name, number): 1 for number, name in enumerate(names)}
+    assert counts(folder, tmp_path, header=False, maxBytesPerFile=most) == found
+
+
+def test_a_long_line_of_json(folder, tmp_path):
+    (folder / "a").write_text(json.dumps({"name": "x" * 2_500_000, "number": 1}) + "\n")
+    assert counts(folder, tmp_path, "json") == {("x" * 2_500_000, 1): 1}
+
+
+def test_an_empty_file_and_a_log_that_was_read_may_be_deleted(folder, tmp_path):
+    (folder / "a").write_text("to be\n")
+    (folder / "b").touch()
+    with TopologyTester(topology(FilePartitionedSpout(folder, "text", growing=True)), tmp_path / "ck") as tester:
+        tester.drain()
+        (folder / "a").unlink()
+        (folder / "b").unlink()
+        tester.drain()
+        (folder / "c").write_text("or\n")
+        tester.drain()
+        assert tester.state("count") == {("to be",): 1, ("or",): 1}
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_log_that_is_renamed_in_its_folder_is_refused(new, folder, tmp_path):
+    (folder / "a").write_text("to be\n")
+    with TopologyTester(topology(FilePartitionedSpout(folder, "text", growing=True)), tmp_path / "ck") as tester:
+        tester.drain()
+        (folder / "a").rename(folder / "a.1")
+        if new:
+            (folder / "a").write_text("or not\nto be\n")
+        with pytest.raises(InputError, match="was read as a"):
+            tester.emit()
+        (folder / "a.1").rename(tmp_path / "a.1")
+        if new:
+            with tester.restart() as other, pytest.raises(InputError, match="another file than"):
+                other.emit()
