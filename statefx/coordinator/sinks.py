@@ -138,11 +138,12 @@ class SinkParticipant(Participant):
         return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage, self.dataframe))
 
     def _reached(self, state: LogState) -> Reached:
+        known = state.targets.get(self.name) == self.sink.target
         if state.committing is None:
-            return Reached(state.committed, state.committed)
+            return Reached(state.committed, state.committed, known)
         if self._decided(state) is None:  # the sink is new: nobody will publish that transaction here
-            return Reached(state.committed + 1, state.committed + 1)
-        return Reached(state.committed, state.committed + 1)
+            return Reached(state.committed + 1, state.committed + 1, known)
+        return Reached(state.committed, state.committed + 1, known=True)  # `_check_decided`: for this very target
 
     def _decided(self, state: LogState) -> Any:
         """Return what a former driver has decided for this sink, and not committed for everybody."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
+from statefx.operators.user_errors import marker_gone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,10 +93,13 @@ class Reached:
         The last transaction that is committed for everybody.
     decided : int
         The last one that is decided: `committed`, or the one after it, which some targets may have already.
+    known : bool
+        Whether a transaction has been decided for this sink with this target: its marker must be there.
     """
 
     committed: int
     decided: int
+    known: bool = False
 
 
 def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target: str, *, takeover: bool) -> int:
@@ -117,6 +121,8 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
         rows would come twice; passed over, they would be lost.
     """
     if marker is None:
+        if reached.known and not takeover:
+            raise marker_gone(target)
         return reached.committed
     ours = marker.is_of(owner)
     if ours and owner.generation and marker.generation > owner.generation:
@@ -181,11 +187,7 @@ def is_published(marker: Marker | None, owner: Owner, txid: int, target: str) ->
         The marker is gone, or an earlier transaction is missing. Nothing is ever written on a guess.
     """
     if marker is None:
-        raise SinkMismatchError(
-            f"{target}: the marker is gone, which tells what was published. Restore it; or stop, and submit with "
-            "adopt='takeover' if you know that nothing of this transaction is there",
-            target=target,
-        )
+        raise marker_gone(target)
     if not marker.is_of(owner):
         raise SinkOwnedError(
             f"{target} was taken over by application {marker.application!r}: stop this topology",

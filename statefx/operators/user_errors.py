@@ -6,7 +6,7 @@ import os
 import sysconfig
 import traceback
 
-from statefx.errors import BoltError
+from statefx.errors import BoltError, SinkMismatchError
 
 _SHOWN = 2000
 _TRACEBACK_SHOWN = 20_000
@@ -73,3 +73,13 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception as second:  # noqa: BLE001 - code of the user's
         return f"(its text can't be shown: {type(second).__name__})"
+
+
+def marker_gone(target: str) -> SinkMismatchError:
+    """Return the error for a target that this checkpoint has written to, and that has no marker any more."""
+    return SinkMismatchError(
+        f"{target}: the marker is gone, which tells what was published. Restore the target; or stop, and start with "
+        "adopt='takeover' if it shall begin anew: rows that were lost with it stay missing, and those of a transaction "
+        "that was not ended may come twice",
+        target=target,
+    )

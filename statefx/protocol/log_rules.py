@@ -197,8 +197,17 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
         heads=state.heads_to_come(),
         growth=growth,
         attempts={number: attempt for number, attempt in state.attempts.items() if number > txid},
+        targets=_targets(state.targets, entry.committing.committables),
         batch_id=state.batch_id if batch_id is None else batch_id,
     )
+
+
+def _targets(targets: Mapping[str, str], committables: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return where sinks have published, after a decision; participants that are no sinks name no target."""
+    decided = {
+        name: each["target"] for name, each in committables.items() if isinstance(each, dict) and "target" in each
+    }
+    return targets if decided.items() <= targets.items() else {**targets, **decided}
 
 
 def _rolled_back(state: LogState, record: RolledBack) -> LogState:

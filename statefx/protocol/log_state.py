@@ -126,6 +126,9 @@ class LogState:
         By name.
     history : History
         The last attempts that have ended.
+    targets : Mapping[str, str]
+        Sink -> where its last decided rows were committed, of every sink there ever was: one that comes back and finds
+        no marker there must not take the target for a new one (rule 10.2).
     batch_id : int or None
         The highest id given by a caller that has been committed.
     """
@@ -150,6 +153,7 @@ class LogState:
     committed_metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
     pinned: Mapping[str, Pin] = field(default_factory=dict)
     history: History = field(default_factory=History, compare=False)
+    targets: Mapping[str, str] = field(default_factory=dict)
     batch_id: int | None = None
 
     @property

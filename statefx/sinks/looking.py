@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from typing import Any, TextIO
 
 import pyarrow as pa
 
-from statefx.operators.sinks import CommitterContext, Marker, SinkCommitter
-from statefx.sinks.staged import StagedRows, StagedSink, Target
+from statefx.operators.sinks import CommitterContext, Marker, Reached, SinkCommitter
+from statefx.sinks.staged import StagedCommitter, StagedRows, StagedSink, Target
 
 _CELL_MAX = 40
 
@@ -29,6 +30,16 @@ class _Remembered(Target):
         self._sink.last = marker
 
 
+class _Forgetful(StagedCommitter):
+    """Does not miss a marker: it ended with the process, and so did the rows."""
+
+    def check(self, reached: Reached, *, takeover: bool) -> None:
+        super().check(replace(reached, known=False), takeover=takeover)
+
+    def fence(self, reached: Reached, *, takeover: bool) -> None:
+        super().fence(replace(reached, known=False), takeover=takeover)
+
+
 class _Shown(StagedSink):
     """A sink that shows rows on the driver."""
 
@@ -39,7 +50,7 @@ class _Shown(StagedSink):
         """Make what shows rows; every start begins without a marker."""
         if self.last is not None and self.last.generation != context.owner.generation:
             self.last = None  # of a former start; one of this start is that of another sink with this very object
-        return super().committer(context)
+        return _Forgetful(self.target, context, lambda: self.connect(context.schema))
 
     def connect(self, schema: pa.Schema) -> Target:
         """Return what remembers the marker."""
