@@ -94,7 +94,7 @@ FAULTS = {
         Fault.mend,
         r"owners/0{9}2 is damaged .*restore the folder from a backup",
     ),
-    "folder gone": (lambda fault: fault.move(fault.out), Fault.move_back, "the marker is gone.*Restore it"),
+    "folder gone": (lambda fault: fault.move(fault.out), Fault.move_back, "the marker is gone.*Restore the target"),
 }
 
 
