@@ -298,15 +298,11 @@ class SpoutSource:
     def orders(self, txid: int) -> Iterator[tuple[TaskId, EmissionOrder]]:
         """Yield what each task is told in `txid`."""
         state = self.log.state
-        durable = state.planned_metadata.get(txid, {})
         for each in self._spouts:
-            emission = each.emission
-            if emission is Emission.AGAIN:
-                told: Partitions = planned_metadata(self.storage, state, each.id, txid) or {}
-            elif each.id in durable:  # rule 9.4: what PROCESSED says
-                emission, told = Emission.AGAIN, planned_metadata(self.storage, state, each.id, txid) or {}
-            else:
-                last = self._last(each.id, txid)
+            emission = Emission.AGAIN
+            told: Partitions | None = planned_metadata(self.storage, state, each.id, txid)
+            if told is None:  # rule 9.4: neither PREPARING nor PROCESSED says what it reads
+                emission, last = each.emission, self._last(each.id, txid)
                 told = {name: last.get(name) for name in each.partitions(txid, last)}
             yield from each.orders(emission, told, state.committed)
 
