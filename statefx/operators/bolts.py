@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from statefx.operators.hook_names import BOLTS
 from statefx.operators.hooks import check_hooks, overrides
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Bolt(ABC):  # noqa: B024 - users' own abstract bolts work, but ours asks f
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_hooks(cls)
+        check_hooks(cls, BOLTS)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Bolt:
         """Refuse a bolt that takes no input."""

@@ -1,64 +1,16 @@
-"""The names that statefx calls on a bolt, and the refusal of names that only look like them."""
+"""The refusal of names that only look like those that statefx calls on a bolt or a spout."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC
-from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, MappingProxyType
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Generic
 
-CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "open": ("context",),
-        "execute": ("tup", "collector"),
-        "executeBatch": ("batch", "collector"),
-        "finishBatch": ("collector",),
-        "close": (),
-        "initState": ("state",),
-        "prePrepare": ("txid",),
-        "preCommit": ("txid",),
-        "preRollback": (),
-        "migrateState": ("version", "key", "value"),
-    }
-)
-"""Hooks that are methods, with the arguments they are called with."""
+from statefx.operators.hook_names import HookNames
 
-READ: tuple[str, ...] = ("outputFields", "stateVersion")
-"""Hooks that are attributes."""
-
-HOOKS: tuple[str, ...] = (*CALLED, *READ)
-
-OWNERS: Mapping[str, str] = MappingProxyType(
-    {"finishBatch": "BatchBolt"}
-    | dict.fromkeys(("initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"), "Stateful")
-)
-"""Hooks that only one kind of bolt has."""
-
-STORM: Mapping[str, str] = MappingProxyType(
-    {"declareoutputfields": "outputFields", "prepare": "open", "cleanup": "close"}
-)
-"""Storm's Java names, lower case, with ours."""
-
-TIMERS = "statefx has no timers: keep due times as keys of the state, and look for them in execute or finishBatch"
-
-FOREIGN: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(("process", "processelement", "processelement1", "processelement2", "handleinputrows"), "execute")
-    | dict.fromkeys(("transform", "flatmap", "executetuple", "processtuple", "onmessage", "onnext"), "execute")
-    | dict.fromkeys(("processbatch", "foreachbatch", "onbatch"), "executeBatch")
-    | dict.fromkeys(("init", "setup", "initialize", "startbundle"), "open")
-    | dict.fromkeys(("initializestate", "handleinitialstate", "restorestate"), "initState")
-    | dict.fromkeys(("finish", "flush", "finishbundle", "endbatch", "onbatchend"), "finishBatch")
-    | dict.fromkeys(("snapshotstate", "preparesnapshotprebarrier"), "prePrepare")
-    | dict.fromkeys(("notifycheckpointcomplete", "aftercommit", "postcommit", "oncommit"), "preCommit")
-    | dict.fromkeys(("notifycheckpointaborted", "afterrollback", "onrollback"), "preRollback")
-    | dict.fromkeys(("teardown", "dispose", "shutdown"), "close")
-    | dict.fromkeys(("ontimer", "onprocessingtime", "oneventtime", "handleexpiredtimer", "punctuate"), TIMERS)
-)
-"""Hooks of Flink, Beam, Kafka Streams, PySpark's StatefulProcessor and others, lower case, with ours.
-
-They are words that a helper may bear too, so a method that the class's own code calls is left alone.
-"""
+_OWN_MODULES = (f"{__package__}.bolts", f"{__package__}.spouts")
 
 # Shorter hooks have too many neighbours that are words of their own ("executed", "opens").
 TYPO_LENGTH_MIN = 9
@@ -69,39 +21,44 @@ def overrides(cls: type, hook: str) -> bool:
     return any(hook in vars(owner) for owner in _foreign(cls))
 
 
-def check_hooks(cls: type) -> None:
-    """Refuse a bolt class whose hooks would never be called, or not as it expects.
+def check_hooks(cls: type, names: HookNames) -> None:
+    """Refuse the class of a bolt or a spout whose hooks would never be called, or not as it expects.
 
     Called when the class is created.
 
     Raises
     ------
     TypeError
-        A name that is nearly a hook's or that of another system's hook, a hook of another kind of bolt, other arguments
-        than the hook is called with, or a generator or coroutine, whose body would never run.
+        A name that is nearly a hook's or that of another system's hook, a hook of another kind of bolt or
+        spout, other arguments than the hook is called with, or a generator or coroutine, whose body would never run.
     """
     for owner in _foreign(cls):
         for name, value in vars(owner).items():
             if name.startswith("_"):
                 continue
             function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-            if name not in HOOKS:
-                _check_near_miss(cls, name)
+            if name not in names.hooks:
+                _check_near_miss(cls, name, names)
                 if inspect.isfunction(function):
-                    _check_foreign(cls, name)
+                    _check_foreign(cls, name, names)
                 continue
-            if not any(name in vars(own) for own in _own(cls)):
+            if not _has(cls, name):
                 raise TypeError(
-                    f"{cls.__name__}.{name} would never be called: {name} is a hook of {OWNERS[name]}. "
-                    f"Derive {cls.__name__} from {OWNERS[name]}, or give the method another name."
+                    f"{cls.__name__}.{name} would never be called: {name} is a hook of {names.owners[name]}. "
+                    f"Derive {cls.__name__} from {names.owners[name]}, or give the method another name."
                 )
-            if inspect.isfunction(function) and name in CALLED:
-                _check_signature(cls, name, function, bound=not isinstance(value, staticmethod))
+            if inspect.isfunction(function) and name in names.called:
+                _check_signature(cls, name, function, names, bound=not isinstance(value, staticmethod))
 
 
 def _own(cls: type) -> Iterator[type]:
     """Yield the classes of `cls` that statefx wrote."""
-    return (owner for owner in cls.__mro__ if owner.__module__ == f"{__package__}.bolts")
+    return (owner for owner in cls.__mro__ if owner.__module__ in _OWN_MODULES)
+
+
+def _has(cls: type, hook: str) -> bool:
+    """Tell whether `hook` is one of the kind of bolt or spout that `cls` is."""
+    return any(hook in vars(own) for own in _own(cls))
 
 
 def _foreign(cls: type) -> Iterator[type]:
@@ -110,11 +67,10 @@ def _foreign(cls: type) -> Iterator[type]:
     return (owner for owner in cls.__mro__ if owner not in plain)
 
 
-def _check_near_miss(cls: type, name: str) -> None:
+def _check_near_miss(cls: type, name: str, names: HookNames) -> None:
     plain = name.replace("_", "").lower()
-    hook = STORM.get(plain)
-    if hook is None:
-        hook = next((known for known in HOOKS if _alike(plain, known.lower())), None)
+    meant = names.storm.get(plain) or [known for known in names.hooks if _alike(plain, known.lower())]
+    hook = next((known for known in meant if _has(cls, known)), next(iter(meant), None))
     if hook is not None:
         raise TypeError(
             f"{cls.__name__}.{name} would never be called: the hook is {hook}. "
@@ -122,14 +78,14 @@ def _check_near_miss(cls: type, name: str) -> None:
         )
 
 
-def _check_foreign(cls: type, name: str) -> None:
+def _check_foreign(cls: type, name: str, names: HookNames) -> None:
     """Refuse the name of another system's hook, unless the class's own code calls it."""
-    hook = FOREIGN.get(name.replace("_", "").lower())
+    hook = names.foreign.get(name.replace("_", "").lower())
     if hook is None or any(name in _names_in(code) for code in _codes(cls)):
         return
     advice = hook
-    if hook in HOOKS:
-        owner = f" of {OWNERS[hook]}" if hook in OWNERS else ""
+    if hook in names.hooks:
+        owner = f" of {names.owners[hook]}" if hook in names.owners else ""
         advice = f"the hook is {hook}{owner}. Rename {name} to {hook}"
     raise TypeError(
         f"{cls.__name__}.{name} would never be called: {advice}; if it is a helper of your own, call it from a hook, "
@@ -167,10 +123,11 @@ def _one_edit_apart(left: str, right: str) -> bool:
     return left[1:] == right or left == right[1:] or left[1:] == right[1:] or swapped
 
 
-def _check_signature(cls: type, name: str, function: Callable[..., object], *, bound: bool) -> None:
-    arguments = CALLED[name]
+def _check_signature(cls: type, name: str, function: Callable[..., object], names: HookNames, *, bound: bool) -> None:
+    arguments = names.called[name]
     expected = f"def {name}({', '.join(('self', *arguments))})"
-    if any(never_runs(function) for never_runs in _NEVER_RUN):  # one that a decorator runs to its end is fine
+    never = _NEVER_RUN[1:] if name in names.generators else _NEVER_RUN
+    if any(never_runs(function) for never_runs in never):  # one that a decorator runs to its end is fine
         raise TypeError(f"{cls.__name__}.{name} would never run: it is a generator or a coroutine. Write {expected}.")
     try:
         inspect.signature(function).bind(*([None] if bound else []), *arguments)

@@ -28,6 +28,9 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from statefx.operators.hook_names import SPOUTS
+from statefx.operators.hooks import check_hooks, overrides
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,9 +52,18 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
     ----------
     outputFields : str, StructType or Mapping
         What it emits: Spark DDL such as ``"word string, count long"``, or a dict of them by stream.
+
+    Contract
+    --------
+    - A subclass that defines a near-miss of a method's name, a name of Storm's that is another one here, a method of
+      another kind of spout, or a method with other arguments gets a TypeError when the class is created.
     """
 
     outputFields: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_hooks(cls, SPOUTS)
 
     def open(self, context: Context) -> None:
         """Make connections; called once for each copy, before anything else.
@@ -170,15 +182,10 @@ class OpaquePartitionedTransactionalSpout(_Partitioned):
         """
 
 
-def defines(spout: PartitionedTransactionalSpout, name: str) -> bool:
-    """Tell whether a spout has a method of its own in the place of one that only raises."""
-    return getattr(type(spout), name) is not getattr(PartitionedTransactionalSpout, name)
-
-
 def plans(spout: ReplayingSpout) -> bool:
     """Tell whether the driver makes the metadata of a spout."""
     if isinstance(spout, PartitionedTransactionalSpout):
-        return defines(spout, "planPartitionBatch")
+        return overrides(type(spout), "planPartitionBatch")
     return isinstance(spout, TransactionalSpout)
 
 

@@ -13,9 +13,9 @@ from statefx.operators import (
     PartitionedTransactionalSpout,
     ReplayingSpout,
     TransactionalSpout,
+    overrides,
     parse_streams,
 )
-from statefx.operators.spouts import defines
 from statefx.topology.graph import Component, ComponentKind
 
 _BASES = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
@@ -38,7 +38,7 @@ def check_spout(id: str, spout: Any) -> None:
         return
     name = type(spout).__name__
     both = ("planPartitionBatch", "emitPartitionBatchNew")
-    defined = [hook for hook in both if defines(spout, hook)]
+    defined = [hook for hook in both if overrides(type(spout), hook)]
     if len(defined) != 1:
         found = "defines both" if defined else "defines none of them"
         raise TopologyError(

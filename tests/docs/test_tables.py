@@ -16,7 +16,7 @@ from statefx.coordinator import janitor, log
 from statefx.coordinator.format import FORMAT
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.snapshots import SnapshotPolicy
-from statefx.operators.hooks import CALLED, STORM
+from statefx.operators.hook_names import BOLTS
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
@@ -70,7 +70,7 @@ def test_the_drawn_states_are_labelled_with_their_transitions():
 
 def test_every_hook_is_in_the_table_with_its_arguments():
     shown_hooks = first_cells(page("stateful-bolts"), "## Hooks")
-    assert sorted(shown_hooks) == sorted(f"{hook}({', '.join(arguments)})" for hook, arguments in CALLED.items())
+    assert sorted(shown_hooks) == sorted(f"{hook}({', '.join(arguments)})" for hook, arguments in BOLTS.called.items())
 
 
 def test_every_grouping_is_in_the_table():
@@ -179,7 +179,7 @@ def test_every_public_name_is_in_the_reference():
 
 def test_storm_names_that_are_refused_are_named():
     text = page("coming-from").lower()
-    assert all(name in text for name in STORM)
+    assert all(name in text for name in BOLTS.storm)
 
 
 def test_what_is_said_of_the_query_is_there():

@@ -5,7 +5,18 @@ from functools import wraps
 
 import pytest
 
-from statefx.operators import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt, overrides
+from statefx.operators import (
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Committer,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    Stateful,
+    StatefulBolt,
+    TransactionalSpout,
+    overrides,
+)
 
 
 def define(base, **members):
@@ -246,3 +257,108 @@ def test_overrides_sees_the_users_own_hooks_only():
     assert overrides(mine, "preCommit")
     assert overrides(define(mine), "preCommit")
     assert not overrides(mine, "prePrepare")
+
+
+KINDS_OF_SPOUTS = [TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout]
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "right"),
+    [
+        (PartitionedTransactionalSpout, "emitPartitionBatchnew", "emitPartitionBatchNew"),
+        (PartitionedTransactionalSpout, "emitPartitonBatchNew", "emitPartitionBatchNew"),
+        (PartitionedTransactionalSpout, "numPartition", "numPartitions"),
+        (PartitionedTransactionalSpout, "num_partitions", "numPartitions"),
+        (PartitionedTransactionalSpout, "plan_partition_batch", "planPartitionBatch"),
+        (PartitionedTransactionalSpout, "emitBatchNew", "emitPartitionBatchNew"),
+        (OpaquePartitionedTransactionalSpout, "emitBatchNew", "emitPartitionBatch"),
+        (OpaquePartitionedTransactionalSpout, "emit_partition_batch", "emitPartitionBatch"),
+        (OpaquePartitionedTransactionalSpout, "getPartitionsForBatch", "numPartitions"),
+        (OpaquePartitionedTransactionalSpout, "refreshPartitions", "initPartitions"),
+        (TransactionalSpout, "emitBatchNew", "emitBatch"),
+        (TransactionalSpout, "initialiseTransaction", "initializeTransaction"),
+        *((base, "is_ready", "isReady") for base in KINDS_OF_SPOUTS),
+        *((base, "cleanup_before", "cleanupBefore") for base in KINDS_OF_SPOUTS),
+        *((base, "declareOutputFields", "outputFields") for base in KINDS_OF_SPOUTS),
+        *((base, "activate", "open") for base in KINDS_OF_SPOUTS),
+    ],
+)
+def test_a_near_miss_in_a_spout_is_refused_and_names_the_method(base, name, right):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} would never be called: the hook is {right}\."):
+        define(base, **{name: hook})
+
+
+@pytest.mark.parametrize("base", KINDS_OF_SPOUTS)
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("nextTuple", "define emitBatch"), ("getEmitter", "one class"), ("ack", "cleanupBefore tells"), ("fail", "whole")],
+)
+def test_a_method_of_storm_s_other_spouts_is_refused_and_says_what_to_do_instead(base, name, advice):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} would never be called: .*{advice}"):
+        define(base, **{name: hook})
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "owner"),
+    [
+        (PartitionedTransactionalSpout, "emitBatch", "TransactionalSpout"),
+        (TransactionalSpout, "emitPartitionBatch", "PartitionedTransactionalSpout or Opaque"),
+        (OpaquePartitionedTransactionalSpout, "planPartitionBatch", "PartitionedTransactionalSpout"),
+        (OpaquePartitionedTransactionalSpout, "emitPartitionBatchNew", "PartitionedTransactionalSpout"),
+    ],
+)
+def test_a_method_of_another_kind_of_spout_is_refused(base, name, owner):
+    with pytest.raises(TypeError, match=rf"{name} is a hook of {owner}"):
+        define(base, **{name: hook})
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "wrong", "right"),
+    [
+        (TransactionalSpout, "emitBatch", lambda self, attempt, collector: None, "attempt, metadata, collector"),
+        (PartitionedTransactionalSpout, "numPartitions", lambda self, conf: None, r"\(self\)"),
+        (
+            OpaquePartitionedTransactionalSpout,
+            "emitPartitionBatch",
+            lambda self: None,
+            "collector, partition, metadata",
+        ),
+    ],
+)
+def test_a_method_of_a_spout_with_other_arguments_is_refused(base, name, wrong, right):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} can't be called.*{right}"):
+        define(base, **{name: wrong})
+
+
+def test_what_emits_may_be_a_generator_and_what_plans_may_not():
+    def generate(self, *args):
+        yield args
+
+    async def stream(self, *args):
+        yield args
+
+    define(PartitionedTransactionalSpout, emitPartitionBatch=generate, emitPartitionBatchNew=generate)
+    for name, function in [("planPartitionBatch", generate), ("isReady", generate), ("emitPartitionBatch", stream)]:
+        with pytest.raises(TypeError, match=rf"{name} would never run"):
+            define(PartitionedTransactionalSpout, **{name: function})
+
+
+def test_a_spout_s_own_helpers_are_left_alone():
+    class Mine(PartitionedTransactionalSpout):
+        partitions = 3
+
+        def ack(self, last):
+            return last
+
+        def numPartitions(self):
+            return self.partitions
+
+        def planPartitionBatch(self, partition, lastMetadata):
+            return self.ack(lastMetadata)
+
+        def emitPartitionBatch(self, attempt, collector, partition, metadata):
+            self.emit(collector)
+
+        def emit(self, collector): ...
+
+    assert Mine().numPartitions() == 3
