@@ -108,8 +108,6 @@ class Coordinator:
     """A transaction that was rolled back and is to be tried again: why, and what it reads."""
     _ending: StatefxError | None = field(default=None, init=False)
     """What is raised when everything in flight has ended."""
-    _delivered: int | None = field(default=None, init=False)
-    """A transaction that is committed here and not told of yet: its COMMITTED may not be durable."""
     last: TransactionProgress | None = field(default=None, init=False)
     """What the newest transaction came to that this driver has committed."""
     _stops: deque[Stop] = field(default_factory=deque, init=False)
@@ -316,7 +314,6 @@ class Coordinator:
             event = self._carry_out_one(left.popleft())
             if event is not None:
                 self._pipeline, more = self._pipeline.on(event)
-                self._deliver_if_durable()
                 left += more
 
     def _carry_out_one(self, command: Command) -> Happening | None:
@@ -337,8 +334,7 @@ class Coordinator:
                 if self._resolve(resolution, attempt):
                     return self._resolved(resolution, attempt)
             case Deliver(txid):  # step 9
-                self._delivered = txid
-                self._deliver_if_durable()
+                self._deliver(txid)
         return None
 
     def _append(self, append: Append) -> None:
@@ -357,12 +353,9 @@ class Coordinator:
         else:  # steps 4, 6 and 8
             self._flights.go_on(append)
 
-    def _deliver_if_durable(self) -> None:
-        """Tell what the transaction that was committed came to, once no crash can take its COMMITTED back."""
-        if self._delivered is None or self._pipeline.unwritten:
-            return
-        txid, self._delivered = self._delivered, None
-        if not self.progress.knows(txid):  # found committed at start: a former driver has told of it
+    def _deliver(self, txid: int) -> None:
+        """Tell what a transaction that is committed came to."""
+        if not self.progress.knows(txid):  # found committed at start: what it came to, its own driver knew alone
             return
         self.last = self.progress.end(txid, self.log.state.stored_bytes())
         logger.info("%s: %s", self.name, self.last)

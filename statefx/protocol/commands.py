@@ -72,7 +72,10 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """The transaction is committed for everybody: tell who waits for that."""
+    """The transaction is committed for everybody, and COMMITTED is durable: tell who waits for that.
+
+    It comes again after a restart, if the former driver may not have come to it (rule 11.3).
+    """
 
     txid: int
 

@@ -3,8 +3,9 @@
 A pure value: events in, commands out. The driver carries the commands out and reports what came of them; nothing else
 decides what is appended to the log, or when::
 
-    Offered -> Append PREPARING -> Run P -> Append PROCESSED -> Run O -> Append COMMITTING -> Resolve COMMIT -> Deliver
+    Offered -> Append PREPARING -> Run P -> Append PROCESSED -> Run O -> Append COMMITTING -> Resolve COMMIT
                                    (one job where there is one segment)                (nothing to do where it settles)
+            -> Append COMMITTED, or what carries it -> Deliver
 
     Failed(t): Cancel t and every later one; Resolve ROLLBACK of t; Append ROLLED_BACK from the newest down to t
 
@@ -112,10 +113,9 @@ class Pipeline:
             entries.append(Entry(state, Stage.UNRESOLVED, ordered))
         numbers = tuple(sorted((txid, attempt) for txid, attempt in attempts.items() if txid > committed))
         moved, commands = cls(shape, committed, tuple(entries), numbers).advance()
-        decided = any(state.phase is Phase.COMMITTING for state in in_flight)
-        # Rule 6.5: the former driver may have died before it told of the last commit. Where the next one is COMMITTING
-        # by now, that commit was told of before: `Deliver` comes before the `Append` of the next decision (rule 2.4).
-        again = (Deliver(committed),) if committed and not decided else ()
+        # Rule 6.5: the former driver may have died before it told of the last commit, also where the next one is
+        # COMMITTING by now: that record may have carried the COMMITTED of this one, and the crash came right after it.
+        again = (Deliver(committed),) if committed else ()
         return moved, (*again, *commands)
 
     @property
@@ -193,13 +193,21 @@ class Pipeline:
         if append != self.appending:  # of an append that this pipeline has not asked for (rule 6.4)
             return self, ()
         moved = replace(self, appending=None)
-        if append.committed is not None or append.kind == "COMMITTED":
-            moved = replace(moved, unwritten=False)
-        entry = moved._entry(append.attempt)
+        ended = append.attempt.txid if append.kind == "COMMITTED" else append.committed
+        if ended is None:
+            return moved._noted(append).advance()
+        # Told when no crash can take COMMITTED back: a restart would commit it again, and tell of it once more as new.
+        # And told before all that follows: so only the last commit can have been missed (rule 6.5).
+        moved, commands = replace(moved, unwritten=False)._noted(append).advance()
+        return moved, (Deliver(ended), *commands)
+
+    def _noted(self, append: Append) -> Pipeline:
+        """Return the pipeline in which the record stands, and nothing has followed from it."""
+        entry = self._entry(append.attempt)
         if entry is None:
-            return moved.advance()
+            return self
         if append.kind == "ROLLED_BACK":
-            return replace(moved, entries=moved.entries[:-1]).advance()
+            return replace(self, entries=self.entries[:-1])
         if append.kind == "COMMITTING":
             stage = Stage.SETTLED if self.shape.settles else Stage.UNRESOLVED
             entry = replace(entry, state=entry.state.step(Event.ALL_ACKED), stage=stage)
@@ -207,7 +215,7 @@ class Pipeline:
             entry = replace(entry, stage=Stage.PROCESSED)
         elif append.kind == "PREPARING" and not entry.doomed:
             entry = replace(entry, stage=Stage.BEGUN)
-        return moved._with(entry).advance()
+        return self._with(entry)
 
     def _acked(self, entry: Entry, segment: Segment) -> Outcome:
         wanted = Stage.ORDERED if segment is Segment.ORDERED else Stage.PROCESSING
@@ -270,6 +278,9 @@ class Pipeline:
             # Rule 2.4: only the lowest is decided, and it is the lowest when all before it are committed. Any other one
             # that is PREPARED waits here.
             if lowest.stage is Stage.PREPARED and self.appending is None:
+                if self.unwritten and self.shape.settles:  # found COMMITTING: a topology that had hooks has decided it
+                    # Carried by a COMMITTING that commits, a crash after that record would leave two untold (rule 6.5).
+                    return self._append("COMMITTED", TransactionAttempt(self.committed, 0))
                 name = lowest.state.record(Event.ALL_ACKED) or ""
                 return self._with(replace(lowest, stage=Stage.DECIDING))._append(name, lowest.attempt)
         elif self.stopping and self.unwritten and self.appending is None:
@@ -286,15 +297,16 @@ class Pipeline:
             return self._tell(entry)
         if entry.stage is Stage.RESOLVING:
             return None
+        settled = entry.stage is Stage.SETTLED
         moved = replace(
             self,
             committed=entry.txid,
             entries=self.entries[1:],
             attempts=_above(self.attempts, entry.txid),
             tries=_above(self.tries, entry.txid),
-            unwritten=entry.stage is not Stage.SETTLED,
+            unwritten=not settled,
         )
-        return moved, (Deliver(entry.txid),)
+        return moved, (Deliver(entry.txid),) if settled else ()
 
     def _tell(self, entry: Entry) -> Outcome:
         resolve = Resolve(_RESOLUTIONS[entry.state.action(Event.START)], entry.attempt)

@@ -117,6 +117,7 @@ def carry_out(world: World, commands: tuple[Command, ...]) -> World:
                     assert world.pipeline.committed == attempt.txid - 1, "a rollback is told the committed state"
                 world = replace(world, told=world.told | {command})
             case Deliver(txid):
+                assert txid <= world.log.committed, "told before COMMITTED is durable"
                 assert txid == world.delivered + 1 or (txid == world.delivered and world.log.generation > 1)
                 world = replace(world, delivered=txid)
     phases = [each.transaction.phase for each in world.log.in_flight]
@@ -205,7 +206,7 @@ def explore(shape: Shape, failures: int, crashes: int, stops: int) -> int:
                 known[after.key] = []
                 todo.append(after)
             known[after.key].append(world.key)
-        if world.pipeline.committed == TRANSACTIONS:
+        if world.delivered == TRANSACTIONS:
             ends.add(world.key)
         assert moved or world.key in ends, f"nothing can happen any more: {world}"
     reaching, back = set(ends), list(ends)
