@@ -24,6 +24,7 @@ from statefx.operators import (
     Stateful,
     StatefulBolt,
     TransactionalSpout,
+    TransactionAttempt,
 )
 from statefx.sinks import (
     CollectSink,
@@ -69,6 +70,7 @@ __all__ = [
     "StatefxError",
     "Topology",
     "TopologyBuilder",
+    "TransactionAttempt",
     "TransactionalClient",
     "TransactionalSpout",
     "WrittenSink",

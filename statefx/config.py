@@ -124,8 +124,16 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.transaction.attempts.max",
         "int",
         8,
-        "How many times a transaction is tried before the query ends with AttemptsExhaustedError.",
+        "How many times a transaction is tried before the query ends with AttemptsExhaustedError. Only the one that "
+        "failed uses up a try, and not those behind it.",
         least=1,
+    ),
+    Setting(
+        "topology.transaction.retry.delay.ms",
+        "int",
+        100,
+        "How long a transaction that failed waits before it is tried again. It is doubled with each further failure of "
+        "the transaction, up to 10 seconds, or to itself if it is more.",
     ),
 )
 
@@ -155,6 +163,7 @@ class Config:
     transactional_id: str
     transaction_timeout_secs: float
     transaction_attempts_max: int
+    transaction_retry_delay_ms: int
     user: Mapping[str, Any]
 
     @classmethod

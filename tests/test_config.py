@@ -25,6 +25,7 @@ def test_defaults(mapping):
         "topology.transactional.id": "words",
         "topology.transaction.timeout.secs": 600,
         "topology.transaction.attempts.max": 8,
+        "topology.transaction.retry.delay.ms": 100,
     }
     assert config.user == {}
 
@@ -40,6 +41,7 @@ def test_every_setting_has_an_attribute_named_after_it():
         "topology.transactional.id": "orders",
         "topology.transaction.timeout.secs": 60,
         "topology.transaction.attempts.max": 1,
+        "topology.transaction.retry.delay.ms": 0,
     }
     config = Config.parse(given, "words")
     assert config.mapping() == given
@@ -52,6 +54,7 @@ def test_every_setting_has_an_attribute_named_after_it():
     assert config.transactional_id == "orders"
     assert config.transaction_timeout_secs == 60
     assert config.transaction_attempts_max == 1
+    assert config.transaction_retry_delay_ms == 0
 
 
 def test_the_users_own_keys_are_kept():
@@ -70,6 +73,8 @@ def test_the_users_own_keys_are_kept():
         ("topology.spout.pending", "topology.max.spout.pending"),
         ("Topology.State.Provider", "topology.state.provider"),
         ("topology.workers", "topology.acker.executors"),
+        ("topology.transaction.retry.delay.secs", "topology.transaction.retry.delay.ms"),
+        ("topology.transaction.retry.delay", "topology.transaction.retry.delay.ms"),
     ],
 )
 def test_an_unknown_setting_names_the_nearest(key, nearest):
@@ -88,6 +93,7 @@ def test_an_unknown_setting_names_the_nearest(key, nearest):
         ("state.provider.config", "topology.state.provider.config"),
         ("transaction.timeout.secs", "topology.transaction.timeout.secs"),
         ("toplogy.workers", "topology.acker.executors"),
+        ("transaction.retry.delay.ms", "topology.transaction.retry.delay.ms"),
     ],
 )
 def test_a_name_like_a_setting_is_not_taken_for_the_users_own(key, nearest):
@@ -144,6 +150,7 @@ SECONDS = "must be a number of seconds, more than 0"
         ("topology.transactional.id", ["", "  ", 5], "must be a text that is not empty"),
         ("topology.transaction.timeout.secs", [0, -0.5, "600", True, None], SECONDS),
         ("topology.transaction.attempts.max", [0, 2.0, "8", None], f"{WHOLE} 1 to"),
+        ("topology.transaction.retry.delay.ms", [-1, 0.5, "100", True, None], f"{WHOLE} 0 to"),
     ],
 )
 def test_a_wrong_value_names_key_value_and_what_is_allowed(key, values, allowed):

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import fields
 
 import pytest
 
@@ -18,11 +19,13 @@ from statefx.operators import (
     Bolt,
     Collector,
     Committer,
+    Context,
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     Stateful,
     StatefulBolt,
     TransactionalSpout,
+    TransactionAttempt,
 )
 from statefx.spark import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
@@ -34,9 +37,9 @@ EXPORTS = {
         "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
         "FailedException", "FileSink", "ForeachTransactionSink", "KeyValueState", "OpaquePartitionedTransactionalSpout",
         "PartitionedTransactionalSpout", "Query", "Sink", "SqlSink", "StagedSink", "Stateful", "StatefulBolt",
-        "StatefxError", "Topology", "TopologyBuilder", "TransactionalClient", "TransactionalSpout",
-        "WrittenSink", "abort", "committedFiles", "migrate", "openState", "readCommitted", "readUncommitted", "submit",
-        "transaction", "transactions",
+        "StatefxError", "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient",
+        "TransactionalSpout", "WrittenSink", "abort", "committedFiles", "migrate", "openState", "readCommitted",
+        "readUncommitted", "submit", "transaction", "transactions",
     },
     statefx.state: {
         "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",
@@ -46,7 +49,8 @@ EXPORTS = {
     statefx.operators: {
         "DEFAULT_STREAM", "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context",
         "OpaquePartitionedTransactionalSpout", "PartitionedTransactionalSpout", "ReplayingSpout", "Sink", "Stateful",
-        "StatefulBolt", "TransactionalSpout", "overrides", "parse_schema", "parse_streams", "to_ddl", "tuple_class",
+        "StatefulBolt", "TransactionAttempt", "TransactionalSpout", "overrides", "parse_schema", "parse_streams",
+        "to_ddl", "tuple_class",
     },
     statefx.sinks: {
         "Catalog", "CollectSink", "CommitterContext", "ConsoleSink", "FileSink", "ForeachTransactionSink", "Marker",
@@ -116,6 +120,13 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
 )
 def test_nothing_else_is_public(cls, names):
     assert {name for name in dir(cls) if not name.startswith("_")} == names
+
+
+def test_who_is_told_of_the_attempt():
+    assert [field.name for field in fields(TransactionAttempt)] == ["txid", "attempt"]
+    assert inspect.get_annotations(Collector) == {"attempt": "TransactionAttempt"}
+    told = {name for name in inspect.get_annotations(Context) if name in ("txid", "attempt")}
+    assert told == {"txid", "attempt"}
 
 
 @pytest.mark.parametrize("package", EXPORTS, ids=lambda package: package.__name__)

@@ -217,7 +217,7 @@ class LiveAttempt:
                 self._order,
                 TaskId(component, 0),
                 uuid.uuid4().hex,  # the token: no other attempt ever has it, of whatever process (rule 1.3)
-                TaskCollector(component, {}, (), self._order.attempt.txid),
+                TaskCollector(component, {}, (), self._order.attempt),
                 Outbox(0, 0, plan.widths),
             )
             self._tasks[component] = task, operator

@@ -27,7 +27,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.resolving import Resolver
-from statefx.coordinator.retrying import Waits, backoff_secs, exhausted, may_be_tried_again
+from statefx.coordinator.retrying import BACKOFF_FIRST_SECS, Waits, backoff_secs, exhausted, may_be_tried_again
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.source import Batch, OneBatch, Source
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
@@ -84,6 +84,8 @@ class Coordinator:
     ended : callable
         Called when the query ends; whatever it did beside transactions has ended when it returns.
     policy : SnapshotPolicy
+    retry_delay_secs : float
+        How long the first pause of a transaction that failed is; see `backoff_secs`.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Coordinator:
     committed: Callable[[TransactionProgress], None] = lambda done: None
     ended: Callable[[], None] = lambda: None
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
+    retry_delay_secs: float = BACKOFF_FIRST_SECS
     progress: Progress = field(default_factory=Progress)
     _pipeline: Pipeline = field(default_factory=Pipeline, init=False)
     _offered: Batch | None = field(default=None, init=False)
@@ -240,7 +243,7 @@ class Coordinator:
         self._retry = None
         if self.engine.reuses(work):
             raise RenewInputError(failure.message, **failure.data) from failure
-        self._waits.add(backoff_secs(self._pipeline.failures(txid)))
+        self._waits.add(backoff_secs(self._pipeline.failures(txid), self.retry_delay_secs))
 
     def _wait(self, *, look: bool = False) -> None:
         """Wait until a job has ended or a wait is over; with `look`, until the source may be asked again."""

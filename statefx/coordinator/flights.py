@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Never
 
-from statefx.coordinator.engine import SegmentRun
+from statefx.coordinator.engine import DriverCall, SegmentRun, Work
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.source import Batch
-from statefx.errors import StatefxError
+from statefx.errors import FailedException, StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Append, Run, Segment
 from statefx.protocol.history import sink_volumes
@@ -56,13 +58,16 @@ class Flights:
     progress: Progress
     _flights: dict[TransactionAttempt, _Flight] = field(default_factory=dict, init=False)
 
-    def job(self, run: Run) -> SegmentRun:
+    def job(self, run: Run) -> Work:
         """Return what the job of a segment runs."""
         self.progress.running(run.attempt)
         flight = self._flights[run.attempt]
         emissions = flight.batch.emissions
         if flight.orders is None:
-            flight.orders = {} if emissions is None else emissions.orders()
+            try:
+                flight.orders = {} if emissions is None else emissions.orders()
+            except FailedException as failure:  # a spout's on the driver fails the attempt as one in a task does
+                return DriverCall(partial(_raise, failure))
         return SegmentRun(run.segment, self._order(run.attempt, flight.orders), flight.batch.work)
 
     def _order(self, attempt: TransactionAttempt, emissions: Mapping[TaskId, EmissionOrder]) -> Order:
@@ -135,6 +140,10 @@ class Flights:
         logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
         flight = self._flights.pop(name, None)  # a former driver's attempt has none: its input is in the log (rule 3.9)
         return None if flight is None else flight.batch
+
+
+def _raise(failure: FailedException) -> Never:
+    raise failure
 
 
 def _emitted(flight: _Flight, emission: Emission) -> BySpout:

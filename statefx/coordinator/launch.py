@@ -262,6 +262,7 @@ class Launch:
             committed=swept,
             ended=ended,
             policy=policy or SnapshotPolicy(),
+            retry_delay_secs=self.settings.transaction_retry_delay_ms / 1000,
             progress=shown,
         )
 

@@ -20,10 +20,10 @@ BACKOFF_MAX_SECS = 10.0
 """What fails is a server or a file system that comes back; looking for it six times a minute loads neither."""
 
 
-def backoff_secs(tries: int) -> float:
-    """Return how long to wait after so many tries that failed."""
+def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS) -> float:
+    """Return how long to wait after so many tries that failed: `first_secs`, and twice as long each time."""
     doublings = min(tries - 1, 64)  # a commit may be tried for ever
-    return min(BACKOFF_MAX_SECS, BACKOFF_FIRST_SECS * 2.0**doublings)
+    return min(max(BACKOFF_MAX_SECS, first_secs), first_secs * 2.0**doublings)
 
 
 def may_be_tried_again(failure: StatefxError) -> bool:
@@ -36,7 +36,9 @@ def exhausted(txid: int, tries: int, last: StatefxError) -> TransactionError:
     """Return the error that ends the query after the last try."""
     kind = TransactionTimeoutError if last.data.get("timeout") else AttemptsExhaustedError
     error = kind(
-        f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: {last.message}",
+        f"transaction {txid} failed {tries} times (topology.transaction.attempts.max); last: "
+        f"{last.message.rstrip('.')}. It is rolled back. Mend what failed, or raise that setting, and start again: "
+        "it is the first that is tried",
         **{**last.data, "txid": txid, "attempts": tries},
     )
     error.__cause__ = last

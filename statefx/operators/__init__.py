@@ -13,6 +13,7 @@ from statefx.operators.spouts import (
     TransactionalSpout,
 )
 from statefx.operators.tuples import tuple_class
+from statefx.protocol.identity import TransactionAttempt
 
 __all__ = [
     "DEFAULT_STREAM",
@@ -28,6 +29,7 @@ __all__ = [
     "Sink",
     "Stateful",
     "StatefulBolt",
+    "TransactionAttempt",
     "TransactionalSpout",
     "overrides",
     "parse_schema",

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from statefx.protocol.identity import TransactionAttempt
+
 DEFAULT_STREAM = "default"
 
 
 class Collector(ABC):
     """Takes what a bolt emits; given to ``execute``, ``executeBatch`` and ``finishBatch``.
+
+    Attributes
+    ----------
+    attempt : TransactionAttempt
+        Which try of which transaction it is for: what Storm's ``prepare`` gives a batch bolt. It does not change, as
+        ``context.txid`` and ``context.attempt`` do.
 
     Contract
     --------
@@ -21,6 +29,8 @@ class Collector(ABC):
     - What is emitted counts only if the transaction commits.
     - A collector is of no use after the transaction it was given in.
     """
+
+    attempt: TransactionAttempt
 
     @abstractmethod
     def emit(

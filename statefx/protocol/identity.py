@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True, order=True)
 class TransactionAttempt:
-    """One try of one transaction."""
+    """One try of one transaction.
+
+    No two tries have the same one, whatever fails between them: attempts count on when a driver is replaced.
+
+    Attributes
+    ----------
+    txid : int
+        The transaction, from 1.
+    attempt : int
+        How many times it has been tried before, from 0.
+    """
 
     txid: int
     attempt: int

@@ -11,6 +11,7 @@ import pyarrow as pa
 from statefx.errors import BoltError, FailedException, SchemaError
 from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.schema import to_ddl
+from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.fitting import shown
 from statefx.runtime.gathering import Gathering
 from statefx.runtime.outlets import Outlet
@@ -29,8 +30,8 @@ class TaskCollector(Collector):
         Declared streams.
     outlets : sequence of Outlet
         Where each stream goes; streams nobody reads cost next to nothing.
-    txid : int
-        The transaction whose tuples it takes.
+    attempt : TransactionAttempt
+        Whose tuples it takes.
     kind : str
         Of the component, for messages.
     """
@@ -40,14 +41,14 @@ class TaskCollector(Collector):
         component: str,
         outputs: Mapping[str, pa.Schema],
         outlets: Sequence[Outlet],
-        txid: int,
+        attempt: TransactionAttempt,
         kind: str = "bolt",
     ) -> None:
         self.outlets = tuple(outlets)
         self._component = component
         self._who = f"{kind} {component!r}"
         self._outputs = outputs
-        self._txid = txid
+        self.attempt = attempt
         self._closed = False
         self._failed: FailedException | None = None
         self._streams = {
@@ -215,10 +216,10 @@ class TaskCollector(Collector):
     def _no_such_stream(self, stream: Any, values: Any = ()) -> BoltError:
         if self._closed:
             return BoltError(
-                f"{self._who} emitted through a collector of transaction {self._txid} that has ended: "
+                f"{self._who} emitted through a collector of transaction {self.attempt.txid} that has ended: "
                 "don't keep a collector, emit through the one that execute, executeBatch or finishBatch was given",
                 component=self._component,
-                txid=self._txid,
+                txid=self.attempt.txid,
             )
         if not isinstance(stream, str):
             remedy = "emit takes one tuple of values: write emit((first, second)), or emit(values, stream='name')"

@@ -153,7 +153,7 @@ class Slot:
 
     def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
         kind = self._plan.components[component].kind
-        return TaskCollector(component, outputs, outlets, self._order.attempt.txid, kind)
+        return TaskCollector(component, outputs, outlets, self._order.attempt, kind)
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
         """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""

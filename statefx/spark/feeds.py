@@ -134,7 +134,7 @@ class StreamFeed:
                     **{**again.data, "attempts": restarts},
                 ) from again
             logger.warning("Spark's query is started again: %s", again.message)
-            if not self._coordinator.pause(backoff_secs(restarts)):
+            if not self._coordinator.pause(backoff_secs(restarts, self._coordinator.retry_delay_secs)):
                 break
         if self._error is not None:
             raise self._error

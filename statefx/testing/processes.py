@@ -12,7 +12,7 @@ import pyarrow as pa
 from statefx.operators import DEFAULT_STREAM
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.protocol.identity import TaskId
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.order import RunOrder
 from statefx.protocol.report import Report
 from statefx.runtime.bolt_operator import BoltOperator
@@ -92,7 +92,7 @@ class WatchedSlot(Slot):
     def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
         emitted = self._watched[component] = {}
         kind = self._plan.components[component].kind
-        return _Watching(component, outputs, outlets, self._order.attempt.txid, emitted, kind)
+        return _Watching(component, outputs, outlets, self._order.attempt, emitted, kind)
 
 
 class _Watching(TaskCollector):
@@ -101,11 +101,11 @@ class _Watching(TaskCollector):
         component: str,
         outputs: Mapping[str, pa.Schema],
         outlets: Sequence[Outlet],
-        txid: int,
+        attempt: TransactionAttempt,
         emitted: Emitted,
         kind: str,
     ) -> None:
-        super().__init__(component, outputs, outlets, txid, kind)
+        super().__init__(component, outputs, outlets, attempt, kind)
         self._emitted = emitted
         self._plain_width = -1  # so that every row comes by
 

@@ -79,3 +79,5 @@ def test_a_timeout_stays_one(driver: Driver, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_pause_has_a_bound_however_often_a_commit_fails() -> None:
     assert [backoff_secs(tries) for tries in (1, 2, 3, 8, 5000)] == [0.1, 0.2, 0.4, 10.0, 10.0]
+    assert [backoff_secs(tries, 60.0) for tries in (1, 5000)] == [60.0, 60.0], "a longer first one is kept"
+    assert backoff_secs(5000, 0.0) == 0.0

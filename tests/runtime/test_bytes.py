@@ -11,6 +11,7 @@ from statefx import BatchBolt, TopologyBuilder
 from statefx.operators import parse_schema
 from statefx.plan import wire
 from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import BATCH_ROWS
 from statefx.runtime.outlets import outlet_of
@@ -33,7 +34,7 @@ def collected(ddl: str, grouping: str = "shuffle", width: int = 1) -> tuple[Task
     fields = ("a",) if grouping == "fields" else ()
     edge = Edge(0, "emits", "default", "reads", Grouping(grouping, fields))
     outlet = outlet_of(edge, schema, width, 0, False, lambda target, batch: sent.append(batch))
-    return TaskCollector("emits", {"default": schema}, [outlet], 1), sent
+    return TaskCollector("emits", {"default": schema}, [outlet], TransactionAttempt(1, 0)), sent
 
 
 @pytest.mark.parametrize(

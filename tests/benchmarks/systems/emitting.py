@@ -13,6 +13,7 @@ from typing import Any
 from measuring import arguments, latency
 
 from statefx.operators import parse_schema
+from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outlets import outlet_of
 from statefx.topology.graph import Edge, Grouping
@@ -40,7 +41,7 @@ def main() -> None:
     spans = []
     for _ in range(args.warmup + args.batches):
         outlet = outlet_of(edge, schema, 2, 0, False, lambda target, batch: None)
-        collector = TaskCollector("emits", {"default": schema}, [outlet], 1)
+        collector = TaskCollector("emits", {"default": schema}, [outlet], TransactionAttempt(1, 0))
         started = time.perf_counter()
         emit = collector.emit
         for each in rows:
