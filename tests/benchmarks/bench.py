@@ -113,6 +113,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
                      args.warmup, args.batches, ("--provider", provider), reference=existing == few)
             )  # fmt: skip
     found += emitting_cases(args)
+    found += spout_cases(args)
     found += provider_cases(args)
     found += file_cases(args)
     found += sink_cases(args)
@@ -128,6 +129,16 @@ def emitting_cases(args: argparse.Namespace) -> list[Case]:
         Case(group, name, "emitting.py", shape, args.warmup, args.batches, ("--shape", name), reference=name == "long")
         for name in ("string", "string-long", "long", "strings", "array", "struct")
     ]
+
+
+def spout_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of spouts; each of them measures several systems in turns."""
+    few = inputs.Shape(100, 100)
+    return [
+        Case(f"A nearly empty transaction of a spout, {stages} level{'s' * (stages > 1)} of bolts", "in turns",
+             "spout_small.py", few, args.warmup, args.batches, ("--stages", str(stages)))
+        for stages in args.stages
+    ]  # fmt: skip
 
 
 def provider_cases(args: argparse.Namespace) -> list[Case]:
@@ -237,13 +248,13 @@ def sql_cases(args: argparse.Namespace) -> list[Case]:
     return found
 
 
-def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace) -> dict[str, Any]:
+def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Run one case in its own process; the result, or what went wrong under ``error``."""
     log = args.output.parent / f"{Path(case.script).stem}.log"
     work = Path(tempfile.mkdtemp(dir=scratch))
     data = inputs.select(source, case.warmup + case.batches, work / "input") if source else work
     (work / "work").mkdir()
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": f"{ROOT}{os.pathsep}{SYSTEMS}"}
     command = [sys.executable, str(SYSTEMS / case.script), "--input", str(data), "--work", str(work / "work")]
     for name, value in (("files", inputs.FILES), ("rows", case.shape.rows), ("keys", case.shape.keys),
                         ("warmup", case.warmup), ("batches", case.batches)):  # fmt: skip
@@ -261,7 +272,8 @@ def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace
         result = {"error": f"{type(error).__name__}: {error}"}
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return {"group": case.group, "name": case.name, "reference": case.reference, **result}
+    rows = result.pop("rows", [{}])  # of systems that took turns
+    return [{"group": case.group, "name": case.name, "reference": case.reference, **result, **row} for row in rows]
 
 
 def tables(results: list[dict[str, Any]]) -> str:
@@ -336,12 +348,12 @@ def main() -> int:
         }
         for number, case in enumerate(todo, 1):
             started = time.monotonic()
-            result = run(case, sources.get(case.shape), Path(scratch), args)
-            results.append(result)
+            found = run(case, sources.get(case.shape), Path(scratch), args)
+            results += found
             took = time.monotonic() - started
             print(f"[{number}/{len(todo)}] {case.group}: {case.name} ({took:.0f} s)", file=sys.stderr, flush=True)
-            if "error" in result:
-                print(result["error"], file=sys.stderr, flush=True)
+            if "error" in found[0]:
+                print(found[0]["error"], file=sys.stderr, flush=True)
     print(tables(results))
     args.output.write_text(json.dumps({"machine": facts, "results": results}, indent=2) + "\n", encoding="utf-8")
     print(f"\nwritten to {args.output}")

@@ -1,8 +1,8 @@
 """What every measured system shares: its arguments, its Spark session, and the JSON it prints.
 
 A system is a script of its own. It is called with the arguments of `arguments`, may write into ``--work``, and prints
-one JSON object as its last line of standard output: that of `throughput` or that of `latency`, with what it likes to
-add. Whatever else it prints is ignored, unless it fails.
+one JSON object as its last line of standard output: that of `throughput`, `latency` or `take_turns`, with what it likes
+to add. Whatever else it prints is ignored, unless it fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import json
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,45 @@ def latency(args: argparse.Namespace, trigger_ms: Sequence[float], **more: Any) 
     if len(measured) != args.batches:
         raise RuntimeError(f"expected {args.batches} measured batches, got {len(measured)}")
     _print(args, measure="latency", trigger_ms_median=statistics.median(measured), trigger_ms=measured, **more)
+
+
+def take_turns(
+    args: argparse.Namespace,
+    systems: Mapping[str, Callable[[int], Sequence[float]]],
+    turns: int,
+    references: Sequence[str],
+    **more: Any,
+) -> None:
+    """Measure several systems in turns, and print a row for each: a busy machine is as busy for one as for the others.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        What `arguments` parsed.
+    systems : Mapping[str, callable]
+        Name -> what measures one turn, given its number from 0; it returns the milliseconds of each transaction.
+    turns : int
+        How many each of them has.
+    references : sequence of str
+        With whom the others are compared.
+    **more : Any
+        Facts worth keeping.
+    """
+    found: dict[str, list[float]] = {name: [] for name in systems}
+    for turn in range(turns):
+        for name, measured in systems.items():
+            found[name] += measured(turn)
+    rows = [
+        {
+            "name": name,
+            "reference": name in references,
+            "trigger_ms_median": statistics.median(ms),
+            "trigger_ms_min": min(ms),
+            "trigger_ms": [round(each, 1) for each in ms],
+        }
+        for name, ms in found.items()
+    ]
+    _print(args, measure="latency", rows=rows, **more)
 
 
 def _print(args: argparse.Namespace, **result: Any) -> None:

@@ -7,23 +7,10 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+from in_workers import Count, Forward
 from measuring import RECOMMENDED, arguments, latency, session, throughput, words
 
 from statefx import BatchBolt, StatefulBolt, TopologyBuilder, openState, submit
-
-
-class WordCount(StatefulBolt):
-    """Counts a word at a time."""
-
-    outputFields = "word string, count long"
-
-    def initState(self, state: Any) -> None:
-        self.counts = state
-
-    def execute(self, tup: Any, collector: Any) -> None:
-        count = self.counts.get(tup.word, 0) + 1
-        self.counts.put(tup.word, count)
-        collector.emit((tup.word, count))
 
 
 class WordCountBatch(StatefulBolt):
@@ -75,19 +62,6 @@ class Sum(StatefulBolt):
         collector.emit((tup.word, count))
 
 
-class Forward(StatefulBolt):
-    """A stateful stage with a consumer, for the cost of small transactions with several stages."""
-
-    outputFields = "word string"
-
-    def initState(self, state: Any) -> None:
-        self.seen = state
-
-    def execute(self, tup: Any, collector: Any) -> None:
-        self.seen.put(tup.word, self.seen.get(tup.word, 0) + 1)
-        collector.emit((tup.word,))
-
-
 parser = arguments(__doc__)
 parser.add_argument("--bolt", choices=["tuple", "batch", "combined"], default="tuple")
 parser.add_argument("--provider", choices=["memory", "rocksdb"], default="rocksdb")
@@ -106,7 +80,7 @@ for level in range(1, args.stages):
 if args.bolt == "combined":
     builder.setBolt("combine", Combine(), parallelism=2).localOrShuffleGrouping(source)
     source = "combine"
-bolt = {"tuple": WordCount, "batch": WordCountBatch, "combined": Sum}[args.bolt]()
+bolt = {"tuple": Count, "batch": WordCountBatch, "combined": Sum}[args.bolt]()
 builder.setBolt("count", bolt, parallelism=2).fieldsGrouping(source, "word")
 checkpoint = args.work / "checkpoint"
 query = submit(
