@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test soak lint bench docs clean
+.PHONY: help demo test soak kafka lint bench docs clean
 
 PY := .venv/bin/python
 JOBS ?= 2
@@ -33,6 +33,10 @@ soak: ## what takes too long for each day, such as ledgers that are killed 200 t
 	@tools/venv.sh rocksdb,redis,testing,dev
 	@$(WITH_JAVA) $(PY) -m tests.spark.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak $(ARGS)
+
+kafka: ## a Kafka broker to try things with, until Ctrl-C; prints its address
+	@tools/venv.sh rocksdb,redis,testing,dev,docs
+	@$(WITH_JAVA) $(PY) -m tests.kafka.broker
 
 lint: ## ruff, mypy --strict and the import contracts
 	@tools/venv.sh rocksdb,redis,testing,dev,docs

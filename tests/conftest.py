@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,9 +52,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=soak)
 
 
+class _Scheduling(LoadFileScheduling):
+    """As ``--dist loadfile``, and all tests of Kafka in one process: another one would start a broker of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        scope = super()._split_scope(nodeid)
+        return "kafka" if "kafka" in scope else scope
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    return _Scheduling(config, log) if config.option.dist == "loadfile" else None
+
+
 def pytest_configure() -> None:
     missing = [path for path in LONGEST if not (ROOT / path).exists()]
     assert not missing, f"tests/conftest.py names files that are gone: {missing}"
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator["object"]:
+    """The one Kafka broker of a process that runs tests; each test makes its own topics."""
+    from tests.kafka.broker import KafkaBroker
+    from tests.kafka.libraries import UnavailableError
+
+    try:
+        broker = KafkaBroker()
+    except UnavailableError as why:
+        pytest.skip(f"there is no Kafka: {why}")
+    with broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

