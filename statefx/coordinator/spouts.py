@@ -16,6 +16,7 @@ from typing import Any
 
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import committed_metadata, planned_metadata, read_metadata
+from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
 from statefx.operators import Context, OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
@@ -82,7 +83,9 @@ class DriverSpout:
         """Give what the spout raises the name of the spout."""
         try:
             yield
-        except (BoltError, FailedException, FencedError, InputError):
+        except FailedException as failure:
+            raise FailedException(f"spout {self.id!r}, {hook}: {failure.message}", component=self.id) from failure
+        except (BoltError, FencedError, InputError):
             raise
         except Exception as error:
             raise bolt_error(error, self.id, DRIVER, hook, txid, "spout") from error
@@ -188,6 +191,8 @@ class SpoutSource:
     _planned: tuple[int, dict[str, Metadata]] | None = field(default=None, init=False)
     """What is planned of the next transaction, and not in the log yet."""
     _look_after: float = field(default=0.0, init=False)
+    _refusals: int = field(default=0, init=False)
+    """How often in a row a spout has raised FailedException when it was asked."""
     _emitted: dict[int, Mapping[str, Partitions]] = field(default_factory=dict, init=False)
     """What tasks have emitted in transactions that are in flight, by txid, spout and partition."""
     _empty: int = field(default=-1, init=False)
@@ -242,7 +247,15 @@ class SpoutSource:
             if self.clock() < self._look_after:
                 return False
             began = self.clock()
-            self._look(txid)
+            try:
+                self._look(txid)
+            except FailedException as failure:  # no transaction has begun: none uses up a try, and none is given up
+                self._refusals += 1
+                wait_secs = backoff_secs(self._refusals, self.config["topology.transaction.retry.delay.ms"] / 1000)
+                self._look_after, self._nothing = self.clock() + wait_secs, False
+                logger.warning("what there is to read is asked again in %g s: %s", wait_secs, failure.message)
+                return False  # and not idle: there may be something to read
+            self._refusals = 0
             if self._planned is None:
                 self._look_after = self.clock() + _IDLE_SHARE * (self.clock() - began)
             self._nothing = self._planned is None
@@ -253,16 +266,12 @@ class SpoutSource:
     def _look(self, txid: int) -> None:
         """Ask the spouts what there is to read, and plan that."""
         self._planned = None
-        try:
-            for each in self._spouts:
-                with each.calling("isReady", txid):
-                    if not each.spout.isReady():
-                        return
-            planning = [each for each in self._spouts if plans(each.spout)]
-            planned = {each.id: self._plan(each, txid) for each in planning}
-        except FailedException as failure:
-            logger.warning("a spout can't tell yet what there is to read: %s", failure)
-            return
+        for each in self._spouts:
+            with each.calling("isReady", txid):
+                if not each.spout.isReady():
+                    return
+        planning = [each for each in self._spouts if plans(each.spout)]
+        planned = {each.id: self._plan(each, txid) for each in planning}
         if len(planned) < len(self._spouts) or any(each.partitions for each in planned.values()):
             self._planned = txid, planned
 

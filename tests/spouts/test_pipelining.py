@@ -1,0 +1,142 @@
+"""Four batches at once, event by event: what Storm's own test of transactional topologies asks, and in which order.
+
+The test says which job ends next, and how; what the driver makes of it is compared line by line.
+"""
+
+from statefx import BasicBolt, FailedException, TopologyBuilder
+from statefx.coordinator.engine import Finished, JobFailedError
+from statefx.testing import TopologyTester
+from tests.spouts.numbers import PARTITIONS, TAKEN, Count, Planned
+
+BATCHES = 5
+
+
+class FailsOnce(BasicBolt):
+    outputFields = "number long"
+
+    def execute(self, tup, collector):
+        if (collector.attempt.txid, collector.attempt.attempt) == (2, 0):
+            raise FailedException("not at the first attempt")
+        collector.emit(tup)
+
+
+class Told(Count):
+    """Has something to do at a commit, so that a commit is a job."""
+
+    def preCommit(self, txid):
+        pass
+
+
+class Conductor:
+    """Lets the jobs of a tester end when the test says so; a cancelled one runs on, as Spark's tasks do."""
+
+    def __init__(self, tester):
+        self.tester, self.engine = tester, tester._engine
+        self.events, self._script, self._seen = [], [], (0, set())
+        self._run = self.engine.next
+        self.engine.next = self._next
+        self.engine.cancel = lambda job_id: self.events.append(f"cancel {job_id}")
+
+    def play(self, script):
+        """Run the tester by a script of jobs that end, then the jobs that are left, in order."""
+        self._script = list(script)
+        self.tester.drain()
+        self._note()
+        return self.events
+
+    def _next(self, timeout_secs):
+        if timeout_secs == 0:  # the delay of a retry is over
+            return None
+        self._note()
+        if not self._script:
+            return self._run(None)
+        step = self._script.pop(0)
+        job_id, failed, _ = step.partition(" fails")
+        job = next(job for job in self.engine.jobs if job.id == job_id)
+        self.engine.jobs.remove(job)
+        self.events.append(f"  {step if failed else job_id + ' ends'}")
+        if failed:
+            return Finished(job.id, failure=JobFailedError("the executor was lost"))
+        self.engine.jobs.insert(0, job)
+        return self._run(None)
+
+    def _note(self):
+        """Write down which records and jobs there are since the last time."""
+        count, known = self._seen
+        steps = self.tester.steps
+        self.events += [step[6:] for step in steps[count:] if step.startswith("after ") and step[6].isupper()]
+        new = [job.id for job in self.engine.jobs if job.id not in known]
+        self.events += [f"start {job_id}" for job_id in new]
+        self._seen = len(steps), known | set(new)
+
+
+SCHEDULE = """
+LINEAGE
+GENERATION(1)
+PREPARING(1, 0)
+PREPARING(2, 0)
+PREPARING(3, 0)
+PREPARING(4, 0)
+start processing 1/0
+start processing 2/0
+start processing 3/0
+start processing 4/0
+  processing 2/0 ends         a bolt has refused the batch: 2, 3 and 4 are tried again, 1 is untouched
+cancel processing 3/0
+cancel processing 4/0
+ROLLED_BACK(4, 0)
+ROLLED_BACK(3, 0)
+ROLLED_BACK(2, 0)
+PREPARING(2, 1)
+PREPARING(3, 1)
+PREPARING(4, 1)
+start processing 2/1
+start processing 3/1
+start processing 4/1
+  processing 3/0 ends         late: what a former attempt reports changes nothing
+  processing 2/1 ends         before batch 1 has: nothing is committed
+  processing 4/1 ends
+  processing 3/1 ends
+  processing 1/0 ends
+start ordered 1/0
+  ordered 1/0 ends
+COMMITTING(1, 0)
+start commit 1/0 of state, try 1
+start ordered 2/1
+  ordered 2/1 ends            it waits until batch 1 is committed
+  commit 1/0 of state, try 1 fails
+start commit 1/0 of state, try 2
+  commit 1/0 of state, try 2 ends
+COMMITTING(2, 1)
+PREPARING(5, 0)
+start commit 2/1 of state, try 1
+start ordered 3/1
+start processing 5/0
+"""
+
+
+def test_storms_schedule(tmp_path):
+    spout = Planned(tmp_path, each=TAKEN * BATCHES)
+    builder = TopologyBuilder("storm")
+    builder.setSpout("numbers", spout)
+    builder.setBolt("a", FailsOnce()).globalGrouping("numbers")
+    builder.setBolt("count", Told()).globalGrouping("a")
+    config = {"topology.max.spout.pending": 4, "topology.transaction.retry.delay.ms": 0}
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config) as tester:
+        schedule = [
+            line if line[0] != " " else "  " + line.strip().split("    ")[0] for line in SCHEDULE.split("\n")[1:-1]
+        ]
+        ends = [line.strip().removesuffix(" ends") for line in schedule if line[0] == " "]
+        events = Conductor(tester).play(ends)
+        assert events[: len(schedule)] == schedule
+        committed = [event for event in events if event.startswith("COMMITTING")]
+        assert committed == ["COMMITTING(1, 0)", *(f"COMMITTING({txid}, 1)" for txid in (2, 3, 4)), "COMMITTING(5, 0)"]
+        counts = tester.state("count")
+        assert len(counts) == PARTITIONS * TAKEN * BATCHES
+        assert set(counts.values()) == {1}
+    batches = {}
+    for txid, attempt, partition, metadata in spout.notes():
+        batches.setdefault((txid, partition), {})[attempt] = metadata
+    for (txid, _), read in batches.items():
+        assert set(read) == ({0, 1} if txid in (2, 3) else {1} if txid == 4 else {0}), "4 was cancelled before it began"
+        assert read[0 if 0 in read else 1] == read[max(read)], "each attempt reads the same"
