@@ -28,6 +28,7 @@
     |   |-- SinkOwnedError                the target belongs to another application or checkpoint
     |   |-- SinkMismatchError             the target is not at the checkpoint's transaction
     |   `-- StagedRowsLostError           rows that wait to be published are missing or damaged
+    |-- ValueMismatchError                a value in the user's database is another one's, or of another time
     |-- TransactionError
     |   |-- FailedException               raised by a bolt: fails the transaction, not the query
     |   |-- TransactionTimeoutError       topology.transaction.timeout.secs has passed
@@ -172,6 +173,10 @@ class SinkMismatchError(SinkError):
 
 class StagedRowsLostError(SinkError):
     """Rows of a decided transaction, which wait to be published, are missing or damaged."""
+
+
+class ValueMismatchError(StatefxError):
+    """A value in a database of the user's belongs to another map, or is not at the checkpoint's transaction."""
 
 
 class TransactionError(StatefxError):

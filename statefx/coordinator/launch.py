@@ -191,6 +191,7 @@ class Launch:
             options=self.settings.state_provider_config,
             lineage=log.state.lineage,
             generation=log.state.generation,
+            origin=log.state.origin,
             storage=self.folders.storage,
             cache=self._cache,
             encodings=self._encodings,

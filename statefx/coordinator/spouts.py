@@ -213,6 +213,7 @@ class SpoutSource:
                 task=DRIVER,
                 parallelism=component.parallelism,
                 generation=self.log.state.generation,
+                origin=self.log.state.origin,
             )
             with own.calling("open", self.log.state.committed + 1):
                 own.spout.open(context)

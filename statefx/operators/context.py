@@ -25,6 +25,9 @@ class Context:
         How many instances the component has.
     generation : int
         How many times the topology has been started on this checkpoint.
+    origin : str
+        Whose the checkpoint is: random, and the same in every start on it. A copy that goes on by itself
+        (``adopt="fork"``) has another one. What a bolt keeps outside its state can name its owner by it.
     attempt : int
         How many times the present transaction has been tried before. Live: it changes under the bolt's hands.
     txid : int
@@ -36,6 +39,7 @@ class Context:
     task: int
     parallelism: int
     generation: int
+    origin: str = ""
     attempt: int = 0
     txid: int = 0
 

@@ -36,7 +36,7 @@ class Deployment:
         Dotted reference of the state provider, ``module:Class``.
     options : Mapping[str, Any]
         The provider's options.
-    lineage, generation : str, int
+    lineage, generation, origin : str, int, str
     storage : Storage
         The checkpoint.
     cache : str
@@ -59,6 +59,7 @@ class Deployment:
     generation: int
     storage: Storage
     cache: str = ""
+    origin: str = ""
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
     files_max: int = FILES_MAX
     run: str = field(default_factory=lambda: uuid.uuid4().hex)

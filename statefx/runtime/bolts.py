@@ -70,6 +70,7 @@ def open_operator(deployment: Deployment, task: TaskId, attempt: TransactionAtte
         task=task.task,
         parallelism=part.parallelism,
         generation=deployment.generation,
+        origin=deployment.origin,
     )
     context.enter(attempt)
     with hook(task, "open", attempt.txid, part.kind):

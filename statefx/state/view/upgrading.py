@@ -17,6 +17,9 @@ from statefx.state.view.reads import StoreReads
 Upgrade = Callable[[int, Any, Any], Any]
 """(version, key, value) -> the value in its current form."""
 
+OWN_KEYS = "statefx.values."
+"""What keys begin with that classes of statefx keep in a bolt's state: no bolt knows older forms of their values."""
+
 
 def overlay_for(
     store: StoreReads,
@@ -116,7 +119,10 @@ class VersionedOverlay(Overlay):
         value = super().decoded(key_bytes, inner)
         if version == self._version or self._upgrade is None:
             return value
-        return self._upgrade(version, self.codec.decode_key(key_bytes), value)
+        key = self.codec.decode_key(key_bytes)
+        if isinstance(key, str) and key.startswith(OWN_KEYS):
+            return value
+        return self._upgrade(version, key, value)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""

@@ -1,0 +1,16 @@
+"""Exactly-once values in a database of the user's: whatever bolts keep outside the topology's own state."""
+
+from statefx.values.backend import KeyValueBackend, MemoryBackend, Row
+from statefx.values.opaque import OpaqueMap
+from statefx.values.transactional import TransactionalMap
+from statefx.values.value import OpaqueValue, TransactionalValue
+
+__all__ = [
+    "KeyValueBackend",
+    "MemoryBackend",
+    "OpaqueMap",
+    "OpaqueValue",
+    "Row",
+    "TransactionalMap",
+    "TransactionalValue",
+]

@@ -1,0 +1,58 @@
+"""Attempts of a task as tests drive them: each is some steps, between which others may run, or it may end."""
+
+from collections import Counter
+
+from statefx.operators import Context
+from statefx.protocol.identity import TransactionAttempt
+from statefx.values import OpaqueMap
+
+
+class Kept(dict):
+    """The state of one attempt: a copy of what was committed, which counts if the attempt is committed."""
+
+    def put(self, key, value):
+        self[key] = value
+
+    def delete(self, key):
+        self.pop(key, None)
+
+
+def context(attempt, component="totals", task=0, parallelism=1, origin="o" * 32):
+    return Context({}, component, task, parallelism, 1, origin, attempt=attempt.attempt, txid=attempt.txid)
+
+
+def add(value, change):
+    return value + change
+
+
+class Actor:
+    """An attempt of the task, or another run of it, which updates a map by `changes`."""
+
+    def __init__(self, backend, state, txid, attempt, changes):
+        self.attempt, self.changes = TransactionAttempt(txid, attempt), Counter(changes)
+        self.backend, self.state = backend, Kept(state)
+        self.map = OpaqueMap(backend, self.state, context(self.attempt))
+        self._steps = self.map._update(sorted(changes), changes, add, 0)
+        self._answer = None
+        self.ended, self.error = False, None
+
+    def step(self):
+        """Do the next thing that it asks of the database; at its end, or when it raises, it has ended."""
+        if self.ended:
+            return
+        try:
+            self._answer = self._steps.send(self._answer).on(self.backend)
+        except StopIteration:
+            self.ended = True
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+            self.ended, self.error = True, error
+
+    def finish(self):
+        while not self.ended:
+            self.step()
+        return self.error is None
+
+
+def values(backend):
+    """What anyone reads in the database."""
+    return {key: int(row.value) for key, row in backend.rows.items() if row.value is not None}
