@@ -66,7 +66,7 @@ GROUPINGS = {
     "shuffleGrouping", "fieldsGrouping", "globalGrouping", "allGrouping", "noneGrouping", "localOrShuffleGrouping",
     "directGrouping", "partialKeyGrouping",
 }  # fmt: skip
-BOLT = {"outputFields", "executeBatch"}
+BOLT = {"outputFields", "executeBatch", "combinedFields", "initCombine", "combineBatch"}
 STATEFUL = {"initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"}
 COLLECTOR = {"emitBatch", "resetTimeout"}
 
@@ -111,7 +111,7 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
 @pytest.mark.parametrize(
     ("cls", "names"),
     [
-        (Bolt, {"open", "execute", "close", "vectorised"} | BOLT),
+        (Bolt, {"open", "execute", "close", "vectorised", "combine", "combines"} | BOLT),
         (Collector, {"emit", "ack", "fail"} | COLLECTOR),
         (TopologyBuilder, BUILDER),
         (OpenTransaction, {"send", "get", "put", "delete", "state", "abort"}),
@@ -168,7 +168,7 @@ class Count(StatefulBolt):
 HOOKS = [
     getattr(cls, name)
     for cls, names in [
-        (Bolt, ("open", "execute", "executeBatch", "close")),
+        (Bolt, ("open", "execute", "executeBatch", "initCombine", "combine", "combineBatch", "close")),
         (BatchBolt, ("finishBatch",)),
         (Stateful, ("initState", "prePrepare", "preCommit", "preRollback", "migrateState")),
     ]

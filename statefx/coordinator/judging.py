@@ -79,7 +79,8 @@ class Judge:
         found: dict[tuple[str, str], int] = {}
         for edge in self._spout_edges:
             acks = [ack for task, ack in complete.acks.items() if task.component == edge.source]
-            rows, stream = sum(ack.emitted.get(edge.id, 0) for ack in acks), (edge.source, edge.stream)
+            rows = sum(ack.taken.get(edge.id) or ack.emitted.get(edge.id, 0) for ack in acks)
+            stream = edge.source, edge.stream
             found[stream] = max(found.get(stream, 0), rows)
         return sum(found.values())
 

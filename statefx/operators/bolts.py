@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from statefx.operators.combiners import Combining
 from statefx.operators.hook_names import BOLTS
 from statefx.operators.hooks import check_hooks, overrides
 
@@ -155,7 +156,7 @@ class Stateful(ABC):
         )
 
 
-class Bolt(ABC):  # noqa: B024 - users' own abstract bolts work, but ours asks for one of two hooks
+class Bolt(Combining, ABC):
     """An operator: takes tuples, emits tuples. Anchors and acks by hand; most bolts are a ``BasicBolt``.
 
     A bolt is built on the driver, pickled, and run by one object per task.

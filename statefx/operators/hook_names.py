@@ -53,8 +53,11 @@ BOLTS = HookNames(
         "preCommit": ("txid",),
         "preRollback": (),
         "migrateState": ("version", "key", "value"),
+        "initCombine": ("tup",),
+        "combine": ("a", "b"),
+        "combineBatch": ("batch",),
     },
-    read=("outputFields", "stateVersion"),
+    read=("outputFields", "stateVersion", "combinedFields"),
     owners={"finishBatch": "BatchBolt"}
     | dict.fromkeys(
         ("initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"), "Stateful"
@@ -66,6 +69,8 @@ BOLTS = HookNames(
     | dict.fromkeys(("onmessage", "onnext"), "execute")
     | dict.fromkeys(("processbatch", "foreachbatch", "onbatch"), "executeBatch")
     | dict.fromkeys(("init", "setup", "initialize", "startbundle"), "open")
+    | dict.fromkeys(("createcombiner", "createaccumulator"), "initCombine")
+    | dict.fromkeys(("mergevalue", "mergecombiners", "mergeaccumulators", "addinput"), "combine")
     | dict.fromkeys(("initializestate", "handleinitialstate", "restorestate"), "initState")
     | dict.fromkeys(("finish", "flush", "finishbundle", "endbatch", "onbatchend"), "finishBatch")
     | dict.fromkeys(("snapshotstate", "preparesnapshotprebarrier"), "prePrepare")

@@ -10,7 +10,7 @@ from typing import Generic
 
 from statefx.operators.hook_names import HookNames
 
-_OWN_MODULES = (f"{__package__}.bolts", f"{__package__}.spouts")
+_OWN_MODULES = tuple(f"{__package__}.{name}" for name in ("bolts", "combiners", "spouts"))
 
 # Shorter hooks have too many neighbours that are words of their own ("executed", "opens").
 TYPO_LENGTH_MIN = 9

@@ -164,7 +164,11 @@ class Plan:
         return frozenset(found)
 
     def schema(self, edge: Edge) -> pa.Schema:
-        """Return the schema of the rows that travel on `edge`."""
+        """Return the schema of the rows that travel on `edge`: of its stream, unless they are added up before."""
+        return self.components[edge.target].combined or self.stream_schema(edge)
+
+    def stream_schema(self, edge: Edge) -> pa.Schema:
+        """Return the schema of the stream that `edge` reads."""
         if edge.source in self.components:
             return self.components[edge.source].outputs[edge.stream]
         return self.streams[edge.source]
@@ -268,16 +272,22 @@ def _depths(
 def _ingest_late_streams(
     topology: Topology, bolts: Mapping[str, Component], edges: list[Edge], depth: Mapping[str, int]
 ) -> tuple[dict[str, Component], list[Edge]]:
-    """Put an ingesting bolt between a raw DataFrame and its consumers beyond the first level.
+    """Put an ingesting bolt between a raw DataFrame and its consumers beyond the first level, and those that combine.
 
     Spark could send the rows to a later level itself, by a union with the rows of the level before: but then every
     stage would have to carry the DataFrames' columns beside the wire's five.
+
+    A bolt that combines is given rows of tasks alone: what the JVM sends was never in Python before it is sent.
     """
     ingesting: dict[str, Component] = {}
     rewired: dict[int, Edge] = {}
     added: list[Edge] = []
     for stream in topology.components:
-        late = [e for e in edges if stream.is_stream and e.source == stream.id and depth[e.target] > 0]
+        late = [
+            e
+            for e in edges
+            if stream.is_stream and e.source == stream.id and (depth[e.target] > 0 or bolts[e.target].combines)
+        ]
         if not late:
             continue
         # As many tasks as the widest consumer: the rows are only passed on, and with fewer one task would pass on more
@@ -285,6 +295,8 @@ def _ingest_late_streams(
         name = INGEST + stream.id
         width = max(bolts[e.target].parallelism for e in late)
         ingesting[name] = Component(name, ComponentKind.BOLT, width, stream.outputs, Ingest())
-        added.append(Edge(len(edges) + len(added), stream.id, "default", name, Grouping("shuffle")))
+        # Rows that will be added up are not moved before: that is what a combiner saves.
+        kind = "local" if all(bolts[e.target].combines for e in late) else "shuffle"
+        added.append(Edge(len(edges) + len(added), stream.id, "default", name, Grouping(kind)))
         rewired |= {e.id: replace(e, source=name) for e in late}
     return ingesting | dict(bolts), [rewired.get(e.id, e) for e in edges] + added

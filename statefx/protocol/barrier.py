@@ -73,6 +73,8 @@ class Ack:
         Upstream task -> the token in its barrier.
     received, emitted : Mapping[int, int]
         Edge id -> rows; `emitted` is counted before a row is multiplied for an allGrouping.
+    taken : Mapping[int, int]
+        Edge id -> rows that were added up to those emitted, where they are; shown to people, and decides nothing.
     failed : Failure or None
         Why nothing can be committed.
     prepared_bytes, keys : int
@@ -101,6 +103,7 @@ class Ack:
     committable: Json = None
     metadata: Json = None
     found_keys: int | None = field(default=None, compare=False)
+    taken: Mapping[int, int] = field(default_factory=dict, compare=False)
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
@@ -123,6 +126,7 @@ class Ack:
             self.committable,
             self.metadata,
             self.found_keys,
+            dict(self.taken),
             dict(self.metrics),
         )
         return _packed("A", body)
@@ -136,7 +140,7 @@ class Ack:
         StatefxError
             The bytes are not an ack of this version: driver and executors run different statefx releases.
         """
-        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 12)
+        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 13)
         txid, attempt, component, task, token = who
         return cls(
             TransactionAttempt(txid, attempt),

@@ -205,6 +205,12 @@ class TaskCollector(Collector):
         for gathering in self._streams.values():
             gathering.flush()
 
+    def finish(self) -> None:
+        """Send on everything, also what is held to be added up: nothing more will be emitted."""
+        self.flush()
+        for outlet in self.outlets:
+            outlet.finish()
+
     def close(self) -> None:
         """Take no more: what a bolt emits after its barriers have left would be lost without a trace."""
         # Rule 5.2: the barriers say how many rows have gone, and are on their way.

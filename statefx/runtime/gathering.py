@@ -49,6 +49,7 @@ class Gathering:
 
     __slots__ = (
         "_component",
+        "_gone",
         "_held_bytes",
         "_nested",
         "_row_bytes",
@@ -84,6 +85,7 @@ class Gathering:
         # Every row weighs its share of a batch, so that one sum tells of too many rows and of too many bytes.
         self._row_bytes = max(BATCH_BYTES // min(GATHERED_ROWS_MAX, BATCH_ROWS * shares), FIXED_BYTES * len(schema))
         self._rows: list[tuple[Any, ...]] = []
+        self._gone = 0
         self._held_bytes = 0
 
     def add(self, row: tuple[Any, ...]) -> None:
@@ -126,7 +128,7 @@ class Gathering:
     @property
     def count(self) -> int:
         """How many rows came, as far as there are readers."""
-        return len(self._rows) + max((outlet.emitted for outlet in self.outlets), default=0)
+        return len(self._rows) + self._gone
 
     def choose(self, task: int | None) -> None:
         """Name the task of the next row, for readers by directGrouping."""
@@ -174,6 +176,8 @@ class Gathering:
     def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
         for outlet in self.outlets:
             outlet.send(batch, columns)
+        if self.outlets:
+            self._gone += batch.num_rows
 
     def _batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """Turn emitted rows into Arrow, naming the first value that does not fit."""

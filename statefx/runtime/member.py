@@ -83,6 +83,10 @@ class Member:
         with hook(self.task.id, "emit", self.task.txid):
             self.task.collector.flush()
 
+    def _emit_last(self) -> None:
+        with hook(self.task.id, "emit", self.task.txid):
+            self.task.collector.finish()
+
     def finish(self) -> tuple[AlignmentResult, PreparedTask]:
         """Judge its input, and prepare if it is whole (rule 5.3)."""
         aligned = self.alignment.finish()
@@ -90,7 +94,7 @@ class Member:
             self.failure = aligned.failure
         prepared = self._run("finish", self._prepare)
         # Rows before barriers: what is emitted to the last must be counted in them (rule 5.2).
-        self.flush()
+        self._run("execute", self._emit_last)
         self.task.collector.close()
         return aligned, PreparedTask() if prepared is None or self.failure is not None else prepared
 
@@ -115,6 +119,7 @@ class Member:
             seen=aligned.seen,
             received=aligned.received,
             emitted={outlet.edge.id: outlet.emitted for outlet in task.collector.outlets},
+            taken={outlet.edge.id: outlet.taken for outlet in task.collector.outlets if outlet.taken},
             failed=self.failure,
             prepared_bytes=prepared.size_bytes,
             found_keys=prepared.found_keys,

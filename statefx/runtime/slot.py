@@ -24,6 +24,7 @@ from statefx.protocol.identity import TaskId
 from statefx.protocol.order import RunOrder
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.combining import combiner_of
 from statefx.runtime.member import Member
 from statefx.runtime.operator import TaskAttempt, TaskOperator
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
@@ -127,11 +128,12 @@ class Slot:
         outlets = [
             outlet_of(
                 edge,
-                outputs[edge.stream],
+                plan.schema(edge),
                 plan.components[edge.target].parallelism,
                 number,
                 plan.fused(edge),
                 self._deliver(edge, component, number, token),
+                combiner_of(plan, edge, id, self._order.attempt.txid),
             )
             for edge in plan.outputs[component]
         ]
@@ -201,7 +203,7 @@ class Slot:
                 self._head.alignment.barrier(Barrier.unpack(payload))
             else:
                 edge = self._plan.edges[address.edge]
-                token, records = wire.deserialize(payload, self._plan.components[edge.source].outputs[edge.stream])
+                token, records = wire.deserialize(payload, self._plan.schema(edge))
                 yield from self._take(edge, records, token, address.task)
 
     def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:

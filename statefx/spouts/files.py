@@ -58,6 +58,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         Of one file in one transaction, at most; a row group or record batch is never parted.
     growing : bool
         Files are logs, to which lines are added: a line is read when it has ended. Not for Parquet and Arrow.
+    maxFiles : int, optional
+        Files that one transaction reads, at most; by default all there are. Not with `growing`.
 
     Raises
     ------
@@ -74,21 +76,26 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         header: bool = True,
         maxBytesPerFile: int = BATCH_BYTES,
         growing: bool = False,
+        maxFiles: int | None = None,
     ) -> None:
         if format not in _READERS:
             raise TopologyError(f"FilePartitionedSpout has no format {format!r}; there are {', '.join(_READERS)}")
         if growing and format in _UNITS:
             raise TopologyError(f"{format} files can't grow: leave out growing=True, or write lines of JSON")
+        if maxFiles is not None and (growing or maxFiles < 1):  # the first logs would keep those behind them waiting
+            raise TopologyError(f"maxFiles={maxFiles!r}: it is 1 or more, and not for files that grow")
         self.path = os.path.abspath(os.fspath(path))
         self._refuse_manifest()
         self.format = format
         self.header = header and format == "csv"
         self.growing = growing
         self.bytes_max = maxBytesPerFile
+        self.files_max = maxFiles
         self.schema = self._schema(schema)
         self.outputFields = to_ddl(self.schema)
         self._files: list[str | None] = []
         self._logs: dict[int, tuple[str, int]] = {}
+        self._planned = 0
 
     def _schema(self, given: Any) -> pa.Schema:
         if given is not None:
@@ -131,6 +138,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def numPartitions(self) -> int:
         """Return how many files there have been; new ones are the last, in the order of their names."""
+        self._planned = 0  # it begins every look at what there is to read
         known = set(self._files)
         found = [name for name in self._names() if name not in known]
         if self.growing:
@@ -167,7 +175,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         """Return the next range of a file."""
         name, start = self._files[partition], 0 if lastMetadata is None else lastMetadata["stop"]
-        if name is None:
+        if name is None or self._planned == self.files_max:
             return None
         path = os.path.join(self.path, name)
         try:
@@ -190,6 +198,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if stop == start:
             return None
         self._logs[stamp] = name, stop
+        self._planned += 1
         return {"file": name, "start": start, "stop": stop, "size": size, "stamp": stamp, "end": end}
 
     def _stamp(self, said: os.stat_result) -> int:

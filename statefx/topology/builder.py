@@ -8,6 +8,7 @@ from typing import Any
 from statefx.errors import TopologyError
 from statefx.operators import DEFAULT_STREAM, Bolt, Committer, ReplayingSpout, Sink, Stateful
 from statefx.topology import checks, spouts
+from statefx.topology.combiners import check_combiner, combined_schema
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import DeclaredInput, Grouping
 from statefx.topology.sorting import topological
@@ -209,6 +210,7 @@ class TopologyBuilder:
         inputs = {id: declarer.inputs for id, declarer in self._declarers.items()}
         for id, given in inputs.items():
             checks.check_inputs(id, components, given)
+            check_combiner(components, id, given)
         ordered = topological(list(components), {id: [one.source for one in given] for id, given in inputs.items()})
         declared = [(id, one) for id in ordered for one in inputs.get(id, ())]
         edges = tuple(
@@ -222,7 +224,13 @@ class TopologyBuilder:
         checks.check_id(id, self._components)
         checks.check_bolt(id, bolt, parallelism)
         self._components[id] = Component(
-            id, ComponentKind.BOLT, parallelism, checks.bolt_streams(id, bolt), bolt, committer=committer
+            id,
+            ComponentKind.BOLT,
+            parallelism,
+            checks.bolt_streams(id, bolt),
+            bolt,
+            committer=committer,
+            combined=combined_schema(id, bolt),
         )
         self._declarers[id] = BoltDeclarer(id)
         return self._declarers[id]

@@ -63,6 +63,8 @@ class Component:
         A stream's DataFrame, else None.
     committer : bool
         Its effects are ordered by txid; every stateful bolt and every sink is one.
+    combined : pyarrow.Schema or None
+        Of the rows that a bolt gets, if they are added up before they are sent; None: it is that of the input.
     """
 
     id: str
@@ -72,6 +74,12 @@ class Component:
     operator: Bolt | ReplayingSpout | Sink | None = None
     dataframe: Any = None
     committer: bool = False
+    combined: pa.Schema | None = None
+
+    @property
+    def combines(self) -> bool:
+        """Whether rows for it are added up before they are sent."""
+        return isinstance(self.operator, Bolt) and self.operator.combines
 
     @property
     def stateful(self) -> bool:
@@ -138,7 +146,7 @@ class Topology:
         return self._outputs[self.component(id).id]
 
     def schema(self, edge: Edge) -> pa.Schema:
-        """Return the schema of the rows that travel on `edge`."""
+        """Return the schema of the stream that `edge` reads."""
         return self.component(edge.source).outputs[edge.stream]
 
     @cached_property

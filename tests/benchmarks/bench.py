@@ -112,6 +112,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
                 Case(group, f"{existing:,} keys exist", "statefx_growth.py", inputs.Shape(existing, few),
                      args.warmup, args.batches, ("--provider", provider), reference=existing == few)
             )  # fmt: skip
+    found += reading_cases(args)
     found += emitting_cases(args)
     found += spout_cases(args)
     found += provider_cases(args)
@@ -119,6 +120,30 @@ def cases(args: argparse.Namespace) -> list[Case]:
     found += sink_cases(args)
     found += sql_cases(args)
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
+
+
+def reading_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of files that tasks read themselves; the native count reads the same files."""
+    found: list[Case] = []
+    for form in ("parquet", "csv", "json"):
+        for keys in args.keys if form == "parquet" else args.keys[:1]:
+            group = f"Keyed count over {form} by spouts, {keys:,} keys, {args.rows:,} rows a batch"
+            shape, of = inputs.Shape(keys, args.rows, form), ("--format", form)
+            found.append(
+                Case(group, "groupBy().count()", "spark_native_count.py", shape, args.warmup, args.batches, of,
+                     reference=True)
+            )  # fmt: skip
+            found += [
+                Case(group, f"statefx, spout, {bolt}", "statefx_files.py", shape, args.warmup, args.batches,
+                     (*of, "--bolt", bolt))
+                for bolt in ("combined", "combined-batch", "combined-tuple", "tuple", "batch")
+            ]  # fmt: skip
+            if form == "parquet":
+                found.append(
+                    Case(group, "statefx, setStream, tuple", "statefx_count.py", shape, args.warmup, args.batches,
+                         ("--bolt", "tuple"), reference=True)
+                )  # fmt: skip
+    return found
 
 
 def emitting_cases(args: argparse.Namespace) -> list[Case]:

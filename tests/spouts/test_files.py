@@ -54,6 +54,20 @@ def expected(*firsts):
     return {(row["name"], row["number"]): 1 for first in firsts for row in rows(first)}
 
 
+def test_a_transaction_reads_no_more_files_than_it_may(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(5):
+        write(folder / str(number), "csv", rows(100 * number))
+    spout = FilePartitionedSpout(folder, "csv", DDL, maxFiles=2)
+    with TopologyTester(topology(spout), tmp_path / "ck") as tester:
+        assert [tester.emit().progress.input_rows for _ in range(3)] == [80, 80, 40]
+        assert tester.state("count") == expected(*range(0, 500, 100))
+    for wrong in ({"maxFiles": 0}, {"maxFiles": 2, "growing": True}):
+        with pytest.raises(TopologyError, match=f"maxFiles={wrong['maxFiles']}: it is 1 or more, and not for files"):
+            FilePartitionedSpout(folder, "csv", DDL, **wrong)
+
+
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "json"])
 @pytest.mark.parametrize("most", [200, 64 << 20])
 def test_every_row_once_in_each_format_and_new_files_as_they_come(form, most, tmp_path):

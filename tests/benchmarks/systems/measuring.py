@@ -63,10 +63,10 @@ def session(settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def words(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
+def words(spark: SparkSession, args: argparse.Namespace, form: str = "parquet") -> DataFrame:
     """The input as a stream of one column, ``word string``, one file-set a batch."""
     stream = spark.readStream.schema("word string").option("maxFilesPerTrigger", args.files)
-    return stream.parquet(str(args.input))
+    return stream.format(form).load(str(args.input))
 
 
 def finish(query: StreamingQuery, args: argparse.Namespace) -> list[dict[str, Any]]:

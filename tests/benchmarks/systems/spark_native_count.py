@@ -2,10 +2,12 @@
 
 from measuring import RECOMMENDED, ROCKSDB, arguments, commit_times, finish, session, throughput, words
 
-args = arguments(__doc__).parse_args()
+parser = arguments(__doc__)
+parser.add_argument("--format", choices=["parquet", "csv", "json"], default="parquet")
+args = parser.parse_args()
 spark = session(RECOMMENDED | ROCKSDB)
 checkpoint = args.work / "checkpoint"
-counts = words(spark, args).groupBy("word").count()
+counts = words(spark, args, args.format).groupBy("word").count()
 query = (
     counts.writeStream.format("noop")
     .outputMode("update")
