@@ -120,16 +120,6 @@ def committed_metadata(storage: Storage, state: LogState, spout: str) -> dict[st
     return merged(read_metadata(storage, layer) for layer in state.committed_metadata.get(spout, ()))
 
 
-def planned_metadata(storage: Storage, state: LogState, spout: str, txid: int) -> dict[str, Json] | None:
-    """Return by partition what a spout reads in a transaction that is not committed; None: that is not durable yet.
-
-    Of the partitions that its record names, and no others: one in which there was nothing new has the metadata of a
-    batch that is committed, and would be emitted a second time.
-    """
-    layer = state.planned_metadata.get(txid, {}).get(spout)
-    return None if layer is None else merged([read_metadata(storage, layer)])
-
-
 def compacted(storage: Storage, state: LogState, files: Files) -> LogState:
     """Return the state in which all that a spout has said in committed transactions is in one place."""
     together = dict(state.committed_metadata)

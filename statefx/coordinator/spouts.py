@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.metadata import committed_metadata, planned_metadata, read_metadata
+from statefx.coordinator.metadata import read_metadata
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
@@ -24,6 +25,7 @@ from statefx.operators.spouts import DRIVER, check_json, plans
 from statefx.operators.user_errors import bolt_error
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
+from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
 from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
@@ -40,8 +42,6 @@ processor, not all of it."""
 
 WHOLE = ""
 """The one partition of a spout that has none."""
-
-Partitions = Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,7 @@ class SpoutSource:
     _look_after: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
     """How often in a row a spout has raised FailedException when it was asked."""
-    _emitted: dict[int, Mapping[str, Partitions]] = field(default_factory=dict, init=False)
-    """What tasks have emitted in transactions that are in flight, by txid, spout and partition."""
+    _batches: Batches = field(default_factory=Batches, init=False)
     _empty: int = field(default=-1, init=False)
     """The last transaction in which nothing was emitted; -1: there is none."""
     _began: float | None = field(default=None, init=False)
@@ -287,13 +286,10 @@ class SpoutSource:
         state = self.log.state
         _, planned = self._planned if self._planned is not None and self._planned[0] == txid else (txid, {})
         self._planned = None
-        # Again, or for the first time: what an attempt of it, or of a later one, has emitted counts no more.
-        self._emitted = {number: said for number, said in self._emitted.items() if number < txid}
-        durable = state.planned_metadata.get(txid, {})
+        self._batches = self._batches.begun(txid)
         # Of a spout that is new in a transaction which another one has begun before, nothing is read in it.
         plan = {each.id: planned.get(each.id, Metadata()) for each in self._spouts if plans(each.spout)}
-        new = {id: said for id, said in plan.items() if id not in durable}
-        return Batch(SpoutInput(), None, new, _Emissions(self, txid))
+        return Batch(SpoutInput(), None, not_durable(plan, state, txid), _Emissions(self, txid))
 
     def ended(self, txid: int) -> bool:
         """Tell whether the trigger asks for no further transaction."""
@@ -309,31 +305,21 @@ class SpoutSource:
         """Yield what each task is told in `txid`."""
         state = self.log.state
         for each in self._spouts:
-            emission = Emission.AGAIN
-            told: Partitions | None = planned_metadata(self.storage, state, each.id, txid)
-            if told is None:  # rule 9.4: neither PREPARING nor PROCESSED says what it reads
-                emission, last = each.emission, self._last(each.id, txid)
-                told = {name: last.get(name) for name in each.partitions(txid, last)}
+            names = partial(each.partitions, txid)
+            emission, told = self._batches.told(state, each.id, txid, each.emission, names, self._read)
             yield from each.orders(emission, told, state.committed)
 
     def processed(self, txid: int, said: Mapping[str, Partitions], rows: int) -> None:
         """Take note of what spouts have emitted in `txid`, by spout and partition."""
-        self._emitted[txid] = said
-        self._emitted.pop(self.log.state.committed, None)
+        self._batches = self._batches.processed(txid, said, self.log.state.committed)
         if not rows and not any(said.values()):  # rows that a spout leaves out are read all the same
             self._empty = txid
 
     def _last(self, spout: str, txid: int) -> dict[str, Json]:
-        """Return by partition the metadata of the newest transaction before `txid` that has some."""
-        state = self.log.state
-        found = committed_metadata(self.storage, state, spout)
-        for number in range(state.committed + 1, txid):
-            durable = state.planned_metadata.get(number, {}).get(spout)
-            if durable is None:
-                found.update(self._emitted.get(number, {}).get(spout, {}))
-            else:
-                found.update(read_metadata(self.storage, durable))
-        return {name: said for name, said in found.items() if said is not None}
+        return self._batches.last(self.log.state, spout, txid, self._read)
+
+    def _read(self, metadata: Metadata) -> Partitions:
+        return read_metadata(self.storage, metadata)
 
 
 def check_spouts(found: LogState, spouts: Mapping[str, ReplayingSpout]) -> None:
@@ -380,20 +366,10 @@ class _Emissions:
         self._said, rows = {}, 0
         for ack in acks:
             order = self._orders.get(TaskId(ack.component, ack.task))
-            if order is None:
-                continue
-            rows += sum(ack.emitted.values())
-            if order.emission is not Emission.AGAIN:
-                said = self._said.setdefault(ack.component, {})
-                # Only what has changed is written: of 10,000 partitions few may have had new rows.
-                said |= {name: new for name, new in (ack.metadata or {}).items() if new != order.partitions[name]}
+            if order is not None:
+                rows += sum(ack.emitted.values())
+                self._said.setdefault(ack.component, {}).update(changed(order, ack.metadata or {}))
         self.source.processed(self.txid, self._said, rows)
 
     def emitted(self, emission: Emission) -> BySpout:
-        found: dict[str, Metadata] = {}
-        for spout, said in self._said.items():
-            orders = [order for task, order in self._orders.items() if task.component == spout]
-            before = [name for each in orders for name, last in each.partitions.items() if last is not None]
-            if orders[0].emission is emission:
-                found[spout] = read_now(before, said)
-        return found
+        return to_be_durable(self._orders, self._said, emission)

@@ -2,13 +2,15 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from statefx.coordinator.log import TransactionLog, read_state
-from statefx.coordinator.metadata import committed_metadata, planned_metadata, written_files
+from statefx.coordinator.metadata import committed_metadata, read_metadata, written_files
 from statefx.errors import StateCorruptedError, StatePhaseError
+from statefx.protocol.batches import durable_batch
 from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, read_now
 from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.storage import FolderStorage
@@ -35,6 +37,10 @@ def planned(txid, partitions, attempt=0, generation=1):
     said = {} if partitions is None else {"queue": partitions}
     said = {spout: each if isinstance(each, Metadata) else Metadata(each) for spout, each in said.items()}
     return Preparing(txid, attempt, generation, SpoutInput(), planned=said)
+
+
+def planned_metadata(storage, state, spout, txid):
+    return durable_batch(state, spout, txid, partial(read_metadata, storage))
 
 
 def decided(txid, attempt=0, generation=1, **emitted):

@@ -1,15 +1,18 @@
 """Every interleaving of three transactions, with a crash before and after every record.
 
 The model plays the driver's surroundings: the log (by its real rules), jobs that succeed, fail, or speak up after they
-were cancelled, and tasks that do not carry out a resolution at once. It never waits: whatever may happen next is tried.
+were cancelled, tasks that do not carry out a resolution at once, and spouts (`spouts_model`). It never waits: whatever
+may happen next is tried.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
+from types import MappingProxyType
 
 import pytest
 
@@ -36,9 +39,11 @@ from statefx.protocol.flight import Shape, Stage
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
+from statefx.protocol.order import Emission
 from statefx.protocol.pipeline import Pipeline
 from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.protocol.transaction import Phase
+from tests.protocol.spouts_model import Kinds, Spouts
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +56,7 @@ class World:
 
     pipeline: Pipeline
     log: LogState
+    spouts: Spouts = field(default_factory=Spouts)
     jobs: frozenset[Run] = frozenset()
     told: frozenset[Resolve] = frozenset()
     delivered: int = 0
@@ -58,25 +64,35 @@ class World:
     crashes: int = 0
     stops: int = 0
 
-    @property
+    @cached_property
     def key(self) -> object:
         entries = tuple((each.transaction, each.processed) for each in self.log.in_flight)
         log = (self.log.generation, self.log.committed, entries, tuple(self.log.attempts.items()))
         budget = (self.delivered, self.failures, self.crashes, self.stops)
-        return self.pipeline, log, self.jobs, self.told, budget
+        return self.pipeline, log, self.spouts.key, self.jobs, self.told, budget
 
-
-def written(log: LogState, append: Append, settles: bool) -> LogState:
-    """Apply the record by the log's own rules: one that can't stand where it stands raises."""
-    txid, attempt = append.attempt.txid, append.attempt.attempt
-    if append.kind == "PREPARING":
-        return apply(log, Preparing(txid, attempt, log.generation, SpoutInput(), append.committed))
-    if append.kind == "PROCESSED":
-        return apply(log, Processed(txid, attempt))
-    if append.kind == "COMMITTING":
-        hooks = () if settles else ("count/0",)
-        return apply(log, Committing(txid, attempt, log.generation, {}, hooks=hooks, committed=append.committed))
-    return apply(log, Committed(txid) if append.kind == "COMMITTED" else RolledBack(txid, attempt, ""))
+    @property
+    def landed(self) -> World:
+        """The world in which the record that is being appended stands; by the log's own rules, which may refuse it."""
+        append, log, spouts = self.pipeline.appending, self.log, self.spouts
+        assert append is not None
+        txid, attempt = append.attempt.txid, append.attempt.attempt
+        match append.kind:
+            case "PREPARING":
+                planned = spouts.planned
+                log = apply(log, Preparing(txid, attempt, log.generation, SpoutInput(), append.committed, planned))
+            case "PROCESSED":
+                log = apply(log, Processed(txid, attempt, spouts.emitted(append.attempt, Emission.NEW)))
+            case "COMMITTING":
+                hooks = () if self.pipeline.shape.settles else ("count/0",)
+                emitted = spouts.emitted(append.attempt, Emission.OPAQUE)
+                decided = Committing(txid, attempt, log.generation, {}, hooks=hooks, emitted=emitted)
+                log = apply(log, replace(decided, committed=append.committed))
+            case kind:
+                log = apply(log, Committed(txid) if kind == "COMMITTED" else RolledBack(txid, attempt, ""))
+        spouts = spouts.landed(log, append)
+        spouts.check_committed(log)
+        return replace(self, log=log, spouts=spouts)
 
 
 def started(world: World, *, hooks_change: bool = False) -> World:
@@ -85,7 +101,9 @@ def started(world: World, *, hooks_change: bool = False) -> World:
     in_flight = [each.transaction for each in log.in_flight]
     shape = replace(world.pipeline.shape, settles=world.pipeline.shape.settles != hooks_change)
     pipeline, commands = Pipeline.found(shape, log.committed, in_flight, log.attempts)
-    return carry_out(replace(world, pipeline=pipeline, log=log, jobs=frozenset(), told=frozenset()), commands)
+    spouts = world.spouts.restarted()
+    world = replace(world, pipeline=pipeline, log=log, spouts=spouts, jobs=frozenset(), told=frozenset())
+    return carry_out(world, commands)
 
 
 def carry_out(world: World, commands: tuple[Command, ...]) -> World:
@@ -104,7 +122,8 @@ def carry_out(world: World, commands: tuple[Command, ...]) -> World:
                 elif world.pipeline.shape.emitted:
                     before = [each for each in world.jobs if each.segment is Segment.PROCESSING]
                     assert not before, "emissions overlap"
-                world = replace(world, jobs=world.jobs | {command})
+                spouts = world.spouts.run(world.log, segment, attempt)
+                world = replace(world, spouts=spouts, jobs=world.jobs | {command})
             case Cancel(attempt):
                 gone = frozenset(job for job in world.jobs if job.attempt == attempt)
                 assert gone
@@ -133,32 +152,36 @@ def on(world: World, event: Happening) -> World:
     return carry_out(replace(world, pipeline=pipeline), commands)
 
 
-def answers(world: World) -> Iterator[tuple[World, Happening, Happening]]:
-    """Everything that is under way, ended, with what it says when all went well and when not."""
+def answers(world: World) -> Iterator[tuple[World, World]]:
+    """What comes when something that is under way has ended: when all went well, and when not."""
     for job in world.jobs:
         after = replace(world, jobs=world.jobs - {job})
-        yield after, Acked(job.segment, job.attempt), Failed(job.attempt)
+        acked = replace(after, spouts=world.spouts.acked(world.log, job.attempt))
+        yield on(acked, Acked(job.segment, job.attempt)), on(after, Failed(job.attempt))
     for told in world.told:
         after = replace(world, told=world.told - {told})
-        yield after, Resolved(told.resolution, told.attempt), Unresolved(told.resolution, told.attempt)
+        yield on(after, Resolved(told.resolution, told.attempt)), on(after, Unresolved(told.resolution, told.attempt))
 
 
 def happenings(world: World, failures: int, crashes: int, stops: int) -> Iterator[World]:
     """Everything that may happen next."""
     pipeline = world.pipeline
     if pipeline.admits and pipeline.next.txid <= TRANSACTIONS:
-        yield on(world, Offered())
+        yield on(replace(world, spouts=world.spouts.offered(world.log, pipeline.next)), Offered())
     append = pipeline.appending
-    landed = None if append is None else replace(world, log=written(world.log, append, pipeline.shape.settles))
+    landed = None if append is None else world.landed
     if append is not None and landed is not None:
         yield on(landed, Durable(append))
     if world.crashes < crashes:
-        for found, hooks_change in product((world, landed or world), (False, True)):
+        before_and_after = (world,) if landed is None else (world, landed)
+        # How a decision is carried out that another topology made has nothing to do with how spouts read.
+        changes = (False, True) if world.spouts.kinds in ({}, PLANNED) else (False,)
+        for found, hooks_change in product(before_and_after, changes):
             yield started(replace(found, crashes=found.crashes + 1), hooks_change=hooks_change)
-    for ended, good, bad in answers(world):
-        yield on(ended, good)
+    for good, bad in answers(world):
+        yield good
         if world.failures < failures:
-            yield on(replace(ended, failures=world.failures + 1), bad)
+            yield replace(bad, failures=world.failures + 1)
     if pipeline.on(Idle())[1]:
         yield on(world, Idle())
     if world.stops < stops and not pipeline.stopping:
@@ -189,17 +212,21 @@ def check_late_news(world: World) -> None:
         assert world.pipeline.on(event) == (world.pipeline, ()), event
 
 
-def explore(shape: Shape, failures: int, crashes: int, stops: int) -> int:
+def explore(shape: Shape, failures: int, crashes: int, stops: int, kinds: Kinds = MappingProxyType({})) -> int:
     """Visit every state; from each the end of all transactions can be reached. Return how many there are."""
     log = LogState(lineage="l")
-    first = started(World(Pipeline(shape), log))
+    first = started(World(Pipeline(shape), log, Spouts(kinds)))
     known: dict[object, list[object]] = {first.key: []}  # state -> those it is reached from
     ends: set[object] = set()
     todo = deque([first])
+    settled: set[object] = set()  # where late news has been looked at: it concerns the pipeline alone
     while todo:
         world = todo.popleft()
         moved = False
-        check_late_news(world)
+        place = world.pipeline, world.jobs, world.told, tuple(world.log.attempts.items())
+        if place not in settled:
+            settled.add(place)
+            check_late_news(world)
         for after in happenings(world, failures, crashes, stops):
             moved = True
             if after.key not in known:
@@ -219,25 +246,40 @@ def explore(shape: Shape, failures: int, crashes: int, stops: int) -> int:
     return len(known)
 
 
-SHAPES = {
-    "one pending, settles": Shape(settles=True),
-    "one pending": Shape(),
-    "two pending, planned": Shape(pending=2, segments=2),
-    "three pending, planned, settles": Shape(pending=3, segments=2, settles=True),
-    "three pending, planned": Shape(pending=3, segments=2),
-    "three pending, emitted and PROCESSED": Shape(pending=3, segments=2, emitted=True, writes_processed=True),
-    "three pending, opaque": Shape(pending=3, segments=2, emitted=True),
+PLANNED = {"numbers": Emission.AGAIN}
+EMITTED = {"numbers": Emission.NEW}
+OPAQUE = {"numbers": Emission.OPAQUE}
+
+SHAPES: dict[str, tuple[Shape, Kinds]] = {
+    "one pending, a stream, settles": (Shape(settles=True), {}),
+    "one pending, planned": (Shape(), PLANNED),
+    "one pending, emitted": (Shape(segments=2, emitted=True, writes_processed=True), EMITTED),
+    "one pending, opaque": (Shape(emitted=True), OPAQUE),
+    "two pending, planned and opaque": (
+        Shape(pending=2, segments=2, emitted=True),
+        {**PLANNED, "more": Emission.OPAQUE},
+    ),
+    "two pending, emitted and opaque": (
+        Shape(pending=2, segments=2, emitted=True, writes_processed=True),
+        {**EMITTED, "more": Emission.OPAQUE},
+    ),
+    "two pending, planned, settles": (Shape(pending=2, segments=2, settles=True), PLANNED),
+    "three pending, planned": (Shape(pending=3, segments=2), PLANNED),
+    "three pending, emitted": (Shape(pending=3, segments=2, emitted=True, writes_processed=True), EMITTED),
+    "three pending, opaque": (Shape(pending=3, segments=2, emitted=True), OPAQUE),
 }
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_interleaving_with_a_crash(name: str) -> None:
-    assert explore(SHAPES[name], failures=1, crashes=1, stops=0) > 100
+    shape, kinds = SHAPES[name]
+    assert explore(shape, failures=1, crashes=1, stops=0, kinds=kinds) > 100
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_interleaving_with_a_stop(name: str) -> None:
-    assert explore(SHAPES[name], failures=1, crashes=0, stops=1) > 100
+    shape, kinds = SHAPES[name]
+    assert explore(shape, failures=1, crashes=0, stops=1, kinds=kinds) > 100
 
 
 def test_a_recovery_that_crashes() -> None:
@@ -249,8 +291,7 @@ def test_only_the_transaction_that_failed_uses_up_a_try() -> None:
     for _ in range(3):
         world = on(world, Offered())
         while world.pipeline.appending is not None:
-            append = world.pipeline.appending
-            world = on(replace(world, log=written(world.log, append, False)), Durable(append))
+            world = on(world.landed, Durable(world.pipeline.appending))
     world = on(world, Failed(TransactionAttempt(2, 0)))
     assert [world.pipeline.failures(txid) for txid in (1, 2, 3)] == [0, 1, 0]
     assert not world.pipeline.stopping

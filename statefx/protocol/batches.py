@@ -1,0 +1,127 @@
+"""What spouts read in each transaction: what is durable of it, and what follows from the transaction before.
+
+Who says what a batch is, and where that becomes durable (rule 9.4)::
+
+    planned   the driver           PREPARING(t, 0)      every attempt of t emits it
+    emitted   the first job P      PROCESSED(t, a)      the attempts after a emit it
+    opaque    each attempt's job   COMMITTING(t, a)     an attempt that is rolled back leaves nothing
+
+The batch of t+1 begins behind that of t, also while t is in flight (rule 9.5). If the attempt of t that it began behind
+is rolled back, t+1 is as well (rule 6.1): so what it began behind is what the attempt of t says that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from statefx.protocol.identity import TaskId
+from statefx.protocol.jsonform import Json
+from statefx.protocol.log_state import LogState
+from statefx.protocol.metadata import BySpout, Metadata, merged, read_now
+from statefx.protocol.order import Emission, EmissionOrder
+
+Partitions = Mapping[str, Json]
+"""Partition -> metadata."""
+
+Read = Callable[[Metadata], Partitions]
+"""Reads metadata, which may lie in a file beside the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """What tasks have emitted in transactions in flight, by txid and spout; the log has the rest.
+
+    It dies with its driver: what is not durable is emitted anew.
+    """
+
+    emitted: Mapping[int, Mapping[str, Partitions]] = field(default_factory=dict)
+
+    def begun(self, txid: int) -> Batches:
+        """Return what counts when an attempt of `txid` begins: not what a former one said, or a later txid."""
+        return Batches({number: said for number, said in self.emitted.items() if number < txid})
+
+    def processed(self, txid: int, said: Mapping[str, Partitions], committed: int) -> Batches:
+        """Return what counts when the tasks of `txid` have emitted, and `committed` is the last committed txid."""
+        emitted = {number: each for number, each in self.emitted.items() if number > committed}
+        return Batches({**emitted, txid: said})
+
+    def last(self, state: LogState, spout: str, txid: int, read: Read) -> dict[str, Json]:
+        """Return by partition what a spout said last before `txid`: what the batch of `txid` begins behind."""
+        layers = [read(layer) for layer in state.committed_metadata.get(spout, ())]
+        for number in range(state.committed + 1, txid):
+            durable = durable_batch(state, spout, number, read)
+            layers.append(self.emitted.get(number, {}).get(spout, {}) if durable is None else durable)
+        return merged(layers)
+
+    def told(
+        self,
+        state: LogState,
+        spout: str,
+        txid: int,
+        emission: Emission,
+        names: Callable[[Partitions], Iterable[str]],
+        read: Read,
+    ) -> tuple[Emission, Partitions]:
+        """Return what the tasks of a spout are told to emit in `txid`.
+
+        Parameters
+        ----------
+        emission : Emission
+            What they do if nothing is durable of the batch.
+        names : callable
+            Given what the spout said last, returns which partitions there are.
+        """
+        durable = durable_batch(state, spout, txid, read)
+        if durable is not None:
+            return Emission.AGAIN, durable
+        last = self.last(state, spout, txid, read)
+        return emission, {name: last.get(name) for name in names(last)}
+
+
+def durable_batch(state: LogState, spout: str, txid: int, read: Read) -> Partitions | None:
+    """Return by partition what a spout reads in a transaction that is not committed; None: that is not durable yet.
+
+    Of the partitions that its record names, and no others: one in which there was nothing new has the metadata of a
+    batch that is committed, and would be emitted a second time.
+    """
+    layer = state.planned_metadata.get(txid, {}).get(spout)
+    decided = state.committing
+    if layer is None and decided is not None and decided.committing is not None and decided.txid == txid:
+        layer = decided.committing.emitted.get(spout)  # a former driver may have written it: its tasks' acks are gone
+    return None if layer is None else merged([read(layer)])
+
+
+def not_durable(planned: BySpout, state: LogState, txid: int) -> BySpout:
+    """Return what PREPARING of an attempt of `txid` has to say; what a former attempt has planned stays."""
+    durable = state.planned_metadata.get(txid, {})
+    return {spout: said for spout, said in planned.items() if spout not in durable}
+
+
+def changed(order: EmissionOrder, said: Partitions) -> dict[str, Json]:
+    """Return what a task says beyond what it was told: of 10,000 partitions few may have had new rows."""
+    if order.emission is Emission.AGAIN:
+        return {}
+    return {name: metadata for name, metadata in said.items() if metadata != order.partitions[name]}
+
+
+def to_be_durable(
+    orders: Mapping[TaskId, EmissionOrder], said: Mapping[str, Partitions], emission: Emission
+) -> BySpout:
+    """Return what the spouts of one kind have emitted, for the record in which it becomes durable.
+
+    Parameters
+    ----------
+    orders : Mapping
+        What the tasks were told.
+    said : Mapping
+        Spout -> what its tasks say beyond that; of some spouts there may be nothing.
+    emission : Emission
+        `NEW` for PROCESSED, `OPAQUE` for COMMITTING.
+    """
+    before: dict[str, list[str]] = {}
+    for task, order in orders.items():
+        if order.emission is emission:
+            names = before.setdefault(task.component, [])
+            names += [name for name, last in order.partitions.items() if last is not None]
+    return {spout: read_now(names, said.get(spout, {})) for spout, names in before.items()}
