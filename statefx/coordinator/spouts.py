@@ -286,7 +286,6 @@ class SpoutSource:
         state = self.log.state
         _, planned = self._planned if self._planned is not None and self._planned[0] == txid else (txid, {})
         self._planned = None
-        self._batches = self._batches.begun(txid)
         # Of a spout that is new in a transaction which another one has begun before, nothing is read in it.
         plan = {each.id: planned.get(each.id, Metadata()) for each in self._spouts if plans(each.spout)}
         return Batch(SpoutInput(), None, not_durable(plan, state, txid), _Emissions(self, txid))

@@ -37,12 +37,11 @@ class Batches:
 
     emitted: Mapping[int, Mapping[str, Partitions]] = field(default_factory=dict)
 
-    def begun(self, txid: int) -> Batches:
-        """Return what counts when an attempt of `txid` begins: not what a former one said, or a later txid."""
-        return Batches({number: said for number, said in self.emitted.items() if number < txid})
-
     def processed(self, txid: int, said: Mapping[str, Partitions], committed: int) -> Batches:
-        """Return what counts when the tasks of `txid` have emitted, and `committed` is the last committed txid."""
+        """Return what counts when the tasks of `txid` have emitted, and `committed` is the last committed txid.
+
+        What an attempt said that is rolled back stays until the next one says it anew: nothing begins behind it before.
+        """
         emitted = {number: each for number, each in self.emitted.items() if number > committed}
         return Batches({**emitted, txid: said})
 
@@ -100,8 +99,6 @@ def not_durable(planned: BySpout, state: LogState, txid: int) -> BySpout:
 
 def changed(order: EmissionOrder, said: Partitions) -> dict[str, Json]:
     """Return what a task says beyond what it was told: of 10,000 partitions few may have had new rows."""
-    if order.emission is Emission.AGAIN:
-        return {}
     return {name: metadata for name, metadata in said.items() if metadata != order.partitions[name]}
 
 

@@ -36,7 +36,7 @@ def names(txid: int) -> list[str]:
 
 def there(partition: str, name: TransactionAttempt) -> int:
     """How many rows an attempt finds: in one partition fewer the second time, in the other one some or none in turn."""
-    return 1 + (not name.attempt) if partition == "0" else (name.txid + name.attempt) % 2
+    return 1 + (not name.attempt) if partition == "0" else (name.txid + name.attempt + 1) % 2
 
 
 def behind(last: str | None, rows: int) -> str:
@@ -63,7 +63,8 @@ class Spouts:
     """Those of one driver; and what was durable once, and how far all that is decided has read."""
 
     kinds: Kinds = field(default_factory=dict)
-    batches: batches.Batches = field(default_factory=batches.Batches)
+    # Looked up when it is made: mutants change the module.
+    batches: batches.Batches = field(default_factory=lambda: batches.Batches())  # noqa: PLW0108
     planned: BySpout = field(default_factory=dict)
     flights: Mapping[TransactionAttempt, Flight] = field(default_factory=dict)
     durable: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
@@ -82,14 +83,13 @@ class Spouts:
 
     def offered(self, log: LogState, name: TransactionAttempt) -> Spouts:
         """A transaction is admitted: what it reads is planned, whether or not that is durable already."""
-        known = self.batches.begun(name.txid)
         planned = {}
         for spout, kind in self.kinds.items():
             if kind is Emission.AGAIN:
-                last = known.last(log, spout, name.txid, inline)
+                last = self.batches.last(log, spout, name.txid, inline)
                 parts = {part: rows for part in names(name.txid) if (rows := there(part, name))}
                 planned[spout] = read_now(last, {part: behind(last.get(part), rows) for part, rows in parts.items()})
-        return replace(self, batches=known, planned=batches.not_durable(planned, log, name.txid))
+        return replace(self, planned=batches.not_durable(planned, log, name.txid))
 
     def run(self, log: LogState, segment: Segment, name: TransactionAttempt) -> Spouts:
         """A job begins."""

@@ -130,8 +130,8 @@ def carry_out(world: World, commands: tuple[Command, ...]) -> World:
                 world = replace(world, jobs=world.jobs - gone)
             case Resolve(resolution, attempt):
                 if resolution is Resolution.COMMIT:
-                    (entry,) = [each for each in world.log.in_flight if each.phase is Phase.COMMITTING]
-                    assert entry.transaction.name == attempt
+                    decided = [each.transaction.name for each in world.log.in_flight if each.phase is Phase.COMMITTING]
+                    assert decided == [attempt]
                 else:
                     assert world.pipeline.committed == attempt.txid - 1, "a rollback is told the committed state"
                 world = replace(world, told=world.told | {command})
