@@ -9,6 +9,8 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
+from statefx.spark.frames import WIRE
+
 _EXECUTION = "org.apache.spark.sql.execution"
 
 
@@ -52,36 +54,45 @@ class CutShuffle:
 
     Parameters
     ----------
-    frame : DataFrame
-        From `Chain.over`, for ``PROCESSING``.
+    exchange : ShuffleExchangeExec
+        The uppermost node of job P's plan.
     shuffles : sequence of ShuffleDependency
         Those of the plan.
+    partitions : CutPartitions
     """
 
-    def __init__(self, frame: DataFrame, shuffles: Sequence[Any]) -> None:
-        self._session: SparkSession = frame.sparkSession
-        self._schema = frame._jdf.schema()
-        self._exchange = frame._jdf.queryExecution().executedPlan()
-        self._shuffles = shuffles
+    def __init__(self, exchange: Any, shuffles: Sequence[Any], partitions: CutPartitions) -> None:
+        self._exchange = exchange
+        self._partitions = partitions
+        self.shuffles = shuffles
 
-    def read(self, partitions: Any) -> DataFrame:
-        """Return a frame of some partitions, in their order; Spark runs what it takes only where files are missing."""
-        rdd = self._exchange.getShuffleRDD(partitions)
-        return DataFrame(self._session._jsparkSession.internalCreateDataFrame(rdd, self._schema, False), self._session)
+    def rows(self) -> Any:
+        """Return an RDD of the rows behind the cut; Spark runs what it takes only where files are missing."""
+        return self._exchange.getShuffleRDD(self._partitions.rows)
 
-    def free(self) -> None:
-        """Delete the files, without waiting for it.
-
-        Spark does it by itself only when the JVM has collected the plan as garbage, which may be in half an hour.
-        """
-        with contextlib.suppress(Py4JError, AttributeError):  # the context was stopped, and its files are gone
-            context: Any = self._session.sparkContext
-            cleaner = context._jsc.sc().cleaner()
-            if cleaner.isDefined():  # `spark.cleaner.referenceTracking` may be off
-                for each in self._shuffles:
-                    cleaner.get().doCleanupShuffle(each.shuffleId(), False)
+    def acks(self) -> Any:
+        """Return an RDD of the acks."""
+        return self._exchange.getShuffleRDD(self._partitions.acks)
 
 
-def is_empty(frame: DataFrame) -> bool:
-    """Tell whether Spark has left out the plan of `frame`, because it knows that there are no rows to run it over."""
-    return str(frame._jdf.queryExecution().executedPlan().getClass().getSimpleName()) == "LocalTableScanExec"
+def wire_frame(session: SparkSession, rdd: Any) -> DataFrame:
+    """Return an RDD of Spark's internal rows in the form of `statefx.plan.wire` as a DataFrame."""
+    schema = session._jsparkSession.parseDataType(WIRE.json())
+    return DataFrame(session._jsparkSession.internalCreateDataFrame(rdd, schema, False), session)
+
+
+def free(context: Any, shuffles: Sequence[Any]) -> None:
+    """Delete the files of shuffles, without waiting for it.
+
+    Spark does it by itself only when the JVM has collected the plan as garbage, which may be in half an hour.
+    """
+    with contextlib.suppress(Py4JError, AttributeError):  # the context was stopped, and its files are gone
+        cleaner = context._jsc.sc().cleaner()
+        if cleaner.isDefined():  # `spark.cleaner.referenceTracking` may be off
+            for each in shuffles:
+                cleaner.get().doCleanupShuffle(each.shuffleId(), False)
+
+
+def is_empty(plan: Any) -> bool:
+    """Tell whether Spark has left out what a plan runs, because it knows that there are no rows to run it over."""
+    return str(plan.getClass().getSimpleName()) == "LocalTableScanExec"

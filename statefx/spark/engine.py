@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
@@ -26,17 +25,15 @@ from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
 from statefx.protocol.report import Report
-from statefx.spark.cut import CutPartitions, CutShuffle, is_empty
+from statefx.spark.built import BuiltPlan, built_plans
+from statefx.spark.cut import CutPartitions, CutShuffle, free, is_empty, wire_frame
 from statefx.spark.deadline import Deadline
 from statefx.spark.failures import cant_start_workers, job_error
 from statefx.spark.frames import Chain, keeps_shuffles, mapping, no_rows
 from statefx.spark.labels import Labels, collected, own_properties
+from statefx.spark.reruns import Reruns
 from statefx.spark.session import activate, is_local
 from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
-
-_STATUS_LOOKS = 500
-_STATUS_LOOK_SECS = 0.01
-_STAGES_UNKNOWN = "Spark's status store does not tell whether a stage of the job was run again"
 
 
 class SparkEngine:
@@ -64,7 +61,6 @@ class SparkEngine:
         self._parcel = Parcel.pack(deployment)
         self._frame = frame
         self._workers = 0
-        self._wrap()
         details = f"topology {deployment.name}\ncheckpoint {deployment.storage.url}\ngeneration {deployment.generation}"
         self._labels = Labels(deployment.name, deployment.plan, details)
         self._timeout_secs = timeout_secs
@@ -76,15 +72,22 @@ class SparkEngine:
         self._kept: dict[TransactionAttempt, CutShuffle] = {}
         """What jobs P have written, until job O of their transaction has ended."""
         self._session: SparkSession | None = None
-        self._tracker: Any = None
-        self._arrays: Any = None
+        self._built: Mapping[Segment, BuiltPlan] = {}
         self._query: StreamingQuery | None = None
         self._stopping = stopping
+        self._wrap()
 
     def _wrap(self) -> None:
         """Wrap what is run, for the workers of the current number."""
         self._chain = Chain(self._plan, self._parcel, self._frame, self._workers)
         self._hooks = mapping(Hooks(self._parcel), ["id"], self._workers)
+        if self._session is not None:
+            self._build(self._session)
+
+    def _build(self, session: SparkSession) -> None:
+        """Have Spark plan the segments, where the rows are those of spouts: a DataFrame has another plan each time."""
+        if not self._plan.raw:
+            self._built = built_plans(self._chain, self._plan, session)
 
     def bind(self, session: SparkSession, query: StreamingQuery | None = None) -> None:
         """Use `session` for the jobs that follow: a query's callback runs in a clone of the user's.
@@ -96,12 +99,12 @@ class SparkEngine:
             return
         self._session = session
         context: Any = session.sparkContext
-        self._tracker = context._jsc.sc().statusTracker()
-        self._arrays = context._jvm.java.util.Arrays
+        self._reruns = Reruns(context, self._stopping)
         if self._plan.cut:
             self._partitions = CutPartitions(session, (*self._plan.widths, 0)[self._plan.cut])
         session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.classic.shuffleDependency.fileCleanup.enabled", "true")
+        self._build(session)
 
     def stop(self) -> None:
         """Cancel the jobs under way; their attempts end as stopped. Called by any thread."""
@@ -191,15 +194,10 @@ class SparkEngine:
         if run.segment is Segment.PROCESSING:
             self._free(txid, txid)  # of the attempts before this one: nobody reads it any more
         try:
-            work = no_rows(self._session, self._plan) if run.work is None else run.work
             if self._chain.levels[run.segment].start == len(self._plan.levels):  # no committer: all has been done
                 return ()
             with self._orders.sent(run.order) as text:
-                rows = self._job(job_id, text, lambda own: self._collected(own, run, work), check=True)
-                # Spark leaves out what it knows to be empty (rule 5.6); it never knows that of the rows at the cut
-                if not rows and run.segment is not Segment.ORDERED:
-                    empty = self._no_rows(work)
-                    rows = self._job(job_id, text, lambda own: self._collected(own, run, empty), check=True)
+                acks = self._acks(job_id, text, run)
             # a job P that ended although it was cancelled has written what no job O will read
             done = run.segment is Segment.PROCESSING and job_id in self._tags
         finally:
@@ -207,22 +205,53 @@ class SparkEngine:
                 self._free(0, txid)
             elif not done:
                 self._drop(run.order.attempt)
-        return tuple(Ack.unpack(bytes(row.payload)) for row in rows)
+        return tuple(map(Ack.unpack, acks))
 
-    def _collected(self, own: Any, run: SegmentRun, frame: DataFrame) -> list[Row]:
+    def _acks(self, job_id: str, order: str, run: SegmentRun) -> list[bytes]:
+        """Run a segment's job; return the acks of its tasks."""
+        built = self._built.get(run.segment)
+        if built is not None:
+            # Whether a stage ran twice is not asked: rows of spouts have barriers, whose tokens tell (rules 5.1, 5.4).
+            return self._job(job_id, order, lambda own: self._run_built(own, run, built))
+        assert self._session is not None
+        work = no_rows(self._session, self._plan) if run.work is None else run.work
+        acks = self._job(job_id, order, lambda own: self._run_over(own, run, work), check=True)
+        # Spark leaves out what it knows to be empty (rule 5.6); it never knows that of the rows at the cut
+        if not acks and run.segment is not Segment.ORDERED:
+            empty = self._no_rows(work)
+            acks = self._job(job_id, order, lambda own: self._run_over(own, run, empty), check=True)
+        return acks
+
+    def _run_built(self, own: Any, run: SegmentRun, built: BuiltPlan) -> list[bytes]:
+        """Run a segment over rows of spouts; return its acks."""
+        attempt = run.order.attempt
+        activate(built.session)  # the nodes that are copied go by the settings of the thread
+        names = self._labels.name_stages(own, run.segment, attempt)
+        leaf = built.leaf(self._kept[attempt].rows()) if run.segment is Segment.ORDERED else None
+        top, shuffles = built.copied(own, names, leaf)
+        if run.segment is Segment.PROCESSING:
+            self._kept[attempt] = CutShuffle(top, shuffles, self._partitions)
+            return built.payloads(built.leaf(self._kept[attempt].acks()))
+        try:
+            return built.payloads(top)
+        finally:
+            free(self._context(), shuffles)
+
+    def _run_over(self, own: Any, run: SegmentRun, frame: DataFrame) -> list[bytes]:
         """Run a segment over `frame`; return its acks."""
         assert self._session is not None
         attempt = run.order.attempt
         activate(self._session)  # the labels have Spark make the plan's shuffles, by the settings of the thread
         if run.segment is Segment.ORDERED:
-            frame = self._kept[attempt].read(self._partitions.rows)
+            frame = wire_frame(self._session, self._kept[attempt].rows())
         acks = self._chain.over(run.segment, frame)
         shuffles = self._labels.name_segment(own, acks, run.segment, attempt)
         if run.segment is Segment.PROCESSING:
-            if is_empty(acks):
+            plan = acks._jdf.queryExecution().executedPlan()
+            if is_empty(plan):
                 return []
-            self._kept[attempt] = CutShuffle(acks, shuffles)
-            acks = self._kept[attempt].read(self._partitions.acks)
+            self._kept[attempt] = CutShuffle(plan, shuffles, self._partitions)
+            acks = wire_frame(self._session, self._kept[attempt].acks())
         return collected(acks)
 
     def _free(self, first: int, last: int) -> None:
@@ -233,7 +262,7 @@ class SparkEngine:
     def _drop(self, attempt: TransactionAttempt) -> None:
         kept = self._kept.pop(attempt, None)
         if kept is not None:
-            kept.free()
+            free(self._context(), kept.shuffles)
 
     def reuses(self, work: DataFrame | None) -> bool:
         """Tell whether all attempts over `work` read the same shuffle files (see `Engine.reuses`)."""
@@ -252,14 +281,14 @@ class SparkEngine:
         stoppable = order.resolution is not Resolution.ROLLBACK
         width = len(order.tasks)
 
-        def collect(own: Any) -> list[Row]:
+        def collect(own: Any) -> list[bytes]:
             assert self._session is not None
             self._labels.name_hooks(own, order)
-            return collected(self._hooks(self._session.range(0, width, 1, width)).select("payload"))
+            return collected(self._hooks(self._session.range(0, width, 1, width)))
 
         with self._orders.sent(order) as text:
             rows = self._job(job_id, text, collect, stoppable=stoppable)
-        return tuple(Report.unpack(bytes(row.payload)) for row in rows)
+        return tuple(map(Report.unpack, rows))
 
     def _no_rows(self, work: DataFrame) -> DataFrame:
         """Return an empty frame that Spark does not optimise away, so that every task runs."""
@@ -271,11 +300,11 @@ class SparkEngine:
         self,
         job_id: str,
         order: str,
-        run: Callable[[Any], list[Row]],
+        run: Callable[[Any], list[bytes]],
         *,
         check: bool = False,
         stoppable: bool = True,
-    ) -> list[Row]:
+    ) -> list[bytes]:
         """Run what `run` does, which is given the thread's local properties, as a job that can be cancelled."""
         context = self._context()
         tag = self._tags.get(job_id)
@@ -291,7 +320,7 @@ class SparkEngine:
                 own.setProperty(TRIES_PROPERTY, str(context._jsc.sc().taskScheduler().maxTaskFailures()))
                 with deadline:
                     rows = run(own)
-                if check and rows and self._rerun(tag):
+                if check and rows and self._reruns.found(tag):
                     raise JobFailedError("a stage of the job had to be run again: rows may have been routed otherwise")
         except (AnalysisException, StatefxError):
             raise
@@ -324,51 +353,6 @@ class SparkEngine:
             return context_stopped, context_stopped or not self._query.isActive
         except Py4JError:  # the JVM is gone: report nothing as stopped, let the caller raise
             return False, False
-
-    def _rerun(self, tag: str) -> bool:
-        """Tell whether any stage of the jobs with `tag` ran more than once."""
-        return any(self._ran_again(job) for job in self._ended_jobs(tag))
-
-    def _ran_again(self, job: Any) -> bool:
-        """Tell whether any stage of a job that has ended ran more than once.
-
-        A full store forgets stages, and those first that a job passed over, however new they are: job O passes over all
-        that job P has run. So a stage that is not there was passed over, if as many are there as the job has completed.
-        """
-        known, forgotten = [], False
-        for stage in self._numbers(job.stageIds()):
-            try:
-                known.append(self._tracker.getStageInfo(stage).get())
-            except Py4JJavaError:  # of None's get
-                forgotten = True
-            else:
-                if known[-1].currentAttemptId() > 0:
-                    return True
-        if forgotten and sum(stage.submissionTime() > 0 for stage in known) < self._completed(job.jobId()):
-            raise JobFailedError(_STAGES_UNKNOWN)
-        return False
-
-    def _completed(self, job: int) -> int:
-        """Return how many stages of a job have run to their end."""
-        try:
-            return int(self._context()._jsc.sc().statusStore().job(job).numCompletedStages())
-        except Py4JJavaError as error:  # the store has forgotten the job as well
-            raise JobFailedError(_STAGES_UNKNOWN) from error
-
-    def _ended_jobs(self, tag: str) -> list[Any]:
-        """Wait until Spark's status store knows that the jobs with `tag` have ended: it hears of it a little later."""
-        for _ in range(_STATUS_LOOKS):
-            found = [self._tracker.getJobInfo(job) for job in self._numbers(self._tracker.getJobIdsForTag(tag))]
-            jobs = [info.get() for info in found if info.isDefined()]
-            if jobs and all(str(job.status()) in ("SUCCEEDED", "FAILED") for job in jobs):
-                return jobs
-            self._stopping.wait(_STATUS_LOOK_SECS)
-        raise JobFailedError(_STAGES_UNKNOWN)
-
-    def _numbers(self, array: Any) -> list[int]:
-        """Read an int[] of the JVM with one call, not with one for each element."""
-        found: list[int] = json.loads(str(self._arrays.toString(array)))
-        return found
 
     def _translated(self, error: Exception, deadline: Deadline) -> StatefxError:
         """Say what a failed job means."""

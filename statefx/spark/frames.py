@@ -25,7 +25,7 @@ from statefx.topology.graph import Edge
 
 _STREAM = "__stream"
 _TARGET = "__target"
-_WIRE = (
+WIRE = (
     StructType()
     .add("target", IntegerType())
     .add("kind", IntegerType())
@@ -272,6 +272,6 @@ def mapping(function: Any, columns: Sequence[str], number: int = 0) -> Callable[
     context = SparkContext._active_spark_context
     assert context is not None
     with worker_program(context, number):
-        wrapped = pandas_udf(function, returnType=_WIRE, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
+        wrapped = pandas_udf(function, returnType=WIRE, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
         column = wrapped(*[F.col(name) for name in columns])._jc
     return lambda frame: DataFrame(frame._jdf.mapInArrow(column, False, None), frame.sparkSession)

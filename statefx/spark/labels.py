@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.util import _load_from_socket
 
 from statefx.plan.levels import INGEST, Plan
@@ -25,7 +25,9 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
 
 _DESCRIPTION = "spark.job.description"
-_SHORT, _LONG = "callSite.short", "callSite.long"
+_LONG = "callSite.long"
+STAGE_NAME = "callSite.short"
+"""The local property that names the stages which are made while it is set."""
 
 _SHOWN = 120
 """Characters of bolts in one name: a topology may have hundreds of bolts, and the UI's tables don't fold."""
@@ -73,17 +75,25 @@ class Labels:
         list of ShuffleDependency
             Those of the plan, lowest first.
         """
-        text, bolts, stages = _text(attempt), self._bolts[segment], self._stages[segment]
-        own.setProperty(_DESCRIPTION, f"{self._name} {text}: {_short(' > '.join(bolts))}")
-        own.setProperty(_LONG, self._details)
+        names, levels = self.name_stages(own, segment, attempt), len(self._bolts[segment])
         plan = rows._jdf.queryExecution().executedPlan()
-        found = exchanges(plan.numberedTreeString(), len(bolts))
+        found = exchanges(plan.numberedTreeString(), levels)
         shuffles = []
-        for stage, position in zip(stages[-1 - len(found) : -1], found, strict=True):
-            own.setProperty(_SHORT, f"{stage} {text}")
+        for name, position in zip(names[-1 - len(found) : -1], found, strict=True):
+            own.setProperty(STAGE_NAME, name)
             shuffles.append(plan.apply(position).shuffleDependency())
-        own.setProperty(_SHORT, f"{stages[-1]} {text}")
+        own.setProperty(STAGE_NAME, names[-1])
         return shuffles
+
+    def name_stages(self, own: Any, segment: Segment, attempt: TransactionAttempt) -> list[str]:
+        """Name the job of a segment of an attempt; return the names of its stages, lowest first.
+
+        The first one is that of a shuffle below the first level, which not all plans have.
+        """
+        text = _text(attempt)
+        own.setProperty(_DESCRIPTION, f"{self._name} {text}: {_short(' > '.join(self._bolts[segment]))}")
+        own.setProperty(_LONG, self._details)
+        return [f"{stage} {text}" for stage in self._stages[segment]]
 
     def name_hooks(self, own: Any, order: ResolutionOrder) -> None:
         """Name the job that runs a commit or a rollback, and its stage."""
@@ -92,7 +102,7 @@ class Labels:
         text = _text(order.attempt)
         own.setProperty(_DESCRIPTION, f"{self._name} {text}: {doing}")
         own.setProperty(_LONG, self._details)
-        own.setProperty(_SHORT, f"{doing} {text}")
+        own.setProperty(STAGE_NAME, f"{doing} {text}")
 
 
 @contextmanager
@@ -118,13 +128,18 @@ def own_properties(context: SparkContext) -> Iterator[Any]:
             inner.setLocalProperties(kept)
 
 
-def collected(frame: DataFrame) -> list[Row]:
-    """Return what ``frame.collect()`` does; that would put a call site of its own in the place of ours."""
-    serializer: Any = BatchedSerializer(CPickleSerializer())  # type: ignore[no-untyped-call]  # pyspark leaves it so
-    loaded: Any = _load_from_socket(frame._jdf.collectToPython(), serializer)
-    if not hasattr(loaded, "__enter__"):  # up to Spark 4.2 it yields the rows themselves
-        return list(loaded)
-    with loaded as rows:
+def collected(frame: DataFrame) -> list[bytes]:
+    """Return the payloads of ``frame.collect()``; that would put a call site of its own in the place of ours."""
+    rows = loaded(frame._jdf.collectToPython(), BatchedSerializer(CPickleSerializer()))  # type: ignore[no-untyped-call]
+    return [bytes(row.payload) for row in rows]
+
+
+def loaded(served: Any, serializer: Any) -> list[Any]:
+    """Read what the JVM serves at a socket."""
+    found: Any = _load_from_socket(served, serializer)
+    if not hasattr(found, "__enter__"):  # up to Spark 4.2 it yields the rows themselves
+        return list(found)
+    with found as rows:
         return list(rows)
 
 
