@@ -18,6 +18,8 @@ SPARK = "spark."
 ARGUMENTS = {"checkpointlocation": "checkpointLocation", "trigger": "trigger", "batchid": "batchId", "adopt": "adopt"}
 """Arguments of ``submit``, by their plain names."""
 
+REPLAY_CHECK = "topology.transaction.replay.check"
+
 ALIKE = 0.88
 """How like a setting's name another must be to be taken for it; ``message.timeout`` is still the user's own."""
 
@@ -34,7 +36,7 @@ class Setting:
     key : str
         Its full name.
     type : str
-        ``int``, ``seconds`` (an int or a float), ``text``, ``provider`` or ``options``.
+        ``int``, ``seconds`` (an int or a float), ``flag``, ``text``, ``provider`` or ``options``.
     default : Any
         The value if it is not given; `implied` says what it means where that is not plain.
     least, most : int, optional
@@ -64,6 +66,7 @@ class Setting:
         return {
             "int": f"a whole number from {self.least} to {self.most}",
             "seconds": f"a number of seconds, more than {self.least} and at most {self.most}",
+            "flag": "`true` or `false`",
             "text": "a text that is not empty",
             "provider": 'the name of a registered provider, or "module:Class"',
             "options": "a mapping with texts as keys, or the JSON text of an object",
@@ -135,6 +138,12 @@ SETTINGS: tuple[Setting, ...] = (
         "How long a transaction that failed waits before it is tried again. It is doubled with each further failure of "
         "the transaction, up to 10 seconds, or to itself if it is more.",
     ),
+    Setting(
+        REPLAY_CHECK,
+        "flag",
+        True,
+        "Whether a transactional spout that emits other rows when a transaction is tried again ends the query.",
+    ),
 )
 
 
@@ -164,6 +173,7 @@ class Config:
     transaction_timeout_secs: float
     transaction_attempts_max: int
     transaction_retry_delay_ms: int
+    transaction_replay_check: bool
     user: Mapping[str, Any]
 
     @classmethod
@@ -286,6 +296,8 @@ def _fits(setting: Setting, value: Any) -> bool:
         return isinstance(value, str) and value.strip() != ""
     if setting.type == "provider":
         return isinstance(value, str) and PROVIDER.fullmatch(value) is not None
+    if setting.type == "flag":
+        return isinstance(value, bool)
     if setting.type == "int":
         return isinstance(value, int) and not isinstance(value, bool) and setting.least <= value <= setting.most
     number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -86,11 +86,14 @@ class Flights:
         flight = self._flights[run.attempt]
         flight.acks += acks  # rule 9.2: those of P are judged again with those of O, which may have run P's tasks again
         verdict = self.judge.judge(run.segment, run.attempt, flight.acks)
+        emissions = flight.batch.emissions
+        if emissions is not None and (difference := emissions.difference(run.attempt, flight.acks)) is not None:
+            return difference  # also of an attempt that has failed: no further one would be right
         if isinstance(verdict, StatefxError):
             return verdict
         flight.complete = verdict
-        if flight.batch.emissions is not None:
-            flight.batch.emissions.processed(verdict.acks.values())
+        if emissions is not None:
+            emissions.processed(verdict.acks.values())
         if run.segment is Segment.PROCESSING:
             self.progress.waiting(run.attempt)  # rule 6.9: waiting for those before it takes nothing of its time
         else:
@@ -114,7 +117,9 @@ class Flights:
         """
         name = append.attempt
         if append.kind == "PROCESSED":
-            self.log.append(Processed(name.txid, name.attempt, _emitted(self._flights[name], Emission.NEW)))
+            flight = self._flights[name]
+            contents = {} if flight.batch.emissions is None else flight.batch.emissions.contents()
+            self.log.append(Processed(name.txid, name.attempt, _emitted(flight, Emission.NEW), contents))
         elif append.kind == "COMMITTING":
             # Forgotten before the append: whatever comes of that, this driver never rolls the attempt back.
             flight = self._flights.pop(name)

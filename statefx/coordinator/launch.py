@@ -30,9 +30,10 @@ from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.participants import Participants, check_participants
 from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.replays import check_spouts
 from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.snapshots import SnapshotPolicy
-from statefx.coordinator.spouts import DriverSpout, SpoutSource, SpoutTrigger, check_spouts
+from statefx.coordinator.spouts import DriverSpout, SpoutSource, SpoutTrigger
 from statefx.coordinator.state import StateParticipant
 from statefx.errors import ConfigError
 from statefx.operators.sinks import ToDataFrame, no_spark

@@ -26,7 +26,7 @@ from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import FileRef
 from statefx.protocol.jsonform import Json, to_json
 from statefx.protocol.log_state import LogState
-from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, merged
+from statefx.protocol.metadata import INLINE_MAX_BYTES, BySpout, Metadata, merged
 from statefx.protocol.records import Committing, Preparing, Processed, Record
 from statefx.storage import Storage
 
@@ -42,10 +42,16 @@ Files = dict[str, bytes]
 def put_aside(record: Record, files: Files) -> Record:
     """Return the record as it is to be written: what is large is put into `files`, and named."""
     if isinstance(record, Preparing) and record.planned:
-        return replace(record, planned={spout: _put(said, files) for spout, said in record.planned.items()})
-    if isinstance(record, Processed | Committing) and record.emitted:
-        return replace(record, emitted={spout: _put(said, files) for spout, said in record.emitted.items()})
+        return replace(record, planned=_put_each(record.planned, files))
+    if isinstance(record, Processed):
+        return replace(record, emitted=_put_each(record.emitted, files), contents=_put_each(record.contents, files))
+    if isinstance(record, Committing) and record.emitted:
+        return replace(record, emitted=_put_each(record.emitted, files))
     return record
+
+
+def _put_each(said: BySpout, files: Files) -> BySpout:
+    return {spout: _put(metadata, files) for spout, metadata in said.items()}
 
 
 def _put(metadata: Metadata, files: Files) -> Metadata:
@@ -138,7 +144,11 @@ def named_files(state: LogState) -> Iterator[str]:
     """Yield the files that the log names."""
     said = [each for layers in state.committed_metadata.values() for each in layers]
     # Rule 9.4: also of transactions that are rolled back, since their next attempt reads the same.
-    said += [each for metadata in state.planned_metadata.values() for each in metadata.values()]
+    said += [
+        each
+        for metadata in (*state.planned_metadata.values(), *state.emitted_contents.values())
+        for each in metadata.values()
+    ]
     said += [
         each for entry in state.in_flight if entry.committing is not None for each in entry.committing.emitted.values()
     ]

@@ -17,6 +17,7 @@ from typing import Any
 
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import read_metadata
+from statefx.coordinator.replays import Replays, emitted_contents
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
@@ -26,9 +27,8 @@ from statefx.operators.user_errors import bolt_error
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
-from statefx.protocol.identity import TaskId
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
-from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import BySpout, Metadata, read_now
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import SpoutInput
@@ -200,6 +200,9 @@ class SpoutSource:
     _first: int = field(default=0, init=False)
     """The first transaction that has begun here; 0: none has."""
 
+    def __post_init__(self) -> None:
+        self.replays = Replays(self.storage, self.log)
+
     def open(self) -> None:
         """Make the driver's copies."""
         for component in self.plan.components.values():
@@ -321,33 +324,6 @@ class SpoutSource:
         return read_metadata(self.storage, metadata)
 
 
-def check_spouts(found: LogState, spouts: Mapping[str, ReplayingSpout]) -> None:
-    """Refuse a checkpoint in which a spout has read that the topology lacks, or that can't read it again.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        Under another id it would read everything again, and every row would count twice. An opaque spout is told what
-        was read before, and can't be told what to read again.
-    """
-    planned = {spout for metadata in found.planned_metadata.values() for spout in metadata}
-    for id in sorted(planned & set(spouts)):
-        if isinstance(spouts[id], OpaquePartitionedTransactionalSpout):
-            raise CheckpointMismatchError(
-                f"spout {id!r} is opaque now, and in the checkpoint in {found.location} it has to read a batch again "
-                "as it was: start once with the former class until that is committed",
-                spout=id,
-            )
-    lacking = sorted((planned | set(found.committed_metadata)) - set(spouts))
-    if lacking:
-        raise CheckpointMismatchError(
-            f"spout {lacking[0]!r} has read in the checkpoint in {found.location}, and this topology has no spout of "
-            "that id: under another id all of it would be read again, and counted twice. Give the spout its former "
-            "id, or start with a new checkpointLocation",
-            lacking=lacking,
-        )
-
-
 @dataclass
 class _Emissions:
     """Those of one attempt (see `Emissions`)."""
@@ -356,12 +332,21 @@ class _Emissions:
     txid: int
     _orders: dict[TaskId, EmissionOrder] = field(default_factory=dict)
     _said: dict[str, dict[str, Json]] = field(default_factory=dict)
+    _contents: BySpout = field(default_factory=dict)
 
     def orders(self) -> Mapping[TaskId, EmissionOrder]:
         self._orders = dict(self.source.orders(self.txid))
         return self._orders
 
+    def difference(self, attempt: TransactionAttempt, acks: Iterable[Ack]) -> InputError | None:
+        return self.source.replays.difference(attempt, self._orders, acks)
+
+    def contents(self) -> BySpout:
+        return self._contents
+
     def processed(self, acks: Iterable[Ack]) -> None:
+        acks = list(acks)
+        self._contents = emitted_contents(self._orders, acks)
         self._said, rows = {}, 0
         for ack in acks:
             order = self._orders.get(TaskId(ack.component, ack.task))

@@ -15,6 +15,10 @@ from statefx.protocol.jsonform import Json, from_json, to_json
 
 WIRE_VERSION = 1
 
+Content = list[int]
+"""What was emitted of a partition, to be compared with another emission of it: how many rows, a sum of their hashes,
+and a number for the streams and fields that these are of. JSON."""
+
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
@@ -85,6 +89,8 @@ class Ack:
         How many keys the state held when the transaction found it, where its provider counts; shown to people.
     committable, metadata : JSON
         What the task adds to the decision (rule 4.5), and what a spout's emitter says of the rows that it emitted.
+    contents : Mapping[str, Content]
+        Partition -> what a spout that must be able to emit it again has emitted (rule 9.4).
     metrics : Mapping[str, float]
         Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     """
@@ -102,6 +108,7 @@ class Ack:
     keys: int = 0
     committable: Json = None
     metadata: Json = None
+    contents: Mapping[str, Content] = field(default_factory=dict)
     found_keys: int | None = field(default=None, compare=False)
     taken: Mapping[int, int] = field(default_factory=dict, compare=False)
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
@@ -125,6 +132,7 @@ class Ack:
             self.keys,
             self.committable,
             self.metadata,
+            dict(self.contents),
             self.found_keys,
             dict(self.taken),
             dict(self.metrics),
@@ -140,7 +148,7 @@ class Ack:
         StatefxError
             The bytes are not an ack of this version: driver and executors run different statefx releases.
         """
-        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 13)
+        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 14)
         txid, attempt, component, task, token = who
         return cls(
             TransactionAttempt(txid, attempt),

@@ -159,12 +159,14 @@ class Noted:
 class Processed:
     """An attempt has passed its processing phase; `emitted` is what its transactional spouts say that they emitted.
 
-    It is durable before a committer runs, and kept and never changed as what is planned.
+    It is durable before a committer runs, and kept and never changed as what is planned. `contents` are by partition
+    what it is compared with when it is emitted again: a `Content` each.
     """
 
     txid: int
     attempt: int
     emitted: BySpout = field(default_factory=dict)
+    contents: BySpout = field(default_factory=dict)
 
     kind: ClassVar[str] = "PROCESSED"
 

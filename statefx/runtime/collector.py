@@ -12,6 +12,7 @@ from statefx.errors import BoltError, FailedException, SchemaError
 from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.schema import to_ddl
 from statefx.protocol.identity import TransactionAttempt
+from statefx.runtime.contents import Contents
 from statefx.runtime.fitting import shown
 from statefx.runtime.gathering import Gathering
 from statefx.runtime.outlets import Outlet
@@ -34,6 +35,12 @@ class TaskCollector(Collector):
         Whose tuples it takes.
     kind : str
         Of the component, for messages.
+    checked : bool
+        Whether `contents` shall have what is emitted.
+
+    Attributes
+    ----------
+    contents : Contents or None
     """
 
     def __init__(
@@ -43,6 +50,8 @@ class TaskCollector(Collector):
         outlets: Sequence[Outlet],
         attempt: TransactionAttempt,
         kind: str = "bolt",
+        *,
+        checked: bool = False,
     ) -> None:
         self.outlets = tuple(outlets)
         self._component = component
@@ -51,9 +60,11 @@ class TaskCollector(Collector):
         self.attempt = attempt
         self._closed = False
         self._failed: FailedException | None = None
+        read = {outlet.edge.stream for outlet in outlets}
+        self.contents = Contents({name: outputs[name] for name in read}) if checked else None
         self._streams = {
-            stream: Gathering(component, stream, schema, [o for o in outlets if o.edge.stream == stream], kind)
-            for stream, schema in outputs.items()
+            name: Gathering(component, name, schema, [o for o in outlets if o.edge.stream == name], kind, self.contents)
+            for name, schema in outputs.items()
         }
         self._direct_streams = {stream for stream, gathering in self._streams.items() if gathering.direct}
         # What `emit` needs for a plain row of the default stream, without a look at its gathering. It is a method and
@@ -96,6 +107,11 @@ class TaskCollector(Collector):
         if task is not None or stream in self._direct_streams:
             gathering.choose(task)
         gathering.take(values)
+
+    def begin(self, partition: str) -> None:
+        """What is emitted from now on is of this partition of a spout."""
+        if self.contents is not None:
+            self.contents.begin(partition, {name: gathering.waiting for name, gathering in self._streams.items()})
 
     @property
     def count(self) -> int:

@@ -13,6 +13,7 @@ from statefx.errors import SchemaError
 from statefx.operators.schema import to_ddl
 from statefx.plan.groupings import Direct
 from statefx.plan.wire import BATCH_BYTES, cut
+from statefx.runtime.contents import Contents
 from statefx.runtime.fitting import MISFITS, Fit, fitter, shown, to_array
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.weighing import FIXED_BYTES, Weigh, fixed, is_text, weigher
@@ -38,6 +39,8 @@ class Gathering:
         Those of the stream; without any, rows go nowhere.
     kind : str
         Of the component, for messages.
+    contents : Contents or None
+        Is given what is sent.
 
     Attributes
     ----------
@@ -49,6 +52,7 @@ class Gathering:
 
     __slots__ = (
         "_component",
+        "_contents",
         "_gone",
         "_held_bytes",
         "_nested",
@@ -65,11 +69,18 @@ class Gathering:
     )
 
     def __init__(
-        self, component: str, stream: str, schema: pa.Schema, outlets: Sequence[Outlet], kind: str = "bolt"
+        self,
+        component: str,
+        stream: str,
+        schema: pa.Schema,
+        outlets: Sequence[Outlet],
+        kind: str = "bolt",
+        contents: Contents | None = None,
     ) -> None:
         self.stream = stream
         self.outlets = tuple(outlets)
         self._component = component
+        self._contents = contents if outlets else None
         self._who = f"{kind} {component!r}"
         self._send_error: BaseException | None = None
         self._schema = schema
@@ -126,6 +137,11 @@ class Gathering:
                 self._send(self._batch(columns), columns)
 
     @property
+    def waiting(self) -> int:
+        """How many rows are gathered and not sent."""
+        return len(self._rows)
+
+    @property
     def count(self) -> int:
         """How many rows came, as far as there are readers."""
         return len(self._rows) + self._gone
@@ -174,6 +190,8 @@ class Gathering:
             raise
 
     def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
+        if self._contents is not None:
+            self._contents.take(self.stream, batch)
         for outlet in self.outlets:
             outlet.send(batch, columns)
         if self.outlets:

@@ -128,6 +128,7 @@ class Member:
             metrics=self._metrics(),
             committable=prepared.committable,
             metadata=prepared.metadata,
+            contents=prepared.contents,
         )
 
     def _run(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
 from statefx.plan.wire import Outbox
+from statefx.protocol.barrier import Content
 from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, StateOrder
@@ -92,6 +94,8 @@ class PreparedTask:
         file, and the committable names the file with its checksum.
     metadata : JSON or None
         What an emitter needs to emit the same rows again, or the rows that come after them.
+    contents : Mapping[str, Content]
+        What it has emitted, as in `Ack`.
     """
 
     size_bytes: int = 0
@@ -100,6 +104,7 @@ class PreparedTask:
     snapshot: SnapshotRef | None = None
     committable: Json = None
     metadata: Json = None
+    contents: Mapping[str, Content] = field(default_factory=dict)
 
     def check_size(self, id: TaskId) -> None:
         """Refuse what no ack may carry: BoltError."""

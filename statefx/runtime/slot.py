@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statefx.config import REPLAY_CHECK
+from statefx.operators.spouts import replays
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import EDGE_COLUMN
@@ -153,9 +155,13 @@ class Slot:
             last_try=self._last_try,
         )
 
+    _make_collector: Callable[..., TaskCollector] = TaskCollector
+
     def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
-        kind = self._plan.components[component].kind
-        return TaskCollector(component, outputs, outlets, self._order.attempt, kind)
+        found = self._plan.components[component]
+        checked = self._deployment.config.get(REPLAY_CHECK, False) and replays(found.operator)
+        attempt = self._order.attempt
+        return self._make_collector(component, outputs, outlets, attempt, found.kind, checked=checked)
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
         """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""

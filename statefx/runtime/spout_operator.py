@@ -32,6 +32,8 @@ class SpoutOperator(TaskOperator):
     def __init__(self) -> None:
         self._spout: ReplayingSpout | None = None
         self._metadata: dict[str, Json] = {}
+        self._emitted: list[str] = []
+        """The partitions that were read in a batch that may come again."""
         self._emitting: Iterator[None] = iter(())
 
     def open(self, task: TaskAttempt) -> None:
@@ -61,8 +63,13 @@ class SpoutOperator(TaskOperator):
         raise AssertionError("a spout has no inputs")
 
     def finish(self) -> PreparedTask:
-        """Tell the driver what was emitted, if it does not know that."""
-        return PreparedTask(metadata=self._metadata or None)
+        """Tell the driver what was emitted: its metadata, if the driver does not know that, and its content."""
+        collector = self._task.collector
+        with self._hook("emit"):
+            collector.flush()
+        contents = collector.contents
+        found = {} if contents is None else {name: contents.of(name) for name in self._emitted}
+        return PreparedTask(metadata=self._metadata or None, contents=found)
 
     def close(self, *, keep: bool) -> None:
         """Let the worker have the spout for the next transaction if it came through this one."""
@@ -78,11 +85,14 @@ class SpoutOperator(TaskOperator):
         """Emit the partitions of this task, one after the other; yield where it can pause."""
         for name, metadata in order.partitions.items():
             method, call = self._call(spout, order.emission, name, metadata)
+            self._task.collector.begin(name)
             before = self._task.collector.count
             returned = yield from self._called(method, call)
             if order.emission is not Emission.AGAIN:
                 last = None if order.emission is Emission.OPAQUE else metadata
                 self._take(method, name, returned, self._task.collector.count - before, last)
+            if order.emission is Emission.AGAIN or name in self._metadata:
+                self._emitted.append(name)
             yield
 
     def _take(self, method: str, partition: str, metadata: Any, rows: int, last: Json) -> None:

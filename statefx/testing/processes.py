@@ -12,7 +12,7 @@ import pyarrow as pa
 from statefx.operators import DEFAULT_STREAM
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
-from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.identity import TaskId
 from statefx.protocol.order import RunOrder
 from statefx.protocol.report import Report
 from statefx.runtime.bolt_operator import BoltOperator
@@ -20,7 +20,6 @@ from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.operator import PreparedTask, TaskOperator
 from statefx.runtime.orders import SentResolution
-from statefx.runtime.outlets import Outlet
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot, operator_of
 from statefx.runtime.worker import Worker
@@ -89,24 +88,16 @@ class WatchedSlot(Slot):
         for member in self._members.values():
             seen[*member.task.id, member.task.token] = self._watched[member.component]
 
-    def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
-        emitted = self._watched[component] = {}
-        kind = self._plan.components[component].kind
-        return _Watching(component, outputs, outlets, self._order.attempt, emitted, kind)
+    def _make_collector(self, component: str, *arguments: Any, **options: Any) -> TaskCollector:
+        made = _Watching(component, *arguments, **options)
+        self._watched[component] = made.watched
+        return made
 
 
 class _Watching(TaskCollector):
-    def __init__(
-        self,
-        component: str,
-        outputs: Mapping[str, pa.Schema],
-        outlets: Sequence[Outlet],
-        attempt: TransactionAttempt,
-        emitted: Emitted,
-        kind: str,
-    ) -> None:
-        super().__init__(component, outputs, outlets, attempt, kind)
-        self._emitted = emitted
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.watched: Emitted = {}
         self._plain_width = -1  # so that every row comes by
 
     def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
@@ -121,7 +112,7 @@ class _Watching(TaskCollector):
         self._note(stream, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
     def _note(self, stream: str, found: Iterable[tuple[Any, ...]]) -> None:
-        self._emitted.setdefault((self._component, stream), []).extend(found)
+        self.watched.setdefault((self._component, stream), []).extend(found)
 
 
 class TaskJob:
