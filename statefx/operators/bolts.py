@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 class Committer:
     """Marker: the bolt's effects are ordered by txid. Every stateful bolt is one without saying so.
 
-    A committer sees transaction t only when t-1 can no longer be rolled back.
+    ``class UpdateTotal(BatchBolt, Committer)``; or ``setCommitterBolt``, which needs no marker.
+
+    Contract
+    --------
+    - A committer sees transaction t, its first tuple included, only when t-1 can no longer be rolled back. So does all
+      that reads from a committer.
+    - Its ``finishBatch`` comes as soon as the task has the whole batch: behind another committer, when that has ended.
+    - It may raise FailedException, and may be rolled back after its ``finishBatch``. Then it sees t again, as the next
+      attempt (``collector.attempt``), and a task of the former attempt may still be running.
     """
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from statefx.errors import TopologyError
 from statefx.operators import (
+    Committer,
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     ReplayingSpout,
@@ -34,9 +35,15 @@ def check_spout(id: str, spout: Any) -> None:
             "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout",
             component=id,
         )
+    name = type(spout).__name__
+    if isinstance(spout, Committer):
+        raise TopologyError(
+            f"spout {id!r}: {name} is marked Committer, and a spout can be none: committers run when the transactions "
+            "before are decided, and spouts emit before. What it has to do in their order, let a bolt do",
+            component=id,
+        )
     if not isinstance(spout, PartitionedTransactionalSpout):
         return
-    name = type(spout).__name__
     both = ("planPartitionBatch", "emitPartitionBatchNew")
     defined = [hook for hook in both if overrides(type(spout), hook)]
     if len(defined) != 1:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from statefx import openState, submit
-from tests.spark.running import wait_for
+from statefx import BatchBolt, FailedException, TopologyBuilder, TransactionAttempt, openState, submit
+from tests.spark.running import run, wait_for
 from tests.spouts.numbers import ALL, Count, Emitted, Opaque, Planned, Whole, topology
 
 pytestmark = pytest.mark.slow
@@ -42,6 +42,40 @@ def test_a_worker_that_is_killed_changes_nothing(spark, place, kind, pending):
     assert Path(place, "killed").exists()
     assert counts(place / "ck") == ALL
     assert not list((place / "ck").glob("sources*")), "there is nothing of Spark's own checkpoint"
+
+
+class Notes(BatchBolt):
+    """Passes on what it gets, and writes down that it has a batch; fails one attempt when it has written that."""
+
+    outputFields = "number long"
+
+    def __init__(self, path, name, failing=None):
+        self.path, self.name, self.failing = str(path), name, failing
+
+    def execute(self, tup, collector):
+        collector.emit(tup)
+
+    def finishBatch(self, collector):
+        attempt = collector.attempt
+        with open(self.path, "a") as notes:
+            notes.write(f"{self.name} {attempt.txid} {attempt.attempt}\n")
+        if attempt == self.failing:
+            raise FailedException("not at the first attempt")
+
+
+def test_committers_without_state_finish_their_batches_in_order_also_over_a_failure(spark, place):
+    builder, notes = TopologyBuilder("committers"), place / "finished"
+    builder.setSpout("numbers", Planned(place), parallelism=2)
+    builder.setBolt("a", Notes(notes, "a")).globalGrouping("numbers")
+    builder.setCommitterBolt("b", Notes(notes, "b")).globalGrouping("a")
+    builder.setCommitterBolt("d", Notes(notes, "d", TransactionAttempt(2, 0))).globalGrouping("b")
+    builder.setBolt("count", Count()).globalGrouping("d")
+    config = {"topology.max.spout.pending": 3, "topology.transaction.retry.delay.ms": 0}
+    run(builder.createTopology(), spark, place / "ck", config, trigger={"availableNow": True})
+    assert counts(place / "ck") == ALL
+    lines = [line for line in notes.read_text().splitlines() if line[0] != "a"]
+    attempts = ["1 0", "2 0", "2 1", f"3 {lines[-1].split()[2]}"]
+    assert lines == [f"{name} {attempt}" for attempt in attempts for name in "bd"]
 
 
 def test_it_waits_for_what_comes_later_and_stops(spark, place):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from statefx import TopologyBuilder
+from statefx import Committer, TopologyBuilder
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError, TopologyError
 from statefx.operators import PartitionedTransactionalSpout
 from statefx.testing import Crash, TopologyTester, rows
@@ -26,6 +26,7 @@ class Half(PartitionedTransactionalSpout):
         (Count(), ["of type Count", "derive"]),
         (Half(), ["planPartitionBatch", "emitPartitionBatchNew", "none"]),
         (type("Both", (Emitted, Planned), {})("."), ["defines both"]),
+        (type("Ordered", (Whole, Committer), {})("."), ["Ordered is marked Committer", "let a bolt do"]),
         (type("Mute", (Whole,), {"outputFields": None})("."), ["Mute", "outputFields ="]),
         (type("Odd", (Whole,), {"outputFields": "number lung"})("."), ["Odd", "lung"]),
     ],
