@@ -11,6 +11,7 @@ import statefx.operators
 import statefx.sinks
 import statefx.state
 import statefx.topology
+import statefx.values
 from statefx.admin.reading import StateView
 from statefx.client import OpenTransaction, TransactionalClient
 from statefx.operators import (
@@ -31,6 +32,7 @@ from statefx.spark import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
 from statefx.testing.streams import rows
 from statefx.topology import BoltDeclarer, TopologyBuilder
+from statefx.values import OpaqueMap, SqlBackend, TransactionalMap
 
 EXPORTS = {
     statefx: {
@@ -57,6 +59,10 @@ EXPORTS = {
         "Owner", "Reached", "RowsFile", "Sink", "SinkCommitter", "SinkWriter", "SqlSink", "StagedRows", "StagedSink",
         "Target", "WriterContext", "WrittenFile", "WrittenSink", "committedFiles", "is_published", "readCommitted",
         "readUncommitted", "refuse_twin", "starting_point",
+    },
+    statefx.values: {
+        "KeyValueBackend", "MemoryBackend", "OpaqueMap", "OpaqueValue", "Row", "SqlBackend", "TransactionalMap",
+        "TransactionalValue",
     },
     statefx.topology: {"BoltDeclarer", "Component", "Edge", "Grouping", "Topology", "TopologyBuilder"},
 }  # fmt: skip
@@ -101,6 +107,9 @@ def test_exports(package):
         (StateStore, set()),
         (StateProvider, {"newState"}),
         (StateView, set()),
+        (OpaqueMap, {"multiGet", "multiPut", "multiUpdate"}),
+        (TransactionalMap, {"multiGet", "multiPut", "multiUpdate"}),
+        (SqlBackend, {"multiGet", "multiPut"}),
         (Query, {"awaitTermination", "isActive", "lastProgress", "recentProgress", "processAllAvailable"}),
     ],
 )

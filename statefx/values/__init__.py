@@ -2,6 +2,7 @@
 
 from statefx.values.backend import KeyValueBackend, MemoryBackend, Row
 from statefx.values.opaque import OpaqueMap
+from statefx.values.sql import SqlBackend
 from statefx.values.transactional import TransactionalMap
 from statefx.values.value import OpaqueValue, TransactionalValue
 
@@ -11,6 +12,7 @@ __all__ = [
     "OpaqueMap",
     "OpaqueValue",
     "Row",
+    "SqlBackend",
     "TransactionalMap",
     "TransactionalValue",
 ]

@@ -25,6 +25,7 @@ FOLLOWING = {
     "the attempt that is committed has none": ({}, AFTER),
     "the next transaction has none": (LIVE, {}),
     "nothing comes any more": ({}, {}),
+    "the attempt that is committed does not call the map": (None, AFTER),
 }
 
 
@@ -66,14 +67,15 @@ def test_a_late_attempt_changes_nothing_whenever_it_writes(following):
                 del left[0]
                 late.step()
 
-        world.commit(world.attempt(5, 1, live), meanwhile)
+        if live is not None:
+            world.commit(world.attempt(5, 1, live), meanwhile)
         world.commit(world.attempt(6, 0, after), meanwhile)
         late.finish()
         refused += late.error is not None
         assert late.error is None or isinstance(late.error, ValueMismatchError)
         assert values(world.backend) == world.expected, "it has ended late, and changed nothing"
         world.commit(world.attempt(7, 0, AFTER))
-    assert refused > 400, "else its steps did not come late"
+    assert refused > 300, "else its steps did not come late"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -87,7 +89,7 @@ def test_three_late_attempts_change_nothing_whenever_they_write(seed):
             late.append(world.attempt(5, attempt, chance.choice([LATE, LIVE, AFTER, {}])))
             for _ in range(chance.randrange(3 * STEPS)):
                 chance.choice(late).step()
-        for txid, attempt in ((5, 3), (6, 0), (7, 0)):
+        for txid, attempt in ((5, 3), (6, 0), (7, 0))[chance.randrange(2) :]:  # or attempt 3 does not call the map
             live = world.attempt(txid, attempt, chance.choice([LATE, LIVE, AFTER, {}]))
             world.commit(live, lambda late=late: chance.random() < 0.6 and chance.choice(late).step())
         for actor in late:

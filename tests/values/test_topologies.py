@@ -1,0 +1,160 @@
+"""Maps in a topology: whatever fails, the database has what the topology's own state has, after every transaction."""
+
+import operator
+import random
+from collections import Counter
+
+import pytest
+
+from statefx import BatchBolt, FailedException, Stateful, TopologyBuilder
+from statefx.testing import Crash, TopologyTester
+from statefx.testing.faults import JobFails, Killed, Rerun, Twins, Wake, Zombie
+from statefx.values import MemoryBackend, OpaqueMap, TransactionalMap
+from tests.spouts.numbers import ALL, Count, Emitted, Opaque, Planned, Whole
+from tests.values.actors import values
+
+
+class Totals(Stateful, BatchBolt):
+    """Counts numbers in a database, and fails the first attempts of chosen transactions when it has written."""
+
+    def __init__(self, name, kind, fails=(), taking_back=False):
+        self.backend = MemoryBackend(name)
+        self.kind, self.fails, self.taking_back = kind, fails, taking_back
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        opaque = self.kind is OpaqueMap
+        self.counts = OpaqueMap(self.backend, state, self.context) if opaque else self.kind(self.backend, self.context)
+        self.new = Counter()
+
+    def execute(self, tup, collector):
+        self.new[str(tup.number)] += 1
+
+    def finishBatch(self, collector):
+        self.counts.multiUpdate(self.new, operator.add, 0)
+        if self.context.attempt < self.fails.count(self.context.txid):
+            raise FailedException("it has written, and fails")
+
+
+class TakesBack(Totals):
+    def preRollback(self):
+        self.counts.rollback()
+
+
+@pytest.fixture
+def name(request):
+    made = MemoryBackend(request.node.name)
+    yield made.name
+    made.rows.clear()
+
+
+def topology(spout, totals):
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("numbers", spout, parallelism=2)
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("numbers", "number")
+    builder.setBolt("totals", totals, parallelism=2).fieldsGrouping("numbers", "number")
+    return builder.createTopology()
+
+
+def in_database(name):
+    return {int(key): count for key, count in values(MemoryBackend(name)).items()}
+
+
+MAPS = [(Opaque, OpaqueMap), (Planned, OpaqueMap), (Whole, TransactionalMap), (Emitted, TransactionalMap)]
+
+
+@pytest.mark.parametrize(("spout", "kind"), MAPS)
+def test_an_attempt_that_has_written_and_fails_leaves_nothing(spout, kind, name, tmp_path):
+    """The opaque spout's next attempt has fewer rows: there are keys that only the failed one had."""
+    totals = Totals(name, kind, fails=[1, 2, 2, 3])
+    with TopologyTester(topology(spout(tmp_path), totals), tmp_path / "ck") as tester:
+        while tester.state("count") != ALL:
+            tester.emit()
+            assert in_database(name) == tester.state("count")
+        assert len(tester.pauses) == 4
+
+
+def test_a_key_that_only_the_failed_attempt_had_is_taken_back_without_another_transaction(name, tmp_path):
+    totals = Totals(name, OpaqueMap, fails=[1])
+    with TopologyTester(topology(Opaque(tmp_path), totals), tmp_path / "ck") as tester:
+        tester.when("pause", lambda: written.update(in_database(name)))
+        written = {}
+        tester.emit()
+        only = written.keys() - tester.state("count").keys()
+        assert only, "else the test is of no use"
+        assert not only & in_database(name).keys()
+
+
+def test_pre_rollback_takes_back_before_the_next_attempt(name, tmp_path):
+    seen = []
+    totals = TakesBack(name, OpaqueMap, fails=[2])
+    with TopologyTester(topology(Opaque(tmp_path), totals), tmp_path / "ck") as tester:
+        tester.emit()
+        before = in_database(name)
+        tester.when("pause", lambda: seen.append(in_database(name)))
+        tester.drain()
+        assert seen == [before]
+        assert in_database(name) == tester.state("count") == ALL
+
+
+@pytest.mark.parametrize(("spout", "kind", "pending"), [(*MAPS[0], 1), (*MAPS[0], 3), (*MAPS[3], 3)])
+def test_a_crash_at_any_moment_leaves_the_values_exact(spout, kind, pending, name, tmp_path):
+    config = {"topology.max.spout.pending": pending}
+    moment = 0
+    while True:
+        moment += 3 + 2 * pending  # every moment takes 10 s, and finds what these find
+        place = tmp_path / str(moment)
+        place.mkdir()
+        MemoryBackend(name).rows.clear()
+        numbers, crashed = spout(place), False
+        totals = (TakesBack if kind is OpaqueMap and moment % 3 == 0 else Totals)(name, kind, fails=[2])
+        try:
+            TopologyTester(topology(numbers, totals), place / "ck", config, crash_at=moment).drain()
+        except Crash:
+            crashed = True
+        with TopologyTester(topology(numbers, totals), place / "ck", config) as successor:
+            successor.drain()
+            assert in_database(name) == successor.state("count") == ALL, f"crash at moment {moment}"
+        if not crashed:
+            assert moment > 20
+            return
+
+
+FAULTS = [Rerun, Killed, Zombie, Wake, lambda *task: JobFails(), lambda *task: Twins(*task, winner=1), Twins]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("spout", "kind"), MAPS[:3])
+def test_tasks_that_run_twice_or_late_leave_the_values_exact(spout, kind, seed, name, tmp_path):
+    chance = random.Random(seed)
+    limits = {"topology.transaction.attempts.max": 20}
+    tester = TopologyTester(
+        topology(spout(tmp_path), Totals(name, kind)), tmp_path / "ck", limits, processes=2, seed=seed
+    )
+    with tester:
+        while tester.state("count") != ALL:
+            tester.emit(*(chance.choice(FAULTS)("totals", chance.randrange(2)) for _ in range(chance.randrange(4))))
+            assert in_database(name) == tester.state("count")
+        tester.wake()
+        assert in_database(name) == ALL
+
+
+def test_a_second_driver_and_the_first_ones_late_tasks_leave_the_values_exact(name, tmp_path):
+    numbers, totals = Opaque(tmp_path), Totals(name, OpaqueMap)
+    first = TopologyTester(topology(numbers, totals), tmp_path / "ck")
+    first.emit()
+    first.when("pause", crash)
+    with pytest.raises(Crash):
+        first.emit(Zombie("totals", 0))
+    with TopologyTester(topology(numbers, totals), tmp_path / "ck") as second:
+        second.emit()
+        first._engine.wake()
+        assert in_database(name) == second.state("count")
+        second.drain()
+        assert in_database(name) == ALL
+
+
+def crash():
+    raise Crash("the driver is gone")
