@@ -20,7 +20,14 @@ from statefx.coordinator.metadata import read_metadata
 from statefx.coordinator.replays import Replays, emitted_contents
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
-from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
+from statefx.errors import (
+    BoltError,
+    CheckpointMismatchError,
+    FailedException,
+    FencedError,
+    InputError,
+    StateCorruptedError,
+)
 from statefx.operators import Context, OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
 from statefx.operators.spouts import DRIVER, check_json, plans
 from statefx.operators.user_errors import bolt_error
@@ -316,12 +323,23 @@ class SpoutSource:
         self._batches = self._batches.processed(txid, said, self.log.state.committed)
         if not rows and not any(said.values()):  # rows that a spout leaves out are read all the same
             self._empty = txid
+        elif self._empty == txid:  # the attempt that found nothing was rolled back, and this one has found something
+            self._empty = -1
 
     def _last(self, spout: str, txid: int) -> dict[str, Json]:
         return self._batches.last(self.log.state, spout, txid, self._read)
 
     def _read(self, metadata: Metadata) -> Partitions:
-        return read_metadata(self.storage, metadata)
+        try:
+            return read_metadata(self.storage, metadata)
+        except FileNotFoundError as error:
+            self.log.check()  # a successor may have folded the log, and deleted what no record of its own names
+            path = f"{self.storage.url}/{metadata.file.name if metadata.file else ''}"
+            raise StateCorruptedError(
+                f"the metadata of a spout in {path} is gone, and the log names it. Restore this file from a copy of "
+                "the checkpoint",
+                path=path,
+            ) from error
 
 
 @dataclass

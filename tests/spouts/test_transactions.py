@@ -4,8 +4,9 @@ from collections import defaultdict
 
 import pytest
 
-from statefx.errors import FailedException
-from statefx.testing import Crash, TopologyTester
+from statefx.coordinator import metadata
+from statefx.errors import FailedException, FencedError, StateCorruptedError
+from statefx.testing import Crash, Limits, TopologyTester
 from tests.spouts.numbers import ALL, EACH, PARTITIONS, TAKEN, Count, Emitted, Opaque, Planned, Whole, topology
 
 KINDS = [Whole, Planned, Emitted, Opaque]
@@ -85,3 +86,27 @@ def test_a_transaction_that_failed_in_a_committer_is_emitted_again(kind, tmp_pat
         assert first == again
     if kind is Emitted:
         assert {tuple(note[4:]) for note in second if note[1] == 1} == {()}, "its metadata was durable"
+
+
+def test_a_driver_that_was_replaced_is_fenced_also_where_the_metadata_that_it_asks_for_is_gone(place, monkeypatch):
+    """Its successor has folded the log, and deleted the files of metadata that no record names any more."""
+    monkeypatch.setattr(metadata, "INLINE_MAX_BYTES", 1)
+    first = TopologyTester(topology(Opaque(place, 40)), place / "ck")
+
+    def take_over():
+        with TopologyTester(topology(Opaque(place, 40)), place / "ck", limits=Limits(fold_after=1)) as other:
+            other.drain()
+
+    first.when("after PREPARING(2, 0)", take_over)
+    with pytest.raises(FencedError):
+        first.drain()
+
+
+def test_metadata_that_is_lost_is_named(place, monkeypatch):
+    monkeypatch.setattr(metadata, "INLINE_MAX_BYTES", 1)
+    with TopologyTester(topology(Opaque(place)), place / "ck") as tester:
+        tester.emit()
+        for file in (place / "ck" / "metadata").iterdir():
+            file.unlink()
+        with pytest.raises(StateCorruptedError, match=r"metadata of a spout in .*/metadata/.* is gone.*Restore"):
+            tester.emit()

@@ -1,0 +1,3 @@
+from tests.testing.places import place
+
+__all__ = ["place"]
