@@ -56,11 +56,15 @@ def check_stream(topology: Topology, component: str, stream: str) -> None:
 
 
 class WatchedProgress(Progress):
-    """A progress that tells which runs of the tasks have counted."""
+    """A progress that tells which runs of the tasks have counted, by txid."""
 
-    complete: Complete | None = None
+    complete: dict[int, Complete]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.complete = {}
 
     def acked(self, attempt: TransactionAttempt, complete: Complete, input_rows: int) -> None:
         """All tasks have acked."""
         super().acked(attempt, complete, input_rows)
-        self.complete = complete
+        self.complete[attempt.txid] = complete

@@ -13,6 +13,7 @@ import pyarrow as pa
 from statefx.admin.reading import openState
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
+from statefx.coordinator.progress import TransactionProgress
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
 from statefx.protocol.records import BatchInput, Input
@@ -134,7 +135,7 @@ class TopologyTester:
             run=_in_line,
         )
         self._coordinator = launch.coordinator(
-            log, self._engine, self._janitor, self._pause, policy=limits.snapshots, progress=self._progress
+            log, self._engine, self._janitor, self._pause, self._note, policy=limits.snapshots, progress=self._progress
         )
         self._launch = launch
         self._driving(self._coordinator.recover)
@@ -152,7 +153,7 @@ class TopologyTester:
         before = self.txid
         self.inject(*faults)
         self._driving(lambda: self._run_spouts(SpoutTrigger(once=True)))
-        return self._sent() if self.txid > before else None
+        return self._transactions[-1] if self.txid > before else None
 
     def drain(self) -> int:
         """Run transactions until the topology's spouts have nothing more to read; return how many were committed."""
@@ -321,7 +322,7 @@ class TopologyTester:
         return list(self._progress.recoveries)
 
     def emitted(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
-        """Return what a bolt emitted in all transactions that this driver has sent and committed."""
+        """Return what a bolt emitted in all transactions that this driver has committed, however they came."""
         check_stream(self.topology, component, stream)
         return [row for sent in self._transactions for row in sent.emitted(component, stream)]
 
@@ -343,15 +344,15 @@ class TopologyTester:
 
     def _transact(self, source: Input, work: Work) -> Sent:
         self._driving(lambda: self._coordinator.transact(source, work))
-        return self._sent()
-
-    def _sent(self) -> Sent:
-        complete, progress = self._progress.complete, self._coordinator.last
-        assert complete is not None
-        assert progress is not None
-        runs = [(*task, token) for task, token in complete.tokens.items()]
-        self._transactions.append(Sent(progress, merged(self._engine.seen, runs), self.topology))
         return self._transactions[-1]
+
+    def _note(self, done: TransactionProgress) -> None:
+        """Keep what a transaction has come to that is committed now."""
+        complete = self._progress.complete.pop(done.txid, None)
+        if complete is None:  # a former driver's, which was rolled forward: what it emitted is gone
+            return
+        runs = [(*task, token) for task, token in complete.tokens.items()]
+        self._transactions.append(Sent(done, merged(self._engine.seen, runs), self.topology))
 
     def _driving(self, do: Callable[[], _Result]) -> _Result:
         if self._ended is not None:

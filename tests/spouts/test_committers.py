@@ -123,6 +123,11 @@ def test_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_order_
     calls = flow.calls
     assert calls.index(("a", "finishBatch", PENDING, 0)) < calls.index(("b", "finishBatch", 1, 0)), "A waits for nobody"
     flow.check_counts()
+    emitted = flow.tester.emitted("spout")
+    assert len(emitted) == sum(ROWS.values()), (
+        "the tester keeps what all of them emitted, each in the attempt that counts"
+    )
+    assert flow.tester.emitted("a").count(emitted[0]) == 1
 
 
 @pytest.mark.parametrize("seed", range(6))
