@@ -1,4 +1,4 @@
-"""Values in a database of the user's, exact with any spout: what failed attempts have written is taken back.
+"""Values in a database of the user's, exact with any spout: what failed attempts have written is taken back (rule 9.8).
 
 A task keeps three things:
 

@@ -90,6 +90,13 @@ def test_the_most_frequent_words_are_in_a_table_whoever_is_killed(tmp_path: Path
     assert tables == [("statefx_markers",), ("top_words",)]
 
 
+def test_three_stores_are_as_without_failure_whoever_is_killed(tmp_path: Path) -> None:
+    lines = run("top_domains.py", "--kills", "2", folder=tmp_path).splitlines()
+    starts = [line for line in lines if line.startswith("start ")]
+    assert [re.search(r"exit code (-?\d+)", line)[1] for line in starts] == ["-9", "-9", "0"], lines
+    assert lines[-1] == "exact: all three stores are as without failure", lines
+
+
 def test_state_of_a_former_version_is_read_in_the_new_form(tmp_path: Path) -> None:
     assert run("upgrade_state.py", folder=tmp_path).splitlines() == [
         "InEuros has stored {'ann': 12.5, 'bob': 5.0}",
