@@ -29,6 +29,7 @@ from statefx.errors import (
     StateCorruptedError,
 )
 from statefx.operators import Context, OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
+from statefx.operators.hooks import overrides
 from statefx.operators.spouts import DRIVER, check_json, plans
 from statefx.operators.user_errors import bolt_error
 from statefx.plan.levels import Plan
@@ -201,6 +202,8 @@ class SpoutSource:
     _refusals: int = field(default=0, init=False)
     """How often in a row a spout has raised FailedException when it was asked."""
     _batches: Batches = field(default_factory=Batches, init=False)
+    _told: int = field(default=-1, init=False)
+    """The last committed transaction that spouts were told of."""
     _empty: int = field(default=-1, init=False)
     """The last transaction in which nothing was emitted; -1: there is none."""
     _began: float | None = field(default=None, init=False)
@@ -233,8 +236,24 @@ class SpoutSource:
                 with own.calling("initPartitions", self.log.state.committed + 1):
                     own.spout.initPartitions({int(name): said for name, said in known.items()})  # type: ignore[attr-defined]
 
+    def _tell_committed(self) -> None:
+        """Tell spouts that ask for it how far they are committed; nothing depends on it."""
+        state = self.log.state
+        if state.committed == self._told:
+            return
+        self._told = state.committed
+        for each in self._spouts:
+            if isinstance(each.spout, TransactionalSpout) or not overrides(type(each.spout), "committed"):
+                continue
+            try:
+                said = self._last(each.id, state.committed + 1)
+                each.spout.committed({int(name): metadata for name, metadata in said.items()})  # type: ignore[attr-defined]
+            except Exception:
+                logger.exception("committed of spout %s failed; it changes nothing", each.id)
+
     def close(self) -> None:
         """Close the driver's copies."""
+        self._tell_committed()
         for each in self._spouts:
             try:
                 each.spout.close()
@@ -246,6 +265,7 @@ class SpoutSource:
 
     def ready(self, txid: int) -> bool:
         """Tell whether the trigger allows a transaction now, and there is something to read."""
+        self._tell_committed()
         if self._began is not None and self.clock() < self._began + self.trigger.interval_secs:
             return False
         state = self.log.state

@@ -95,6 +95,7 @@ SPOUTS = HookNames(
         "initializeTransaction": ("txid", "previous"),
         "emitBatch": ("attempt", "metadata", "collector"),
         "initPartitions": ("metadata",),
+        "committed": ("metadata",),
         "numPartitions": (),
         "planPartitionBatch": ("partition", "lastMetadata"),
         "emitPartitionBatchNew": ("attempt", "collector", "partition", "lastMetadata"),
@@ -103,7 +104,9 @@ SPOUTS = HookNames(
     read=("outputFields",),
     owners=dict.fromkeys(("initializeTransaction", "emitBatch"), "TransactionalSpout")
     | dict.fromkeys(("planPartitionBatch", "emitPartitionBatchNew"), _PARTITIONED)
-    | dict.fromkeys(("initPartitions", "numPartitions", "emitPartitionBatch"), f"{_PARTITIONED} or {_OPAQUE}"),
+    | dict.fromkeys(
+        ("initPartitions", "committed", "numPartitions", "emitPartitionBatch"), f"{_PARTITIONED} or {_OPAQUE}"
+    ),
     storm={
         "declareoutputfields": ("outputFields",),
         "emitbatchnew": ("emitPartitionBatchNew", "emitPartitionBatch", "emitBatch"),

@@ -6,6 +6,7 @@ copy that reads it and emits it. Storm has two objects for that, a coordinator a
 ::
 
     driver    isReady, numPartitions, initializeTransaction, planPartitionBatch     before a transaction begins
+    driver    committed                                                             after it is committed
     tasks     emitBatch, emitPartitionBatch, emitPartitionBatchNew, cleanupBefore   in its first stage
 
 The **metadata** of a batch is what a task needs to emit it: two offsets, a list of files. It is JSON, and stands in the
@@ -123,6 +124,18 @@ class _Partitioned(ReplayingSpout):
         ----------
         metadata : Mapping of int to JSON
             By partition, the newest; those that nothing was read of are not in it.
+        """
+
+    def committed(self, metadata: Mapping[int, Metadata]) -> None:
+        """Take note, on the driver, of what is committed, as for those who watch from outside how far it has come.
+
+        Called some time after a transaction is committed, perhaps once for several, and perhaps never after a crash.
+        What it raises is logged, and changes nothing.
+
+        Parameters
+        ----------
+        metadata : Mapping of int to JSON
+            By partition, the newest that is committed.
         """
 
     @abstractmethod

@@ -9,11 +9,12 @@ import subprocess
 import tempfile
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kafka.libraries import java, libraries, quiet
@@ -45,6 +46,9 @@ SETTINGS = {
     # Who comes back after a SIGKILL is not let in before the session of the one before has ended: by default 9 s.
     "broker.session.timeout.ms": 1000,
     "broker.heartbeat.interval.ms": 200,
+    # Whom no rule names may do everything, so a test can deny things to everybody.
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
     "log.retention.check.interval.ms": 100,
     "log.initial.task.delay.ms": 100,
 }
@@ -134,22 +138,47 @@ class KafkaBroker:
         """Delete a topic."""
         self.admin.delete_topics([topic])[topic].result(WAIT_SECS)
 
-    def send(self, topic: str, *values: Any, partition: int = 0, key: Any = None, **more: Any) -> None:
+    def send(self, topic: str, *values: Any, partition: int = 0, timestamp: int | None = None, **settings: Any) -> None:
         """Write records, outside of any transaction, and wait until they are there."""
-        producer = Producer(self.client())
+        producer = Producer(self.client(**settings))
         for value in values:
-            producer.produce(topic, value, key, partition, **more)
+            producer.produce(topic, value, None, partition, timestamp=timestamp or int(time.time() * 1000))
         assert producer.flush(WAIT_SECS) == 0
 
-    def transact(self, topic: str, *values: Any, partition: int = 0, commit: bool = True) -> None:
+    def transact(self, topic: str, *values: Any, commit: bool = True) -> None:
         """Write records in a transaction: behind them stands its marker, which takes an offset."""
+        with self.open_transaction(topic, *values) as producer:
+            (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_SECS)
+
+    @contextmanager
+    def open_transaction(self, topic: str, *values: Any) -> Iterator[Producer]:
+        """Write records in a transaction that stays open; it is aborted if nobody commits it."""
         producer = Producer(self.client(transactional_id=f"writer-{uuid.uuid4().hex}"))
         producer.init_transactions(WAIT_SECS)
         producer.begin_transaction()
         for value in values:
-            producer.produce(topic, value, partition=partition)
+            producer.produce(topic, value, partition=0)
         assert producer.flush(WAIT_SECS) == 0
-        (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_SECS)
+        yield producer
+        with suppress(KafkaException):  # it was committed
+            producer.abort_transaction(WAIT_SECS)
+
+    def group_offsets(self, group: str, topic: str) -> dict[int, int]:
+        """Return what a group has committed, by partition of a topic."""
+        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+        return {each.partition: each.offset for each in asked.result(WAIT_SECS).topic_partitions if each.topic == topic}
+
+    def read(self, topic: str, count: int) -> list[bytes]:
+        """Return the first committed records of partition 0, by a client that is not statefx's."""
+        consumer = Consumer(self.client(group_id="test"))
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[bytes] = []
+        limit = time.monotonic() + WAIT_SECS
+        while len(found) < count:
+            assert time.monotonic() < limit, f"{topic} has {found}"
+            found += [each.value() for each in consumer.consume(count, 0.1) if each.error() is None]
+        consumer.close()
+        return found
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -71,5 +71,5 @@ def _fetch(place: Path) -> None:
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"Kafka's jars did not come within {FETCH_SECS} s") from None
     if done.returncode or not (jars / f"kafka_2.13-{VERSION}.jar").exists():
-        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip(" .:\t")]
-        raise UnavailableError(f"Kafka's jars can't be fetched: {said[-1] if said else 'Ivy says nothing'}")
+        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if " error " in line]
+        raise UnavailableError(f"Kafka's jars can't be fetched: {said[0] if said else 'Ivy does not say why'}")

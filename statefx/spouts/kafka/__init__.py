@@ -1,0 +1,13 @@
+"""Topics of Kafka as the input of transactions.
+
+::
+
+    driver    planning    which partitions there are, how far each can be read, and what a transaction reads of it
+    tasks     reading     the records of a range of offsets, and no others
+              rows        records as Arrow columns; values     JSON and Avro
+    both      client      the settings of librdkafka's clients, and what their errors mean
+"""
+
+from statefx.spouts.kafka.spout import KafkaSpout
+
+__all__ = ["KafkaSpout"]

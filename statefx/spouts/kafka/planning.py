@@ -1,0 +1,282 @@
+"""Which partitions there are, how far each can be read, and what a transaction reads of each; on the driver."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from statefx.errors import FailedException, InputError
+from statefx.spouts.kafka.client import REQUEST_SECS, Clients, Place, answer, failure, kafka, named, text_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+logger = logging.getLogger("statefx")
+
+_END, _BEGINNING = -1, -2
+"""What the protocol has in the place of a time."""
+
+DISCOVERY_SECS = 10.0
+"""How often it looks for new partitions and topics. A look is one request for all topics."""
+
+DOUBT_SECS = 5.0
+"""How long a broker may say what would end the query. One that has just started does not know all topics yet, and its
+partitions may end before where they ended; both pass."""
+
+SAMPLE_ROWS = 50
+SAMPLE_SECS = 1.0
+SAMPLE_AGAIN_SECS = 30.0
+"""How the size of records is found out where bytes are bounded: no request tells it."""
+
+Start = str | datetime | Mapping[str, Mapping[int, int]]
+
+
+class Limits(NamedTuple):
+    """What one transaction reads at most; None: as much as there is."""
+
+    rows: int | None
+    bytes: int | None
+    partitions: int | None
+
+
+class Cluster:
+    """The driver's view of the topics.
+
+    Parameters
+    ----------
+    clients : Clients
+    group : str
+        That it may tell what was read.
+    topics : sequence of str or re.Pattern
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self, clients: Clients, group: str, topics: Sequence[str] | re.Pattern[str], clock: Any = time.monotonic
+    ) -> None:
+        # It reads no more than a few records, to see how large they are.
+        small = {"fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 1_024, "socket.timeout.ms": 10_000}
+        self.consumer: Consumer = clients.consumer(group, **small, on_commit=note_group)
+        self._admin = clients.admin()
+        self._topics = topics
+        self._clock = clock
+        self._looked: float | None = None
+        self._doubts: dict[str, float] = {}
+        self.ids: dict[str, str] = {}
+        """By topic: a topic that is made again has another one."""
+        self.places: list[Place] = []
+
+    def discover(self, read: Iterable[str]) -> None:
+        """Look which partitions there are, if the last look was long ago.
+
+        Parameters
+        ----------
+        read : iterable of str
+            Topics that were read, which may no longer fit the pattern, or be gone.
+        """
+        now = self._clock()
+        doubted = any(now < since + DOUBT_SECS for since in self._doubts.values())
+        if self._looked is not None and now < self._looked + DISCOVERY_SECS and not doubted:
+            return
+        wanted, read = self._wanted(), set(read)
+        names = sorted({*wanted, *read})
+        found = self._described(names)
+        missing = [name for name in wanted if name not in found and name not in read]
+        if self.doubted("a topic", bool(missing)):
+            raise InputError(
+                f"there is no topic {missing[0]!r}, or the user of this client may not see it: create it, give the "
+                "user DESCRIBE and READ, or name another one",
+                topic=missing[0],
+            )
+        self.ids = {name: said[0] for name, said in found.items()}
+        self.places = [Place(name, number) for name in names if name in found for number in sorted(found[name][1])]
+        self._looked = self._clock()
+
+    def _wanted(self) -> list[str]:
+        if not isinstance(self._topics, re.Pattern):
+            return list(self._topics)
+        try:
+            known = self.consumer.list_topics(timeout=REQUEST_SECS).topics
+        except kafka().KafkaException as error:
+            raise failure(error, "the topics can't be listed") from error
+        fits = self._topics.fullmatch
+        return [name for name in known if fits(name) and not name.startswith("__")]
+
+    def _described(self, names: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
+        """Return by topic its identity and its partitions; without those that are not there."""
+        found: dict[str, tuple[str, list[int]]] = {}
+        if not names:
+            return found
+        asked = self._admin.describe_topics(kafka().TopicCollection(list(names)), request_timeout=REQUEST_SECS)
+        for name, future in asked.items():
+            what = f"topic {name!r} can't be asked about"
+            try:
+                said = answer(future, what)
+            except kafka().KafkaException as error:
+                if not named(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                    raise failure(error, what) from error
+            else:
+                found[name] = str(said.topic_id), [part.id for part in said.partitions]
+        return found
+
+    def doubted(self, what: str, wrong: bool) -> bool:
+        """Tell whether something is wrong, and has been for a while; FailedException if it may be about to pass."""
+        if not wrong:
+            self._doubts.pop(what, None)
+            return False
+        since = self._doubts.setdefault(what, self._clock())
+        if self._clock() < since + DOUBT_SECS:
+            raise FailedException(
+                f"{what} is not there, or ends before where it ended; a broker that starts says so too"
+            )
+        return True
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return how far partitions can be read: the last stable offsets, if it reads what is committed."""
+        return self.offsets(dict.fromkeys(places, _END))
+
+    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the first offsets that are there."""
+        return self.offsets(dict.fromkeys(places, _BEGINNING))
+
+    def offsets(self, times: Mapping[Place, int]) -> dict[Place, int]:
+        """Return the offsets of times, or of what stands for the ends of a partition; one request for each broker.
+
+        The client for administrators has a call of its own for this, and it is not to be trusted: while a broker did
+        not answer, it told offsets all the same, and it ended the process by a failed assertion.
+        """
+        if not times:
+            return {}
+        asked = [kafka().TopicPartition(*place, at) for place, at in times.items()]
+        told: list[Any] = []
+        try:
+            told = self.consumer.offsets_for_times(asked, timeout=REQUEST_SECS)
+            wrong = next((each.error for each in told if each.error is not None), None)
+        except kafka().KafkaException as error:
+            wrong = error
+        if wrong is not None:
+            self._looked = None  # a topic may be gone
+            raise failure(wrong, "the offsets of partitions can't be asked for") from None
+        return {Place(each.topic, each.partition): each.offset for each in told}
+
+    def tell_group(self, read: Mapping[Place, int]) -> None:
+        """Have the group's offsets follow, for those who watch them; nothing depends on it, and nobody waits."""
+        self.consumer.commit(offsets=[kafka().TopicPartition(*place, offset) for place, offset in read.items()])
+        self.consumer.poll(0)  # hears what became of the one before
+
+    def close(self) -> None:
+        """End the client; what the group was told last is on its way by then, and waited for."""
+        self.consumer.close()
+
+
+def note_group(error: Any, told: Any) -> None:
+    """Say that a group could not be told; given to the client."""
+    error = error or next((each.error for each in told if each.error is not None), None)
+    if error is not None:
+        logger.warning(
+            "the group can't be told how far its topics were read: %s. Nothing depends on it but what watches the "
+            "group's lag; KafkaSpout(group=None) leaves it out", text_of(error),
+        )  # fmt: skip
+
+
+def first_offsets(cluster: Cluster, start: Start, places: Sequence[Place]) -> dict[Place, int]:
+    """Return where reading begins, by partition.
+
+    Raises
+    ------
+    InputError
+        An offset was given that is not there.
+    """
+    found, ends = cluster.beginnings(places), cluster.ends(places)
+    if start == "latest":
+        return ends
+    if isinstance(start, datetime):
+        later = cluster.offsets(dict.fromkeys(found, int(start.timestamp() * 1000)))
+        return {place: later[place] if later.get(place, -1) >= 0 else ends[place] for place in found}
+    if isinstance(start, Mapping):
+        for place, first in found.items():
+            given = start.get(place.topic, {}).get(place.partition, first)
+            if not first <= given <= ends[place]:
+                raise InputError(
+                    f"start= names offset {given} of {place}, which has those from {first} to {ends[place]}",
+                    topic=place.topic, partition=place.partition, offset=given,
+                )  # fmt: skip
+            found[place] = given
+    return found
+
+
+class Shares:
+    """What each partition may have of a transaction.
+
+    Those that had to wait come first the next time, so none waits for ever.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._turn = -1
+
+    def of(self, lags: Mapping[int, int], sizes: Mapping[int, float]) -> dict[int, int]:
+        """Return how many offsets of each partition are read.
+
+        Parameters
+        ----------
+        lags : Mapping of int to int
+            How many offsets there are to be read, by number of the partition.
+        sizes : Mapping of int to float
+            Bytes of a record, where they are bounded.
+        """
+        waiting = sorted((number for number, lag in lags.items() if lag), key=lambda n: (n <= self._turn, n))
+        if not waiting:
+            return {}
+        rows_max = sum(lags.values()) if self._limits.rows is None else self._limits.rows
+        if self._limits.bytes is not None:
+            average = sum(sizes.values()) / len(sizes) if sizes else 1.0
+            rows_max = max(1, min(rows_max, int(self._limits.bytes / max(average, 1.0))))
+        chosen = waiting[: min(self._limits.partitions or len(waiting), rows_max)]
+        self._turn = chosen[-1]
+        shares, left = {}, rows_max
+        # The shortest first: what they leave is for the others, in equal parts.
+        for place, number in enumerate(sorted(chosen, key=lambda n: lags[n])):
+            shares[number] = min(lags[number], left // (len(chosen) - place))
+            left -= shares[number]
+        return shares
+
+
+class Sizes:
+    """How large the records of partitions are: the first ones of a batch stand for all of it."""
+
+    def __init__(self, consumer: Consumer, clock: Any = time.monotonic) -> None:
+        self._consumer = consumer
+        self._clock = clock
+        self._known: dict[Place, tuple[float, float]] = {}
+
+    def of(self, starts: Mapping[Place, int]) -> dict[Place, float]:
+        """Return the average size of a record, by partition; of those that give none within a second, nothing."""
+        now = self._clock()
+        unknown = {
+            place: start for place, start in starts.items() if now > self._known.get(place, (0.0, -1.0))[1]
+        }  # fmt: skip
+        if unknown:
+            self._sample(unknown)
+        return {place: self._known[place][0] for place in starts if place in self._known}
+
+    def _sample(self, starts: Mapping[Place, int]) -> None:
+        found: dict[Place, list[int]] = {place: [] for place in starts}
+        self._consumer.assign([kafka().TopicPartition(*place, start) for place, start in starts.items()])
+        end = self._clock() + SAMPLE_SECS
+        while self._clock() < end and any(len(sizes) < SAMPLE_ROWS for sizes in found.values()):
+            for each in self._consumer.consume(SAMPLE_ROWS, 0.05):
+                sizes = found.get(Place(each.topic() or "", each.partition() or 0), [])
+                if each.error() is None:
+                    sizes.append(len(each.value() or b"") + len(each.key() or b""))
+                elif named(each.error(), "_PARTITION_EOF"):
+                    sizes += [0] * SAMPLE_ROWS  # there are no more
+        self._consumer.unassign()
+        for place, sizes in found.items():
+            if real := [size for size in sizes if size]:
+                self._known[place] = sum(real) / len(real), self._clock() + SAMPLE_AGAIN_SECS

@@ -1,0 +1,244 @@
+"""The records of a range of offsets, and no others; in the tasks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from statefx.errors import FailedException, InputError
+from statefx.spouts.kafka.client import REQUEST_SECS, Clients, Place, answer, failure, kafka, named, text_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+logger = logging.getLogger("statefx")
+
+TAKEN = 10_000
+"""Records that are taken at once, and become one Arrow batch. 1,000 cost a tenth more, 100,000 nothing less."""
+
+TAKEN_BYTES = 16 << 20
+
+READERS_MAX = 16
+"""Partitions that a task keeps warm. Each is a client with threads and up to 16 MB of its own; to use one for another
+partition costs up to ``fetch.wait.max.ms``, since what it has asked for must be answered first."""
+
+_POLL_SECS = 0.5
+"""How long it is deaf to an interrupt."""
+
+
+class Reader:
+    """One client, and one partition, which it goes on fetching between transactions.
+
+    Parameters
+    ----------
+    consumer : confluent_kafka.Consumer
+    patience_secs : float
+        How long it may wait without any progress.
+    lost : callable
+        Given the place, the first offset that is gone and the first that is there again; raises, or returns to go on.
+    clock : callable
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        patience_secs: float,
+        lost: Callable[[Place, int, int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._consumer = consumer
+        self._patience_secs = patience_secs
+        self._lost = lost
+        self._clock = clock
+        self._place: Place | None = None
+        self._next = 0
+        """What it would hand out next."""
+        self._ahead: list[Message] = []
+        """Records behind the end of the last range."""
+        self._reached = 0
+        """Before this offset there is nothing that was not handed out, or is in `_ahead`."""
+        self._trouble = ""
+
+    def read(self, place: Place, start: int, end: int) -> Iterator[list[Message]]:
+        """Yield the records from `start` to before `end`.
+
+        The last offsets of a range may have none: markers of transactions, rows of aborted ones, or what compaction
+        took. That the end is reached is told by a record behind it, or by the client, which tells where it found the
+        partition to end.
+
+        Raises
+        ------
+        FailedException
+            There was no progress for too long.
+        InputError
+            Access is denied, or records are gone and that is no matter of indifference.
+        """
+        warm = self._place == place and self._next == start
+        self._place = None  # until all of it is handed out: a reader that is given up in between begins anew
+        if not warm:
+            self._go_to(place, start)
+        limit = self._clock() + self._patience_secs
+        held: list[Message] = []
+        held_bytes = 0
+        while True:
+            taken = self._cut(end)
+            if taken:
+                held += taken
+                held_bytes += sum(map(len, taken))
+            done = self._reached >= end
+            if held and (done or len(held) >= TAKEN or held_bytes >= TAKEN_BYTES):
+                yield held
+                held, held_bytes = [], 0
+                limit = self._clock() + self._patience_secs  # rows may have been kept waiting behind it
+            if done:
+                break
+            if self._take(place, TAKEN - len(held)):
+                limit = self._clock() + self._patience_secs
+            elif self._clock() >= limit:
+                raise FailedException(
+                    f"{place}: nothing came for {self._patience_secs:g} s, and offsets from {self._reached} to before "
+                    f"{end} are still to be read{self._trouble and ': '}{self._trouble}"
+                )
+        self._place, self._next = place, end
+
+    def close(self) -> None:
+        """End the client."""
+        self._consumer.close()
+
+    def _go_to(self, place: Place, start: int) -> None:
+        self._ahead, self._reached, self._trouble = [], start, ""
+        self._consumer.assign([kafka().TopicPartition(*place, start)])
+
+    def _cut(self, end: int) -> list[Message]:
+        """Return what was fetched of this range, and keep what is behind it."""
+        ahead = self._ahead
+        if not ahead or _offset(ahead[-1]) < end:
+            self._ahead = []
+            return ahead
+        stop = bisect_left(ahead, end, key=_offset)
+        self._ahead = ahead[stop:]
+        return ahead[:stop]
+
+    def _take(self, place: Place, number: int) -> bool:
+        """Take what is there, or wait a little for it; True if there was anything."""
+        before = self._reached
+        messages = self._consumer.consume(number, 0)
+        if not messages:
+            # `consume` would wait until it has as many as it was asked for; `poll` returns with the first.
+            if (first := self._consumer.poll(_POLL_SECS)) is None:
+                return False
+            messages = [first, *self._consumer.consume(number - 1, 0)]
+        events = [each for each in messages if each.error() is not None]
+        if events:
+            messages = [each for each in messages if each.error() is None]
+        if messages:
+            self._check(place, messages)
+            self._ahead += messages
+            self._reached = _offset(messages[-1]) + 1
+        for event in events:
+            self._hear(place, event)
+        return self._reached > before
+
+    def _check(self, place: Place, messages: list[Message]) -> None:
+        """Refuse what is not the next part of this partition: the client never gives that, and this would count it."""
+        first, last = messages[0], messages[-1]
+        right = all((each.topic(), each.partition()) == place for each in (first, last))
+        if not right or not self._reached <= first.offset() <= last.offset():  # type: ignore[operator]
+            raise FailedException(
+                f"{place}: the client gave records of {first.topic()}-{first.partition()} or former ones"
+            )
+
+    def _hear(self, place: Place, event: Message) -> None:
+        """Judge what the client tells beside records."""
+        error = event.error()
+        if named(error, "_PARTITION_EOF"):
+            self._reached = max(self._reached, event.offset() or 0)
+        elif named(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+            self._pass_gap(place)
+        elif isinstance(told := failure(error, f"{place} can't be read from {self._reached}"), InputError):
+            if not named(error, "GROUP_AUTHORIZATION_FAILED"):  # no group is used
+                raise told
+        elif error is not None and error.fatal():
+            raise told
+        else:
+            self._trouble = text_of(error)  # type: ignore[arg-type]  # it is tried again by the client itself
+
+    def _pass_gap(self, place: Place) -> None:
+        """Look what is gone, and go on behind it if that is allowed."""
+        try:
+            found = self._consumer.get_watermark_offsets(kafka().TopicPartition(*place), REQUEST_SECS, cached=False)
+        except kafka().KafkaException as error:
+            raise failure(error, f"the offsets of {place} can't be asked for") from error
+        if found is None or found[0] <= self._reached <= found[1]:
+            raise FailedException(f"{place}: the broker did not have offset {self._reached} a moment ago")
+        if self._reached > found[1]:
+            raise FailedException(f"{place} ends at {found[1]}, before {self._reached}, up to which it was planned")
+        self._lost(place, self._reached, found[0])
+        self._go_to(place, found[0])
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None  # of a message that nobody has written yet
+    return offset
+
+
+class Readers:
+    """Those of a task: one for each partition, as long as there are not too many.
+
+    Parameters
+    ----------
+    clients : Clients
+    group : str
+    patience_secs : float
+    lost : callable
+        As for `Reader`.
+    """
+
+    def __init__(
+        self, clients: Clients, group: str, patience_secs: float, lost: Callable[[Place, int, int], None]
+    ) -> None:
+        self._clients = clients
+        self._group = group
+        self._patience_secs = patience_secs
+        self._lost = lost
+        self._readers: dict[Place, Reader] = {}  # those that were used last come last
+        self._admin: Any = None
+
+    def read(self, place: Place, start: int, end: int) -> Iterator[list[Message]]:
+        """Yield the records of a range; see `Reader.read`."""
+        reader = self._readers.pop(place, None)
+        if reader is None:
+            if len(self._readers) < READERS_MAX:
+                consumer = self._clients.consumer(self._group)
+                reader = Reader(consumer, self._patience_secs, self._lost)
+            else:
+                reader = self._readers.pop(next(iter(self._readers)))
+        try:
+            yield from reader.read(place, start, end)
+        except BaseException:
+            reader.close()  # whatever it is in the middle of
+            raise
+        self._readers[place] = reader
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return a topic's identity; None if it is gone."""
+        self._admin = self._admin or self._clients.admin()
+        asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECS)[topic]
+        what = f"topic {topic!r} can't be asked about"
+        try:
+            return str(answer(asked, what).topic_id)
+        except kafka().KafkaException as error:
+            if named(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                return None
+            raise failure(error, what) from error
+
+    def close(self) -> None:
+        """End the clients."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        self._admin = None

@@ -1,0 +1,48 @@
+"""Topologies that count what a KafkaSpout emits."""
+
+import json
+
+from statefx import StatefulBolt, TopologyBuilder
+from statefx.spouts import KafkaSpout
+
+QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "fetch.wait.max.ms": 20}
+
+
+class Count(StatefulBolt):
+    """How often each row came, by all of its fields."""
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        row = tuple(tup)
+        self.counts[row] = self.counts.get(row, 0) + 1
+
+
+def spout(kafka, topics, value="string", schema=None, **options):
+    given = {"columns": ("value",), "config": QUICK, "patience": 20.0, **options}
+    return KafkaSpout(kafka.address, topics, value, schema, **given)
+
+
+def topology(reads, parallelism=2):
+    builder = TopologyBuilder("kafka")
+    builder.setSpout("records", reads, parallelism=parallelism)
+    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("records", reads.rows.schema.names[0])
+    return builder.createTopology()
+
+
+def counted(tester):
+    """The rows that were counted, of one field each."""
+    return {row[0]: count for row, count in tester.state("count").items()}
+
+
+def once(*values):
+    return dict.fromkeys(values, 1)
+
+
+def lines(start, stop):
+    return [f"line {number}" for number in range(start, stop)]
+
+
+def as_json(*rows):
+    return [json.dumps(row) for row in rows]

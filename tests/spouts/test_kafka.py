@@ -1,0 +1,147 @@
+"""KafkaSpout against a real broker: each record once, whatever stands between them and however it is parted."""
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from statefx.testing import TopologyTester
+from statefx.testing.faults import JobFails
+from tests.spouts.kafka_topologies import counted, lines, once, spout, topology
+
+pytestmark = pytest.mark.slow
+
+
+def test_every_record_once_over_transactions_and_restarts(kafka, tmp_path):
+    topic = kafka.topic(partitions=3)
+    for partition in range(3):
+        kafka.send(topic, *lines(partition * 100, partition * 100 + 50), partition=partition)
+    reads = spout(kafka, topic, maxRows=40)
+    with TopologyTester(topology(reads), tmp_path / "ck", freshObjects=False) as tester:
+        assert tester.drain() == 4
+        assert counted(tester) == once(*lines(0, 50), *lines(100, 150), *lines(200, 250))
+        assert tester.emit() is None
+        kafka.send(topic, *lines(300, 350), partition=2)
+        tester.drain()
+    with tester.restart() as other:
+        kafka.send(topic, *lines(400, 410), partition=0)
+        other.drain()
+        expected = [*lines(0, 50), *lines(100, 150), *lines(200, 250), *lines(300, 350), *lines(400, 410)]
+        assert counted(other) == once(*expected)
+
+
+def test_aborted_records_markers_and_open_transactions(kafka, tmp_path):
+    """Markers take offsets, and nothing is told of them: a range that ends in some must end all the same."""
+    topic = kafka.topic()
+    kafka.transact(topic, "a", "b")
+    kafka.transact(topic, "no", commit=False)
+    reads = spout(kafka, topic)
+    with TopologyTester(topology(reads), tmp_path / "ck", freshObjects=False) as tester:
+        assert tester.drain() == 1
+        assert counted(tester) == once("a", "b")
+        kafka.transact(topic, "no", "no", commit=False)  # a range without any record
+        tester.drain()
+        kafka.transact(topic, "c")
+        with kafka.open_transaction(topic, "later") as transaction:
+            kafka.send(topic, "behind it")
+            tester.drain()
+            assert counted(tester) == once("a", "b", "c"), "what stands behind an open transaction must wait for it"
+            transaction.commit_transaction(30)
+        tester.drain()
+        assert counted(tester) == once("a", "b", "c", "later", "behind it")
+    dirty = spout(kafka, topic, isolation="read_uncommitted")
+    with TopologyTester(topology(dirty), tmp_path / "dirty") as tester:
+        tester.drain()
+        assert counted(tester) == once("a", "b", "c", "later", "behind it") | {"no": 3}
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_many_partitions_in_a_task_and_ranges_that_end_in_the_middle_of_what_was_fetched(kafka, fresh, tmp_path):
+    topic = kafka.topic(partitions=20)  # more than a task keeps warm
+    for partition in range(20):
+        kafka.send(topic, *lines(partition * 10, partition * 10 + 7), partition=partition)
+    reads = spout(kafka, topic, maxRows=60, columns=("partition", "offset", "value"))
+    with TopologyTester(topology(reads, parallelism=1), tmp_path / "ck", freshObjects=fresh) as tester:
+        assert tester.drain() == 3
+        expected = {(p, o, f"line {p * 10 + o}"): 1 for p in range(20) for o in range(7)}
+        assert tester.state("count") == expected
+
+
+def test_the_start_is_what_was_said_and_stays(kafka, tmp_path):
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    kafka.send(topic, "old", timestamp=1_000)
+    kafka.send(topic, "new", timestamp=9_000)
+    starts = {
+        "earliest": ("earliest", ["old", "new", "later", "elsewhere"]),
+        "latest": ("latest", ["later", "elsewhere"]),
+        "time": (datetime.fromtimestamp(5, UTC), ["new", "later", "elsewhere"]),
+        "offsets": ({topic: {0: 2}}, ["later", "elsewhere"]),
+    }
+    for name, (start, _) in starts.items():
+        with TopologyTester(topology(spout(kafka, topic, start=start)), tmp_path / name) as tester:
+            tester.drain()
+    kafka.send(topic, "later")
+    kafka.send(topic, "elsewhere", partition=1)
+    for name, (start, expected) in starts.items():
+        with TopologyTester(topology(spout(kafka, topic, start=start)), tmp_path / name) as tester:
+            tester.drain()
+            assert counted(tester) == once(*expected), name
+
+
+def test_partitions_and_topics_that_come_later_are_read_from_their_beginning(kafka, tmp_path):
+    first = kafka.topic(name="grow-b")
+    kafka.send(first, "before")
+    reads = spout(kafka, re.compile("grow-.*"), start="latest")
+    with TopologyTester(topology(reads), tmp_path / "ck") as tester:
+        tester.drain()
+        kafka.admin.create_partitions([NewPartitions(first, 3)])[first].result(30)
+        second = kafka.topic(name="grow-a")  # before the other one by its name: numbers stay as they are
+        kafka.send(second, "of a new topic")
+        kafka.send(first, "of a new partition", partition=2)
+        kafka.send(first, "after")
+        tester.drain()
+        assert counted(tester) == once("of a new topic", "of a new partition", "after")
+    with tester.restart() as other:
+        kafka.send(second, "again")
+        other.drain()
+        assert counted(other) == once("of a new topic", "of a new partition", "after", "again")
+
+
+def test_bounds_hold_and_every_partition_has_its_turn(kafka, tmp_path):
+    topic = kafka.topic(partitions=4)
+    for partition in range(4):
+        kafka.send(topic, *[f"{partition} {'x' * 100} {number}" for number in range(100)], partition=partition)
+    for name, options, transactions in [
+        ("rows", {"maxRows": 50}, 8),
+        ("bytes", {"maxBytes": 5_300}, 8),
+        ("partitions", {"maxPartitions": 1}, 4),
+    ]:
+        with TopologyTester(topology(spout(kafka, topic, **options)), tmp_path / name, freshObjects=False) as tester:
+            assert tester.drain() == pytest.approx(transactions, abs=1 if name == "bytes" else 0), name
+            assert len(counted(tester)) == 400
+
+
+def test_the_group_is_told_what_is_committed(kafka, tmp_path):
+    topic = kafka.topic(partitions=2)
+    kafka.send(topic, *lines(0, 7), partition=1)
+    for name, group, found in [
+        ("named", "watched", {0: 0, 1: 7}),
+        ("default", "statefx.kafka.records", {0: 0, 1: 7}),
+        ("none", None, {}),
+    ]:
+        options = {} if name == "default" else {"group": group}
+        with TopologyTester(topology(spout(kafka, topic, **options)), tmp_path / name) as tester:
+            tester.drain()
+        if group is not None:
+            assert kafka.group_offsets(group, topic) == found
+
+
+def test_what_a_client_fetches_ahead_is_counted_once(kafka, tmp_path):
+    """A warm client has records of the next range in its hands; an attempt that fails must not lose or double them."""
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 100))
+    with TopologyTester(topology(spout(kafka, topic, maxRows=10)), tmp_path / "ck", freshObjects=False) as tester:
+        for number in range(10):
+            tester.emit(*([JobFails(reason="lost")] if number % 3 == 1 else []))
+        assert counted(tester) == once(*lines(0, 100))

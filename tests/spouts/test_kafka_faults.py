@@ -1,0 +1,228 @@
+"""What goes wrong between Kafka and a KafkaSpout: nothing is lost in silence, nothing hangs, each thing is named."""
+
+import logging
+import threading
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
+from statefx.spouts.kafka import planning, reading
+from statefx.testing import TopologyTester
+from statefx.testing.faults import JobFails
+from tests.spouts.kafka_topologies import counted, lines, once, spout, topology
+
+pytestmark = pytest.mark.slow
+
+ONCE, TWICE = ({"topology.transaction.attempts.max": number} for number in (1, 2))
+
+
+def trim(kafka, topic, before):
+    place = TopicPartition(topic, 0, before)
+    kafka.admin.delete_records([place])[place].result(30)
+
+
+def after_ten(kafka, tmp_path, **options):
+    """A tester whose spout has read ten of twenty records."""
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 20))
+    tester = TopologyTester(topology(spout(kafka, topic, maxRows=10, **options)), tmp_path / "ck", freshObjects=False)
+    tester.emit()
+    return topic, tester
+
+
+def planned(reads, tmp_path, committed):
+    """A tester that has ended when the next transaction was planned, and nothing of it committed."""
+    tester = TopologyTester(topology(reads), tmp_path / "ck", ONCE)
+    for _ in range(committed):
+        tester.emit()
+    with tester, pytest.raises(AttemptsExhaustedError):
+        tester.emit(JobFails(reason="lost"))
+    return tester
+
+
+def test_records_that_retention_took_before_they_were_read(kafka, tmp_path, caplog):
+    topic, tester = after_ten(kafka, tmp_path)
+    trim(kafka, topic, 13)
+    with (
+        tester,
+        pytest.raises(InputError, match=f"3 offsets of {topic}-0, from 10 to before 13, were deleted") as error,
+    ):
+        tester.drain()
+    assert (error.value.topic, error.value.partition, error.value.start, error.value.stop) == (topic, 0, 10, 13)
+    with tester.restart(topology(spout(kafka, topic, lost="skip"))) as other, caplog.at_level(logging.WARNING):
+        other.drain()
+        assert counted(other) == once(*lines(0, 10), *lines(13, 20))
+        assert "3 offsets of" in caplog.text
+        kafka.send(topic, "more")
+        other.drain()
+
+
+@pytest.mark.parametrize("lost", ["fail", "skip"])
+@pytest.mark.parametrize("before", [13, 20])
+def test_records_that_are_gone_after_they_were_planned(kafka, lost, before, tmp_path):
+    """The plan is durable, the driver dies, and retention takes some, or all, of what the next one has to read."""
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 20))
+    reads = spout(kafka, topic, maxRows=10, lost=lost)
+    tester = planned(reads, tmp_path, 1)
+    trim(kafka, topic, before)
+    with tester.restart(config=TWICE) as other:
+        if lost == "fail":
+            with pytest.raises(BoltError, match=f"{topic}-0, from 10 to before {before}"):
+                other.drain()
+        else:
+            other.drain()
+            assert counted(other) == once(*lines(0, 10), *lines(before, 20))
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_topic_that_is_deleted_or_made_again(kafka, again, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "DOUBT_SECS", 0.0)
+    topic, tester = after_ten(kafka, tmp_path)
+    kafka.delete(topic)
+    if again:
+        kafka.topic(name=topic)
+        kafka.send(topic, *lines(100, 130))  # longer than the former one: offsets alone would not tell
+    with tester, pytest.raises(InputError, match=f"topic '{topic}' was deleted") as error:
+        tester.drain()
+    assert (error.value.topic, error.value.partition, error.value.offset) == (topic, 0, 10)
+    with tester.restart(topology(spout(kafka, topic, lost="skip"))) as other:
+        other.drain()
+        assert counted(other) == once(*lines(0, 10), *(lines(100, 130) if again else []))
+
+
+@pytest.mark.parametrize("lost", ["fail", "skip"])
+def test_a_topic_that_is_made_again_between_plan_and_emission(kafka, lost, tmp_path):
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 20))
+    reads = spout(kafka, topic, maxRows=10, lost=lost)
+    tester = planned(reads, tmp_path, 1)
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    kafka.send(topic, *lines(100, 130))
+    with tester.restart(config=TWICE) as other:
+        if lost == "fail":
+            with pytest.raises(BoltError, match=r"InputError: topic .* made again"):
+                other.drain()
+        else:
+            other.drain()
+            assert counted(other) == once(*lines(0, 10), *lines(100, 130))
+
+
+def test_records_that_are_too_large_or_no_text(kafka, tmp_path, caplog):
+    topic = kafka.topic()
+    kafka.send(topic, "a", "x" * 2_000, b"\xff\xfe", "b", None)
+    failing = spout(kafka, topic, maxRecordBytes=1_000)
+    tester = TopologyTester(topology(failing), tmp_path / "fail")
+    with tester, pytest.raises(BoltError, match=f"offset 1 of {topic}-0 can't be read: it has 2,000 bytes"):
+        tester.drain()
+    texts = spout(kafka, topic)
+    with TopologyTester(topology(texts), tmp_path / "text") as tester, pytest.raises(BoltError, match="offset 2 of"):
+        tester.drain()
+    skipping = spout(kafka, topic, maxRecordBytes=1_000, bad="skip")
+    with TopologyTester(topology(skipping), tmp_path / "skip") as tester, caplog.at_level(logging.WARNING):
+        tester.drain()
+        assert counted(tester) == {"a": 1, "b": 1, None: 1}
+    assert f"leaves out 2 records of {topic}-0 between 0 and 5; the first is 1" in caplog.text
+
+
+def test_records_of_megabytes(kafka, tmp_path):
+    """More than what a client fetches at once, and than what it keeps."""
+    topic = kafka.topic(max_message_bytes=30_000_000)
+    values = [f"{number}{'x' * 9_000_000}" for number in range(4)]
+    kafka.send(topic, *values, message_max_bytes=30_000_000)
+    with TopologyTester(topology(spout(kafka, topic, columns=("offset",))), tmp_path / "ck") as tester:
+        tester.drain()
+        assert counted(tester) == once(0, 1, 2, 3)
+
+
+def test_a_broker_that_is_killed_between_and_during_transactions(kafka, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "REQUEST_SECS", 1.0)
+    topic, tester = after_ten(kafka, tmp_path, patience=1.0)
+    kafka.kill()
+    threading.Timer(1.0, kafka.start).start()
+    with tester:
+        tester.drain()  # the driver asks again until it is there
+        assert counted(tester) == once(*lines(0, 20))
+        kafka.send(topic, *lines(20, 40))
+        kafka.freeze()  # it is there, and does not answer
+        threading.Timer(3.0, kafka.thaw).start()
+        tester.drain()
+        assert counted(tester) == once(*lines(0, 40))
+
+
+def test_a_broker_that_stays_away_fails_the_transaction_within_bounds(kafka, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "REQUEST_SECS", 1.0)
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 20))
+    tester = planned(spout(kafka, topic, patience=0.5), tmp_path, 0)
+    kafka.kill()
+    try:
+        with (
+            tester.restart(config=TWICE) as other,
+            pytest.raises(AttemptsExhaustedError, match=f"failed 2 times.*{topic}"),
+        ):
+            other.drain()
+    finally:
+        kafka.start()
+    with tester.restart() as other:
+        other.drain()
+        assert counted(other) == once(*lines(0, 20))
+
+
+def rule(kafka, topic, operation, permission):
+    everybody = ("User:ANONYMOUS", "*", operation, permission)
+    made = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *everybody)
+    next(iter(kafka.admin.create_acls([made]).values())).result(30)
+
+
+def test_access_that_is_denied_is_told_at_once(kafka, tmp_path):
+    topic = kafka.topic()
+    kafka.send(topic, "a")
+    rule(kafka, topic, AclOperation.ALL, AclPermissionType.ALLOW)
+    rule(kafka, topic, AclOperation.READ, AclPermissionType.DENY)
+    with TopologyTester(topology(spout(kafka, topic)), tmp_path / "read") as tester, pytest.raises(BoltError) as error:
+        tester.drain()
+    assert f"{topic}-0 can't be read from 0: " in str(error.value)
+    assert "Give the user of this client READ" in str(error.value)
+    rule(kafka, topic, AclOperation.DESCRIBE, AclPermissionType.DENY)
+    tester = TopologyTester(topology(spout(kafka, topic)), tmp_path / "describe")
+    with tester, pytest.raises(InputError, match=f"topic '{topic}' can't be asked about"):
+        tester.drain()
+
+
+def test_a_topic_that_is_not_there(kafka, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "DOUBT_SECS", 0.0)
+    tester = TopologyTester(topology(spout(kafka, "nobody")), tmp_path / "ck")
+    with tester, pytest.raises(InputError, match="there is no topic 'nobody'"):
+        tester.drain()
+
+
+def test_what_a_broker_says_that_has_just_started_is_doubted_for_a_while(kafka):
+    """It does not know all topics yet, and its partitions may end before where they ended."""
+    now = [0.0]
+    topic = kafka.topic()
+    cluster = planning.Cluster(spout(kafka, topic).clients, "g", [topic, "later"], lambda: now[0])
+    with pytest.raises(FailedException, match="a topic is not there"):
+        cluster.discover([])
+    kafka.topic(name="later")
+    cluster.discover([])
+    assert [place.topic for place in cluster.places] == sorted([topic, "later"])
+    for name in ("the end of x", "the end of y"):
+        with pytest.raises(FailedException, match=name):
+            cluster.doubted(name, wrong=True)
+    assert not cluster.doubted("the end of x", wrong=False)
+    now[0] += planning.DOUBT_SECS
+    assert cluster.doubted("the end of y", wrong=True)
+    with pytest.raises(FailedException):
+        cluster.doubted("the end of x", wrong=True)
+    cluster.close()
+
+
+def test_a_failed_attempt_leaves_clients_that_can_go_on(kafka, tmp_path):
+    _, tester = after_ten(kafka, tmp_path)
+    with tester:
+        tester.emit(JobFails(reason="lost"), JobFails(reason="lost"))
+        assert counted(tester) == once(*lines(0, 20))
