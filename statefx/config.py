@@ -120,8 +120,8 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.transaction.timeout.secs",
         "seconds",
         600,
-        "How long one attempt of a transaction may take, restoring state not counted (for up to an hour), before it is "
-        "rolled back.",
+        "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
+        "up to an hour), nor does waiting for slots that other jobs hold.",
     ),
     Setting(
         "topology.transaction.attempts.max",

@@ -204,7 +204,7 @@ def test_the_reference_table_shows_every_setting():
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
     assert rows[7] == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
-        "How long one attempt of a transaction may take, restoring state not counted (for up to an hour), before it is "
-        "rolled back. |"
+        "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
+        "up to an hour), nor does waiting for slots that other jobs hold. |"
     )
     assert "| as many as are needed |" in rows[5]

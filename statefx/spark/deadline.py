@@ -13,6 +13,8 @@ from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
+LOOK_SECS = 1.0
+"""How often it is asked whether the job waits for slots. A job that is quicker costs no request."""
 AGAIN_SECS = 1.0
 RESTORE_MAX_SECS = 3600.0
 """How long state may be restored before that counts: a restore that hangs shows itself as under way too."""
@@ -21,7 +23,8 @@ RESTORE_MAX_SECS = 3600.0
 class Deadline:
     """Calls `cancel` when the block it guards has run for too long.
 
-    While state is being restored the timeout begins again, for `RESTORE_MAX_SECS`.
+    Time in which the job waits for slots that other jobs hold does not count: of several transactions under way, the
+    last one may wait for all others. While state is being restored the timeout begins again, for `RESTORE_MAX_SECS`.
 
     Parameters
     ----------
@@ -31,12 +34,18 @@ class Deadline:
     cancel : callable
         Called from a thread of its own, and again every `AGAIN_SECS` while the block lasts: a job that had not begun
         the first time can't have been cancelled.
+    waits : callable
+        Tells whether the job waits for slots now; called from the same thread.
     """
 
-    def __init__(self, timeout_secs: float, storage: Storage, cancel: Callable[[], None]) -> None:
+    def __init__(
+        self, timeout_secs: float, storage: Storage, cancel: Callable[[], None], waits: Callable[[], bool]
+    ) -> None:
         self._timeout_secs = timeout_secs
         self._storage = storage
         self._cancel = cancel
+        self._waits = waits
+        self._left_secs = timeout_secs
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._restoring_secs = 0.0
@@ -44,7 +53,7 @@ class Deadline:
         self.passed = False
 
     def __enter__(self) -> Self:
-        self._arm(self._timeout_secs)
+        self._arm(min(self._left_secs, LOOK_SECS))
         return self
 
     def __exit__(
@@ -66,26 +75,38 @@ class Deadline:
         return text
 
     def _arm(self, secs: float) -> None:
-        self._timer = threading.Timer(secs, self._expire)
+        self._timer = threading.Timer(secs, self._look, (secs,))
         self._timer.daemon = True
         self._timer.start()
 
-    def _expire(self) -> None:
+    def _look(self, secs: float) -> None:
+        """Count the last `secs`, and cancel if there is no time left."""
+        waited = not self.passed and self._waits()  # without the lock: it calls into the JVM
         with self._lock:
             if self._timer is None:
                 return
-            # Rule 6.9: asked when the time is over and not before: a transaction in time costs no request.
-            self._tasks = self._tasks if self.passed else restoring.under_way(self._storage)
-            if self._tasks and not self.passed and self._restoring_secs < RESTORE_MAX_SECS:
-                self._restoring_secs += self._timeout_secs
-                logger.warning(
-                    "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
-                    ", ".join(self._tasks),
-                    self._restoring_secs,
-                    self._timeout_secs,
-                )
-                self._arm(self._timeout_secs)
+            self._left_secs -= 0.0 if waited else secs
+            if self._left_secs > 0 or self._puts_off():
+                self._arm(min(self._left_secs, LOOK_SECS))
                 return
             self.passed = True
             self._arm(AGAIN_SECS)
         self._cancel()  # without the lock: it calls into the JVM, and the block may end meanwhile
+
+    def _puts_off(self) -> bool:
+        """Tell whether the timeout begins again, because state is being restored."""
+        if self.passed:
+            return False
+        # Rule 6.9: asked when the time is over and not before: a transaction in time costs no request.
+        self._tasks = restoring.under_way(self._storage)
+        if not self._tasks or self._restoring_secs >= RESTORE_MAX_SECS:
+            return False
+        self._restoring_secs += self._timeout_secs
+        self._left_secs = self._timeout_secs
+        logger.warning(
+            "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
+            ", ".join(self._tasks),
+            self._restoring_secs,
+            self._timeout_secs,
+        )
+        return True

@@ -30,8 +30,8 @@ from statefx.spark.cut import CutPartitions, CutShuffle, free, is_empty, wire_fr
 from statefx.spark.deadline import Deadline
 from statefx.spark.failures import cant_start_workers, job_error
 from statefx.spark.frames import Chain, keeps_shuffles, mapping, no_rows
+from statefx.spark.job_status import JobStatus
 from statefx.spark.labels import Labels, collected, own_properties
-from statefx.spark.reruns import Reruns
 from statefx.spark.session import activate, is_local
 from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
 
@@ -99,7 +99,7 @@ class SparkEngine:
             return
         self._session = session
         context: Any = session.sparkContext
-        self._reruns = Reruns(context, self._stopping)
+        self._status = JobStatus(context, self._stopping)
         if self._plan.cut:
             self._partitions = CutPartitions(session, (*self._plan.widths, 0)[self._plan.cut])
         session.conf.set("spark.sql.adaptive.enabled", "false")
@@ -310,7 +310,12 @@ class SparkEngine:
         tag = self._tags.get(job_id)
         if tag is None:
             raise JobFailedError("the job was cancelled before it began")
-        deadline = Deadline(self._timeout_secs, self._storage, lambda: context.cancelJobsWithTag(tag))
+        deadline = Deadline(
+            self._timeout_secs,
+            self._storage,
+            cancel=lambda: context.cancelJobsWithTag(tag),
+            waits=lambda: self._status.waits(tag),
+        )
         if self._stopping.is_set() or context._jsc is None:  # stop() may have come before there was a tag to cancel
             self._check_stopped(stoppable=stoppable)
         try:
@@ -320,7 +325,7 @@ class SparkEngine:
                 own.setProperty(TRIES_PROPERTY, str(context._jsc.sc().taskScheduler().maxTaskFailures()))
                 with deadline:
                     rows = run(own)
-                if check and rows and self._reruns.found(tag):
+                if check and rows and self._status.ran_again(tag):
                     raise JobFailedError("a stage of the job had to be run again: rows may have been routed otherwise")
         except (AnalysisException, StatefxError):
             raise

@@ -70,7 +70,8 @@ class Case:
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
-               "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py")  # fmt: skip
+               "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py",
+               "spout_pipelining.py")  # fmt: skip
         return self.script not in own
 
 
@@ -163,6 +164,10 @@ def spout_cases(args: argparse.Namespace) -> list[Case]:
         Case(f"A nearly empty transaction of a spout, {stages} level{'s' * (stages > 1)} of bolts", "in turns",
              "spout_small.py", few, args.warmup, args.batches, ("--stages", str(stages)))
         for stages in args.stages
+    ] + [
+        Case(f"Spout transactions in flight, {what}", "in turns", "spout_pipelining.py", few, args.warmup,
+             args.batches, ("--shape", shape))
+        for shape, what in (("waits", "a bolt waits for 200 ms, 8 cores"), ("works", "all compute, 2 cores"))
     ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.java_gateway import ensure_callback_server_started
 
 from statefx import submit
-from statefx.spark.reruns import Reruns
+from statefx.spark.job_status import JobStatus
 from tests.spark.bolts import word_count
 from tests.spark.in_flight import InFlight
 from tests.spark.running import BOUND_SECS, kinds, reasons, shown, state, wait_for
@@ -59,16 +59,16 @@ def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, 
 @pytest.mark.parametrize("forgotten", ["SKIPPED", "COMPLETE"])
 def test_a_full_store_forgets_first_what_a_job_passed_over(spark, place, monkeypatch, forgotten):
     """Of these stages nothing need be known; of those that ran, it must be."""
-    ended_jobs, first, lock = Reruns._ended_jobs, [], threading.Lock()
+    ended_jobs, first, lock = JobStatus._ended_jobs, [], threading.Lock()
 
-    def ended(reruns, tag):
-        jobs = ended_jobs(reruns, tag)
+    def ended(status, tag):
+        jobs = ended_jobs(status, tag)
         with lock:  # jobs of several transactions end side by side, and one of them alone is to be forgotten
             if forgotten == "SKIPPED" or not first:
                 first.extend(forget(spark, jobs, forgotten))
         return jobs
 
-    monkeypatch.setattr(Reruns, "_ended_jobs", ended)
+    monkeypatch.setattr(JobStatus, "_ended_jobs", ended)
     InFlight(spark, place / "ck", [["a b"], ["b c"]]).drive()
     assert first
     assert state(place / "ck", "again") == {"a": 1, "b": 2, "c": 1}

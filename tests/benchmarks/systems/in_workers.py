@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from statefx import StatefulBolt
+from statefx import BasicBolt, PartitionedTransactionalSpout, StatefulBolt
 
 ROWS = "target int, kind int, rows long, head binary, payload binary"
 frozen = [0]
@@ -39,6 +41,57 @@ class Forward(StatefulBolt):
     def execute(self, tup: Any, collector: Any) -> None:
         self.seen.put(tup.word, self.seen.get(tup.word, 0) + 1)
         collector.emit((tup.word,))
+
+
+class Tick(PartitionedTransactionalSpout):
+    """Emits a word from each of two partitions in each transaction, after some work."""
+
+    outputFields = "word string"
+
+    def __init__(self, batches: int, secs: float) -> None:
+        self.batches = batches
+        self.secs = secs
+
+    def numPartitions(self) -> int:
+        return 2
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        number = 1 if lastMetadata is None else lastMetadata + 1
+        return number if number <= self.batches else None
+
+    def emitPartitionBatch(self, attempt: Any, collector: Any, partition: int, metadata: Any) -> None:
+        compute(self.secs)
+        collector.emit((f"word-{partition}",))
+
+
+class Waits(BasicBolt):
+    """Waits for something else in each transaction, as for an answer."""
+
+    outputFields = "word string"
+
+    def __init__(self, secs: float) -> None:
+        self.secs = secs
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        threading.Event().wait(self.secs)
+        collector.emit((tup.word,))
+
+
+class Busy(Count):
+    """Counts, and computes in each transaction, in all tasks."""
+
+    def __init__(self, secs: float) -> None:
+        self.secs = secs
+
+    def prePrepare(self, txid: int) -> None:
+        compute(self.secs)
+
+
+def compute(secs: float) -> None:
+    """Use processor time; the same amount of it also where others use the processor meanwhile."""
+    until = time.process_time() + secs
+    while time.process_time() < until:
+        pass
 
 
 def settle() -> None:

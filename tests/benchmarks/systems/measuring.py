@@ -52,9 +52,9 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def session(settings: Mapping[str, str]) -> SparkSession:
-    """A Spark session with two cores and `settings`."""
-    builder = SparkSession.builder.master("local[2]").appName("benchmark")
+def session(settings: Mapping[str, str], master: str = "local[2]") -> SparkSession:
+    """A Spark session with `settings`, by default with two cores."""
+    builder = SparkSession.builder.master(master).appName("benchmark")
     builder = builder.config("spark.driver.memory", "3g").config("spark.log.level", "ERROR")
     # Progress is read once, at the end: keep that of all batches.
     builder = builder.config("spark.sql.streaming.numRecentProgressUpdates", "100000")
