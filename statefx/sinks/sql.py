@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from statefx.errors import ConfigError, SinkError, TopologyError
 from statefx.operators.sinks import Committable, SinkWriter, WriterContext
-from statefx.sinks.sql_connection import SqlUrl
 from statefx.sinks.sql_table import SqlTable
-from statefx.sinks.sql_types import has_dates, sql_type
 from statefx.sinks.staged import StagedRows, StagedSink, refuse_nulls
+from statefx.sql.place import SqlUrl
+from statefx.sql.types import has_dates, sql_type
 
 _UPSERTS = ("sqlite", "postgresql")
 
@@ -63,7 +63,7 @@ class SqlSink(StagedSink):
         deadLetter: str | None = None,
         validate: bool = False,
     ) -> None:
-        place = SqlUrl(url)
+        place = SqlUrl(url, "SqlSink", "CollectSink to look at rows")
         if not isinstance(table, str) or not table:
             raise ConfigError(f"SqlSink needs the name of a table, got {table!r}")
         if validate and deadLetter is not None:

@@ -7,20 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from statefx.errors import ConfigError, SinkError
+from statefx.errors import SinkError
 from statefx.operators.sinks import Marker
+from statefx.sql.place import open_engine
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
-
-_LIBPQ = {
-    # A host that is gone answers nothing: without these a commit would wait for hours, and no status would tell why.
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
 
 # SET LOCAL, by a query: it ends with the transaction, so a pooler's next client has nothing of it. Who waits for a lock
 # longer than this tells the status, and tries again; a limit that the server or the URL gives is left alone.
@@ -37,82 +29,6 @@ class RowRefusedError(SinkError):
     """The database refuses a row: by a constraint, or for a value that the column can't hold."""
 
 
-def alchemy() -> Any:
-    """Return SQLAlchemy; ConfigError with the remedy if it is not installed."""
-    try:
-        import sqlalchemy  # noqa: PLC0415 - an extra: only who uses SqlSink needs it
-        import sqlalchemy.pool  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError("SqlSink needs SQLAlchemy: pip install 'statefx[sql]'") from error
-    return sqlalchemy
-
-
-class SqlUrl:
-    """A database's URL, read without connecting.
-
-    Parameters
-    ----------
-    url : str
-
-    Attributes
-    ----------
-    shown : str
-        The place, by which it is known in messages and in the log: neither user nor password nor options, so that these
-        can change.
-    backend : str
-        Such as ``postgresql``.
-
-    Raises
-    ------
-    ConfigError
-        It is none, or the database is in memory.
-    """
-
-    def __init__(self, url: str) -> None:
-        sqlalchemy = alchemy()
-        try:
-            parsed = sqlalchemy.engine.make_url(url)
-            dialect = parsed.get_dialect()
-        except sqlalchemy.exc.NoSuchModuleError as error:
-            raise ConfigError(
-                f"SqlSink: SQLAlchemy does not know this kind of database ({error}): begin the URL as in "
-                "sqlite:///file.db or postgresql+psycopg://, or install the database's package for SQLAlchemy"
-            ) from None
-        except (sqlalchemy.exc.ArgumentError, ValueError):  # what it says may hold the password
-            raise ConfigError(
-                "SqlSink needs a URL as SQLAlchemy has it: sqlite:///file.db, postgresql+psycopg://user:password@host/db"
-            ) from None
-        self.backend = parsed.get_backend_name()
-        self._dialect, self._driver = dialect, parsed.drivername
-        database = parsed.database or ""
-        if self.backend == "sqlite":
-            if database in ("", ":memory:") or "memory" in (parsed.query.get("mode"), database.partition("mode=")[2]):
-                raise ConfigError(
-                    "SqlSink: a SQLite database in memory ends with the connection, and with it the marker that tells "
-                    "what was written: name a file, sqlite:///results.db; or use CollectSink to look at rows"
-                )
-            self.shown = f"sqlite:///{database}"
-        else:
-            host = parsed.host or parsed.query.get("host") or ""
-            self.shown = f"{self.backend}://{host}{f':{parsed.port}' if parsed.port else ''}/{database}"
-
-    def require_driver(self) -> None:
-        """Import the driver.
-
-        Raises
-        ------
-        ConfigError
-            It is not installed.
-        """
-        try:
-            self._dialect.import_dbapi()
-        except ImportError as error:
-            remedy = ""
-            if self.backend == "postgresql":
-                remedy = ": pip install 'statefx[postgres]' brings one for postgresql+psycopg://"
-            raise ConfigError(f"SqlSink: the driver of {self._driver} is not installed ({error}){remedy}") from None
-
-
 class SqlConnection:
     """One connection, opened when it is needed.
 
@@ -124,17 +40,8 @@ class SqlConnection:
     """
 
     def __init__(self, url: str, target: str) -> None:
-        sqlalchemy = alchemy()
         self._target = target
-        parsed = sqlalchemy.engine.make_url(url)
-        options: dict[str, Any] = {}
-        if parsed.get_backend_name() == "sqlite":
-            # Commits are calls of any thread, one after the other; Python's SQLite module minds unless told.
-            options = {"check_same_thread": False}
-        elif parsed.get_dialect().driver in ("psycopg", "psycopg2"):
-            options = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
-        # One connection, kept by us; a pool would hand out one that a restarted server has forgotten.
-        self._engine = sqlalchemy.create_engine(parsed, poolclass=sqlalchemy.pool.NullPool, connect_args=options)
+        self._engine = open_engine(url)
         self._connection: sa.Connection | None = None
         self.dialect: Any = self._engine.dialect
         self.lite = self.dialect.name == "sqlite"

@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from statefx.errors import SinkError
 from statefx.operators.sinks import Marker
-from statefx.sinks.sql_connection import RowRefusedError, SqlConnection, alchemy, is_replaced, session_name
-from statefx.sinks.sql_types import check_dead_letters, check_table, converter, plain, sql_type
+from statefx.sinks.sql_checks import check_dead_letters, check_table
+from statefx.sinks.sql_connection import RowRefusedError, SqlConnection, is_replaced, session_name
 from statefx.sinks.staged import StagedRows, Target
+from statefx.sql.place import alchemy
+from statefx.sql.types import converter, plain, sql_type
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import ConfigError, FailedException
+from statefx.sql.place import alchemy
 from statefx.values.backend import Row
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class SqlBackend:
     """
 
     def __init__(self, url: str, table: str) -> None:
-        sqlalchemy = _alchemy()
+        sqlalchemy = alchemy()
         try:
             parsed = sqlalchemy.engine.make_url(url)
         except sqlalchemy.exc.ArgumentError:  # what it says may hold the password
@@ -71,7 +72,7 @@ class SqlBackend:
 
     def multiPut(self, rows: Mapping[str, Row], expected: Mapping[str, str | None]) -> list[str]:
         """See `KeyValueBackend`; all keys together are one atomic act."""
-        sqlalchemy = _alchemy()
+        sqlalchemy = alchemy()
         wanted = sorted(rows.items())  # in one order, so that two writers of the same keys never wait for each other
         there = [{"of": key, "was": expected[key], **row._asdict()} for key, row in wanted if expected[key] is not None]
         new = [{"key": key, **row._asdict()} for key, row in wanted if expected[key] is None]
@@ -96,7 +97,7 @@ class SqlBackend:
 
     @contextmanager
     def _transaction(self) -> Iterator[tuple[sa.Connection, sa.Table]]:
-        sqlalchemy = _alchemy()
+        sqlalchemy = alchemy()
         try:
             engine, table = self._opened = self._opened or self._open()
             with engine.begin() as connection:
@@ -106,7 +107,7 @@ class SqlBackend:
 
     def _open(self) -> tuple[sa.Engine, sa.Table]:
         """Connect, and make the table if it is missing."""
-        sqlalchemy = _alchemy()
+        sqlalchemy = alchemy()
         parsed = sqlalchemy.engine.make_url(self._url)
         # Other tasks write to the same file, one after the other; Python's module would wait for 5 s alone.
         waits = {"timeout": _WAIT_SECS} if parsed.get_backend_name() == "sqlite" else {}
@@ -131,11 +132,3 @@ class SqlBackend:
 
 class _ChangedError(Exception):
     """A row has not the version that was expected of it."""
-
-
-def _alchemy() -> Any:
-    try:
-        import sqlalchemy  # noqa: PLC0415 - an extra: only who uses SqlBackend needs it
-    except ImportError as error:
-        raise ConfigError("SqlBackend needs SQLAlchemy: pip install 'statefx[sql]'") from error
-    return sqlalchemy

@@ -1,81 +1,12 @@
-"""What of SqlSink depends on types: columns for fields, tables that fit, values as the driver takes them."""
+"""Whether a table that is there fits what a sink writes."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC
-from decimal import Decimal
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from statefx.errors import SinkError, TopologyError
-from statefx.sinks.sql_connection import alchemy
-
-
-def sql_type(field: pa.Field, *, lite: bool) -> Any:
-    """Return the column's type for a field of the stream.
-
-    Raises
-    ------
-    TopologyError
-        There is none.
-    """
-    kind = field.type
-    for fits, make in _SQL_TYPES:
-        if fits(kind):
-            return make(alchemy(), kind, lite)
-    raise TopologyError(f"field {field.name!r} is {kind}, for which SqlSink has no column type", field=field.name)
-
-
-_SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bool], Any]]] = (
-    (pa.types.is_boolean, lambda sa, kind, lite: sa.Boolean()),
-    (pa.types.is_int8, lambda sa, kind, lite: sa.SmallInteger()),
-    (pa.types.is_int16, lambda sa, kind, lite: sa.SmallInteger()),
-    # SQLite fills a null in an INTEGER that is the key with a number of its own, instead of refusing it.
-    (pa.types.is_int32, lambda sa, kind, lite: sa.BigInteger() if lite else sa.Integer()),
-    (pa.types.is_int64, lambda sa, kind, lite: sa.BigInteger()),
-    (pa.types.is_floating, lambda sa, kind, lite: sa.Double()),
-    (pa.types.is_decimal, lambda sa, kind, lite: sa.Text() if lite else sa.Numeric(kind.precision, kind.scale)),
-    (pa.types.is_string, lambda sa, kind, lite: sa.Text()),
-    (pa.types.is_large_string, lambda sa, kind, lite: sa.Text()),
-    (pa.types.is_binary, lambda sa, kind, lite: sa.LargeBinary()),
-    (pa.types.is_date, lambda sa, kind, lite: sa.Date()),
-    (pa.types.is_timestamp, lambda sa, kind, lite: sa.DateTime(timezone=kind.tz is not None)),
-    (pa.types.is_nested, lambda sa, kind, lite: sa.JSON()),
-)
-
-
-def has_dates(kind: pa.DataType) -> bool:
-    """Tell whether there is a date or a time in values of a type."""
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return True
-    return any(has_dates(kind.field(number).type) for number in range(kind.num_fields))
-
-
-def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
-    """Return what makes a value one that the database's driver takes; None where it takes it as it is."""
-    if pa.types.is_nested(kind):
-        return lambda value: json.dumps(value, default=plain)
-    if lite and pa.types.is_decimal(kind):
-        return str
-    if lite and pa.types.is_timestamp(kind):
-        if kind.tz is None:
-            return lambda value: value.isoformat(" ", "microseconds")
-        return lambda value: value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
-    if lite and pa.types.is_date(kind):
-        return lambda value: value.isoformat()
-    return None
-
-
-def plain(value: Any) -> Any:
-    """Return what JSON can hold for a value that it has no form for."""
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value) if isinstance(value, Decimal) else value.isoformat()
+from statefx.errors import SinkError
+from statefx.sql.place import alchemy
 
 
 def check_dead_letters(connection: Any, described: Any, others: Sequence[Any], target: str) -> None:

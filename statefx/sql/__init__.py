@@ -1,0 +1,1 @@
+"""Databases that SQLAlchemy reaches, for sinks and spouts alike."""

@@ -1,0 +1,113 @@
+"""Where a database is, and how it is reached: SQLAlchemy, its URL, its driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from statefx.errors import ConfigError
+
+_LIBPQ = {
+    # A host that is gone answers nothing: without these a commit would wait for hours, and no status would tell why.
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+
+def alchemy() -> Any:
+    """Return SQLAlchemy; ConfigError with the remedy if it is not installed."""
+    try:
+        import sqlalchemy  # noqa: PLC0415 - an extra: only who uses a database needs it
+        import sqlalchemy.pool  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError("databases need SQLAlchemy: pip install 'statefx[sql]'") from error
+    return sqlalchemy
+
+
+class SqlUrl:
+    """A database's URL, read without connecting.
+
+    Parameters
+    ----------
+    url : str
+    who : str
+        Whom messages name.
+    in_memory : str
+        What to use in the place of a database in memory.
+
+    Attributes
+    ----------
+    shown : str
+        The place, by which it is known in messages and in the log: neither user nor password nor options, so that these
+        can change.
+    backend : str
+        Such as ``postgresql``.
+
+    Raises
+    ------
+    ConfigError
+        It is none, or the database is in memory.
+    """
+
+    def __init__(self, url: str, who: str, in_memory: str) -> None:
+        sqlalchemy = alchemy()
+        try:
+            parsed = sqlalchemy.engine.make_url(url)
+            dialect = parsed.get_dialect()
+        except sqlalchemy.exc.NoSuchModuleError as error:
+            raise ConfigError(
+                f"{who}: SQLAlchemy does not know this kind of database ({error}): begin the URL as in "
+                "sqlite:///file.db or postgresql+psycopg://, or install the database's package for SQLAlchemy"
+            ) from None
+        except (sqlalchemy.exc.ArgumentError, ValueError):  # what it says may hold the password
+            raise ConfigError(
+                f"{who} needs a URL as SQLAlchemy has it: sqlite:///file.db, postgresql+psycopg://user:password@host/db"
+            ) from None
+        self.backend = parsed.get_backend_name()
+        self._who = who
+        self._dialect, self._driver = dialect, parsed.drivername
+        database = parsed.database or ""
+        if self.backend == "sqlite":
+            if database in ("", ":memory:") or "memory" in (parsed.query.get("mode"), database.partition("mode=")[2]):
+                raise ConfigError(
+                    f"{who}: a SQLite database in memory ends with its connection, and each connection has another "
+                    f"one: name a file, sqlite:///results.db; or use {in_memory}"
+                )
+            self.shown = f"sqlite:///{database}"
+        else:
+            host = parsed.host or parsed.query.get("host") or ""
+            self.shown = f"{self.backend}://{host}{f':{parsed.port}' if parsed.port else ''}/{database}"
+
+    def require_driver(self) -> None:
+        """Import the driver.
+
+        Raises
+        ------
+        ConfigError
+            It is not installed.
+        """
+        try:
+            self._dialect.import_dbapi()
+        except ImportError as error:
+            remedy = ""
+            if self.backend == "postgresql":
+                remedy = ": pip install 'statefx[postgres]' brings one for postgresql+psycopg://"
+            raise ConfigError(f"{self._who}: the driver of {self._driver} is not installed ({error}){remedy}") from None
+
+
+def open_engine(url: str) -> Any:
+    """Return what connects: one connection at a time, kept by who asks for it.
+
+    A pool would hand out one that a restarted server has forgotten.
+    """
+    sqlalchemy = alchemy()
+    parsed = sqlalchemy.engine.make_url(url)
+    options: dict[str, Any] = {}
+    if parsed.get_backend_name() == "sqlite":
+        # Calls come from any thread, one after the other; Python's SQLite module minds unless told.
+        options = {"check_same_thread": False}
+    elif parsed.get_dialect().driver in ("psycopg", "psycopg2"):
+        options = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
+    return sqlalchemy.create_engine(parsed, poolclass=sqlalchemy.pool.NullPool, connect_args=options)
