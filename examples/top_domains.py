@@ -175,7 +175,7 @@ def demo(kills, chance):
         calm.mkdir()
         with TopologyTester(topology(logs, calm, Kill(0, None, 0)), calm / "checkpoint", CONFIG) as tester:
             tester.drain()
-        txid = 0
+        txid = 1
         for kill in range(kills + 1):
             place = chance.choice(PLACES) if kill < kills else "never"
             txid += chance.randint(1, TRANSACTIONS)

@@ -26,12 +26,13 @@ def add(value, change):
 
 
 class Actor:
-    """An attempt of the task, or another run of it, which updates a map by `changes`."""
+    """A run of an attempt, which updates a map by `changes`, or which rolls the attempt back."""
 
-    def __init__(self, backend, state, txid, attempt, changes):
+    def __init__(self, backend, state, txid, attempt, changes, rolls_back=False):
         self.attempt, self.changes = TransactionAttempt(txid, attempt), Counter(changes)
         self.backend, self.state = backend, Kept(state)
         self.map = OpaqueMap(backend, self.state, context(self.attempt))
+        self.map._rolling_back = rolls_back
         self._steps = self.map._update(sorted(changes), changes, add, 0)
         self._answer = None
         self.ended, self.error = False, None

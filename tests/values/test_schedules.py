@@ -78,20 +78,49 @@ def test_a_late_attempt_changes_nothing_whenever_it_writes(following):
     assert refused > 300, "else its steps did not come late"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_three_late_attempts_change_nothing_whenever_they_write(seed):
-    """Attempts 0, 1 and 2 are given up in the middle, each between steps of the others."""
-    chance = random.Random(seed)
-    for _ in range(400):
-        world = World()
-        late = []
-        for attempt in range(3):
-            late.append(world.attempt(5, attempt, chance.choice([LATE, LIVE, AFTER, {}])))
-            for _ in range(chance.randrange(3 * STEPS)):
-                chance.choice(late).step()
-        for txid, attempt in ((5, 3), (6, 0), (7, 0))[chance.randrange(2) :]:  # or attempt 3 does not call the map
-            live = world.attempt(txid, attempt, chance.choice([LATE, LIVE, AFTER, {}]))
-            world.commit(live, lambda late=late: chance.random() < 0.6 and chance.choice(late).step())
-        for actor in late:
+class Life:
+    """A driver and its tasks, by chance: attempts fail, run twice at once, are rolled back, and go on when given up."""
+
+    def __init__(self, seed):
+        self.world, self.chance, self.late = World(), random.Random(seed), []
+
+    def run(self, *actors):
+        """Let actors take steps in any order, with those that were given up among them; some may be given up too."""
+        steps = self.chance.choice([None, self.chance.randrange(4 * STEPS)])
+        while steps != 0 and any(not actor.ended for actor in actors):
+            self.chance.choice([*actors, *actors, *self.late]).step()
+            steps = None if steps is None else steps - 1
+
+    def transaction(self, txid):
+        for attempt in itertools.count():
+            runs = [
+                self.world.attempt(txid, attempt, self.chance.choice([LATE, LIVE, AFTER, {}]))
+                for _ in range(self.chance.choice([1, 1, 2]))
+            ]
+            self.run(*runs)
+            done = [run for run in runs if run.ended and run.error is None]
+            assert len(done) < 2, "the driver would commit one, and the other has written"
+            if done and self.chance.random() < 0.6:
+                self.late += runs
+                self.world.commit(done[0])
+                return
+            self.late += runs
+            if self.chance.random() < 0.3:
+                rollback = Actor(self.world.backend, self.world.state, txid, attempt, {}, rolls_back=True)
+                self.run(rollback)
+                self.late.append(rollback)
+                if rollback.ended:
+                    assert rollback.error is None
+                    assert values(self.world.backend) == self.world.expected
+
+
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_lives_in_which_anything_goes_on_at_any_time_end_exact(first):
+    for seed in range(first, first + 100):
+        life = Life(seed)
+        for txid in range(5, 5 + 4):
+            if life.chance.random() < 0.9:  # else a transaction that does not call the map
+                life.transaction(txid)
+        for actor in life.late:
             actor.finish()
-        world.commit(world.attempt(8, 0, AFTER))
+        life.world.commit(life.world.attempt(9, 0, AFTER))

@@ -122,6 +122,25 @@ def test_a_crash_at_any_moment_leaves_the_values_exact(spout, kind, pending, nam
             return
 
 
+class Renewed(Totals):
+    """Its values have a new form; what the map keeps in its state is none of them."""
+
+    stateVersion = 2
+
+    def migrateState(self, version, key, value):
+        raise AssertionError(f"{key} is not the bolt's own")
+
+
+def test_a_bolt_of_a_new_version_is_not_asked_for_what_the_map_keeps(name, tmp_path):
+    numbers = Opaque(tmp_path)
+    with TopologyTester(topology(numbers, Totals(name, OpaqueMap)), tmp_path / "ck") as tester:
+        tester.emit()
+        assert list(tester.state("totals", 0)) == ["statefx.values.OpaqueMap totals"]
+    with tester.restart(topology(numbers, Renewed(name, OpaqueMap))) as renewed:
+        renewed.drain()
+        assert in_database(name) == ALL
+
+
 FAULTS = [Rerun, Killed, Zombie, Wake, lambda *task: JobFails(), lambda *task: Twins(*task, winner=1), Twins]
 
 
