@@ -29,7 +29,8 @@ class Context:
         Whose the checkpoint is: random, and the same in every start on it. A copy that goes on by itself
         (``adopt="fork"``) has another one. What a bolt keeps outside its state can name its owner by it.
     attempt : int
-        How many times the present transaction has been tried before. Live: it changes under the bolt's hands.
+        How many times the present transaction has been tried before. Live: it changes under the bolt's hands, as
+        ``collector.attempt``, which has it together with the txid, does not.
     txid : int
         The present transaction. Live.
     """

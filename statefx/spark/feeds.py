@@ -129,8 +129,8 @@ class StreamFeed:
             restarts = 1 if self._coordinator.log.state.committed > before else restarts + 1
             if restarts > self._coordinator.shape.attempts_max:
                 raise AttemptsExhaustedError(
-                    f"Spark's query had to be started again {restarts} times, and the transaction failed each time "
-                    f"(topology.transaction.attempts.max); last: {again.message}",
+                    f"Spark's query had to be started again {restarts} times, and transaction {before + 1} failed each "
+                    f"time (topology.transaction.attempts.max); last: {again.message}",
                     **{**again.data, "attempts": restarts},
                 ) from again
             logger.warning("Spark's query is started again: %s", again.message)
