@@ -64,6 +64,8 @@ class KeyValueBackend(Protocol):
 class MemoryBackend:
     """Keeps rows in this process, for tests and ``TopologyTester``: tasks of other processes have others.
 
+    What there is, ``backend.rows`` has, by key.
+
     Parameters
     ----------
     name : str
