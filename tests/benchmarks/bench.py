@@ -124,27 +124,12 @@ def cases(args: argparse.Namespace) -> list[Case]:
 
 
 def reading_cases(args: argparse.Namespace) -> list[Case]:
-    """The cases of files that tasks read themselves; the native count reads the same files."""
-    found: list[Case] = []
-    for form in ("parquet", "csv", "json"):
-        for keys in args.keys if form == "parquet" else args.keys[:1]:
-            group = f"Keyed count over {form} by spouts, {keys:,} keys, {args.rows:,} rows a batch"
-            shape, of = inputs.Shape(keys, args.rows, form), ("--format", form)
-            found.append(
-                Case(group, "groupBy().count()", "spark_native_count.py", shape, args.warmup, args.batches, of,
-                     reference=True)
-            )  # fmt: skip
-            found += [
-                Case(group, f"statefx, spout, {bolt}", "statefx_files.py", shape, args.warmup, args.batches,
-                     (*of, "--bolt", bolt))
-                for bolt in ("combined", "combined-batch", "combined-tuple", "tuple", "batch")
-            ]  # fmt: skip
-            if form == "parquet":
-                found.append(
-                    Case(group, "statefx, setStream, tuple", "statefx_count.py", shape, args.warmup, args.batches,
-                         ("--bolt", "tuple"), reference=True)
-                )  # fmt: skip
-    return found
+    """The cases of files that tasks read themselves; in each of them systems take turns."""
+    return [
+        Case(f"Keyed count over {form} by spouts, {keys:,} keys, {args.rows:,} rows a transaction", "in turns",
+             "spout_counts.py", inputs.Shape(keys, args.rows, form), args.warmup, args.batches, ("--format", form))
+        for form in ("parquet", "csv", "json") for keys in (args.keys if form == "parquet" else args.keys[:1])
+    ]  # fmt: skip
 
 
 def emitting_cases(args: argparse.Namespace) -> list[Case]:
@@ -302,8 +287,8 @@ def run(case: Case, source: Path | None, scratch: Path, args: argparse.Namespace
         result = {"error": f"{type(error).__name__}: {error}"}
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    rows = result.pop("rows", [{}])  # of systems that took turns
-    return [{"group": case.group, "name": case.name, "reference": case.reference, **result, **row} for row in rows]
+    systems = result.pop("systems", [{}])  # those that took turns
+    return [{"group": case.group, "name": case.name, "reference": case.reference, **result, **one} for one in systems]
 
 
 def tables(results: list[dict[str, Any]]) -> str:

@@ -94,6 +94,45 @@ def compute(secs: float) -> None:
         pass
 
 
+class Sum(Count):
+    """Counts words that were added up by Arrow before they were sent, a sum at a time."""
+
+    combinedFields = "word string, count long"
+
+    def combineBatch(self, batch: pa.RecordBatch) -> pa.Table:
+        sums = pa.Table.from_batches([batch]).group_by("word").aggregate([([], "count_all")])
+        return sums.rename_columns(["word", "count"])
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        count = self.counts.get(tup.word, 0) + tup["count"]
+        self.counts.put(tup.word, count)
+        collector.emit((tup.word, count))
+
+
+class SumBatch(Sum):
+    """Counts sums a batch at a time."""
+
+    def executeBatch(self, batch: pa.RecordBatch, collector: Any) -> None:
+        words, counts = (column.to_pylist() for column in batch.columns)
+        before = self.counts.getAll(words)
+        after = {word: before.get(word, 0) + more for word, more in zip(words, counts, strict=True)}
+        self.counts.putAll(after)
+        collector.emitBatch(pa.RecordBatch.from_pydict({"word": list(after), "count": list(after.values())}))
+
+
+class SumByTuple(Count):
+    """Counts words that were added up a tuple at a time."""
+
+    combinedFields = Sum.combinedFields
+    execute = Sum.execute
+
+    def initCombine(self, tup: Any) -> tuple[str, int]:
+        return tup.word, 1
+
+    def combine(self, a: Any, b: Any) -> tuple[str, int]:
+        return a.word, a[1] + b[1]
+
+
 def settle() -> None:
     """Spare the worker the collection that PySpark makes after each task, as statefx does."""
     if frozen[0] < 2:

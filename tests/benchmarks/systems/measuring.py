@@ -160,7 +160,7 @@ def take_turns(
     for turn in range(turns):
         for name, measured in systems.items():
             found[name] += measured(turn)
-    rows = [
+    found_systems = [
         {
             "name": name,
             "reference": name in references,
@@ -170,7 +170,7 @@ def take_turns(
         }
         for name, ms in found.items()
     ]
-    _print(args, measure="latency", rows=rows, **more)
+    _print(args, measure="latency", systems=found_systems, **more)
 
 
 def _print(args: argparse.Namespace, **result: Any) -> None:
