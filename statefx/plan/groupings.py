@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import BoltError
-from statefx.plan.hashing import batch_hashes, partial_key_chooser, task_chooser
+from statefx.plan.hashing import batch_task_chooser, partial_key_chooser, task_chooser
 from statefx.topology.graph import Edge
 
 Columns = Sequence[Sequence[Any]]
@@ -132,9 +132,10 @@ class Fields(Router):
 
     def __init__(self, edge: Edge, schema: pa.Schema, width: int, task: int) -> None:
         super().__init__(edge, schema, width, task)
-        self._fields = edge.grouping.fields
-        self._places = [schema.get_field_index(name) for name in self._fields]
-        self._tasks_of = task_chooser(pa.schema([schema.field(place) for place in self._places]), width)
+        self._places = [schema.get_field_index(name) for name in edge.grouping.fields]
+        key = pa.schema([schema.field(place) for place in self._places])
+        self._tasks_of = task_chooser(key, width)
+        self._tasks_of_batch = batch_task_chooser(key, width)
 
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         if self.shares == 1:
@@ -145,8 +146,8 @@ class Fields(Router):
     def _of_values(self, columns: Columns) -> list[int]:
         return self._tasks_of([columns[place] for place in self._places])
 
-    def _of_batch(self, batch: pa.RecordBatch) -> list[int]:
-        return [found % self.shares for found in batch_hashes(batch, self._fields)]
+    def _of_batch(self, batch: pa.RecordBatch) -> Sequence[int] | pa.Array:
+        return self._tasks_of_batch([batch.column(place) for place in self._places])
 
     @staticmethod
     def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
@@ -273,9 +274,12 @@ ROUTERS: Mapping[str, type[Router]] = {
 """Kind of a grouping -> who sends its rows."""
 
 
-def _shared_out(batch: pa.RecordBatch, chosen: Sequence[int]) -> Split:
+def _shared_out(batch: pa.RecordBatch, chosen: Sequence[int] | pa.Array) -> Split:
     """Yield each target's rows, in their order."""
-    targets = pa.Array.from_buffers(pa.int32(), len(chosen), [None, pa.py_buffer(array("i", chosen))])
+    if isinstance(chosen, pa.Array):
+        targets = chosen
+    else:
+        targets = pa.Array.from_buffers(pa.int32(), len(chosen), [None, pa.py_buffer(array("i", chosen))])
     grouped = batch.take(pc.array_sort_indices(targets))  # a stable sort: rows of one target keep their order
     rows_of = pc.value_counts(targets)
     start = 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from statefx.errors import SchemaError
 from statefx.operators import parse_schema, tuple_class
-from statefx.plan.hashing import batch_hashes, partial_key_chooser, row_hasher, task_chooser
+from statefx.plan.hashing import batch_task_chooser, partial_key_chooser, row_hasher, task_chooser
 from tests.plan.vectors import VECTORS
 
 IDS = [ddl for ddl, _, _ in VECTORS]
@@ -23,6 +23,9 @@ def test_rows_hash_as_pinned(ddl, rows, hashes):
     assert list(map(row_hasher(schema, schema.names), rows)) == hashes
 
 
+MANY = 99_991
+
+
 @pytest.mark.parametrize(("ddl", "rows", "hashes"), VECTORS, ids=IDS)
 def test_rows_that_have_travelled_as_arrow_hash_the_same(ddl, rows, hashes):
     schema = parse_schema(ddl)
@@ -32,7 +35,10 @@ def test_rows_that_have_travelled_as_arrow_hash_the_same(ddl, rows, hashes):
     batch = pa.record_batch(columns, schema=schema)
     travelled = zip(*(column.to_pylist() for column in batch.columns), strict=True)
     assert list(map(row_hasher(schema, schema.names), travelled)) == hashes
-    assert batch_hashes(batch, schema.names) == hashes
+    choose = batch_task_chooser(schema, MANY)
+    tasks = [found % MANY for found in hashes]
+    assert list(choose(batch.columns)) == tasks
+    assert pa.array(choose([pa.concat_arrays([column] * 40) for column in batch.columns])).to_pylist() == tasks * 40
 
 
 def hash_one(ddl, value):
@@ -123,7 +129,8 @@ def test_a_map_has_no_hash():
 def test_a_batch_with_years_that_python_lacks_can_be_hashed():
     schema = parse_schema("a timestamp")
     batch = pa.record_batch([pa.array([10**18], pa.int64()).cast(schema.field("a").type)], schema=schema)
-    assert batch_hashes(batch, ["a"]) == batch_hashes(pa.record_batch([pa.array([10**18])], names=["a"]), ["a"])
+    plain = batch_task_chooser(parse_schema("a bigint"), MANY)([pa.array([10**18])])
+    assert batch_task_chooser(schema, MANY)(batch.columns) == plain
 
 
 WORDS = parse_schema("word string")
