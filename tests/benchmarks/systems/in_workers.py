@@ -130,7 +130,7 @@ class SumByTuple(Count):
         return tup.word, 1
 
     def combine(self, a: Any, b: Any) -> tuple[str, int]:
-        return a.word, a[1] + b[1]
+        return a.word, a.count + b.count
 
 
 def settle() -> None:
