@@ -168,9 +168,7 @@ class TupleCombiner(Combiner):
     def _begun(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         begin, width = self._bolt.initCombine, self._width
         return [
-            found
-            if type(found := begin(tup)) is tuple and len(found) == width
-            else self._checked("initCombine", found)
+            found if type(found := begin(tup)) is tuple and len(found) == width else self._checked("initCombine", found)
             for tup in map(self._tuple, rows)
         ]
 
