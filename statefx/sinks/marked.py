@@ -105,8 +105,16 @@ class MarkedCommitter(SinkCommitter, Generic[AnyPlace]):
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
         with self._connected() as place:
             found = place.marker()
-            if not is_published(found, self._context.owner, attempt.txid, self._name):
-                place.publish(Marker.of(self._context.owner, attempt.txid), found, self._content(committables))
+            while not is_published(found, self._context.owner, attempt.txid, self._name):
+                try:
+                    place.publish(Marker.of(self._context.owner, attempt.txid), found, self._content(committables))
+                except Exception:
+                    # Who has moved the marker meanwhile has published it, or is to be given way to (rule 10.8).
+                    before, found = found, place.marker()
+                    if found == before:
+                        raise
+                else:
+                    return
 
     def close(self) -> None:
         if self._place is not None:

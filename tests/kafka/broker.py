@@ -51,6 +51,7 @@ SETTINGS = {
     "allow.everyone.if.no.acl.found": "true",
     "log.retention.check.interval.ms": 100,
     "log.initial.task.delay.ms": 100,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0}

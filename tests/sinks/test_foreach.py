@@ -174,7 +174,7 @@ def test_who_is_replaced_before_its_call_does_not_call(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(FolderStorage, "list", look)
-        with pytest.raises(SinkError, match="another driver has taken over"):
+        with pytest.raises(FencedError, match="generation 2 has taken over"):
             commit(zombie, 1, named)
     assert old.done == []
 

@@ -1,0 +1,218 @@
+"""KafkaSink against a real broker: the contract of sinks, what a message is made of, and what is refused."""
+
+import json
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from statefx import BasicBolt, TopologyBuilder
+from statefx.errors import BoltError, ConfigError, SinkError, TopologyError
+from statefx.sinks.kafka import KafkaSink
+from statefx.testing import TopologyTester, rows
+from statefx.testing.sink_contract import SinkContract
+from tests.kafka.topics import read, steps
+
+pytestmark = pytest.mark.slow
+
+
+class TestContract(SinkContract):
+    @pytest.fixture(autouse=True)
+    def broker(self, kafka, monkeypatch):
+        monkeypatch.setattr("os.fsync", lambda descriptor: None)
+        self.kafka, self.topics = kafka, {}
+
+    def make(self, place):
+        if place not in self.topics:
+            self.topics[place] = self.kafka.topic(partitions=2)
+        return KafkaSink(self.kafka.address, self.topics[place], key="word", value="word")
+
+    def read(self, sink):
+        return [message.value().decode() for message in read(self.kafka, sink.topic)]
+
+    @contextmanager
+    def steps(self, step):
+        with super().steps(step), steps(lambda name: step()):
+            yield
+
+
+class Pass(BasicBolt):
+    def __init__(self, fields):
+        self.outputFields = fields
+
+    def execute(self, tup, collector):
+        collector.emit(tuple(tup))
+
+
+def topology(sink, fields):
+    builder = TopologyBuilder("rows")
+    builder.setStream("lines", rows(fields))
+    builder.setBolt("pass", Pass(fields)).shuffleGrouping("lines")
+    builder.setSink("out", sink).shuffleGrouping("pass")
+    return builder.createTopology()
+
+
+def published(kafka, place, fields, *some, **arguments):
+    """Return the messages that a topology has published of some rows."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)  # by default a message of last year would be deleted at once
+    sink = KafkaSink(kafka.address, topic, **arguments)
+    with TopologyTester(topology(sink, fields), place / topic) as tester:
+        tester.send({"lines": list(some)})
+    return read(kafka, topic)
+
+
+# ---- what a message is made of
+
+
+def test_a_row_is_a_json_object_and_keys_are_text(kafka, tmp_path):
+    found = published(kafka, tmp_path, "id long, name string", (7, "ann"), (8, None), (None, "x"), key="id")
+    assert {each.key(): json.loads(each.value()) for each in found} == {
+        b"7": {"id": 7, "name": "ann"},
+        b"8": {"id": 8},
+        None: {"name": "x"},
+    }
+
+
+def test_several_fields_of_a_key_are_a_json_array(kafka, tmp_path):
+    (found,) = published(kafka, tmp_path, "id long, name string", (7, "ann"), key=["name", "id"])
+    assert found.key() == b'["ann",7]'
+
+
+def test_bytes_and_texts_are_published_as_they_are_and_null_is_a_tombstone(kafka, tmp_path):
+    found = published(kafka, tmp_path, "k binary, v string", (b"\0\xff", "ä"), (b"b", None), key="k", value="v")
+    assert {each.key(): each.value() for each in found} == {b"\0\xff": "ä".encode(), b"b": None}
+
+
+def test_headers_time_and_partition_come_from_fields_and_are_not_in_the_json(kafka, tmp_path):
+    fields = "word string, h map<string,binary>, at timestamp, p int"
+    at = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
+    given = [("a", {"x": b"1", "y": None}, at, 1), ("b", None, None, None), ("c", {}, at, 0)]
+    named = {"headers": "h", "timestamp": "at", "partition": "p"}
+    found = {json.loads(each.value())["word"]: each for each in published(kafka, tmp_path, fields, *given, **named)}
+    assert json.loads(found["a"].value()) == {"word": "a"}
+    assert found["a"].headers() == [("x", b"1"), ("y", None)]
+    assert found["a"].timestamp()[1] == at.timestamp() * 1000
+    assert (found["a"].partition(), found["c"].partition()) == (1, 0)
+    assert not found["b"].headers()
+    assert found["b"].timestamp()[1] > at.timestamp() * 1000
+
+
+def test_rows_of_a_key_are_in_the_partition_where_producers_of_java_put_it(kafka, tmp_path):
+    topic = kafka.topic(partitions=16)
+    sink = KafkaSink(kafka.address, topic, key="word", value="word")
+    with TopologyTester(topology(sink, "word string"), tmp_path) as tester:
+        tester.send({"lines": [("ann",), ("bob",), ("ann",)]})
+    # murmur2, as Java's DefaultPartitioner has it: "ann" 0x54b8a2c7 and "bob" by Kafka's own Utils.murmur2.
+    assert {each.value(): each.partition() for each in read(kafka, topic)} == {
+        word.encode(): (murmur2(word.encode()) & 0x7FFFFFFF) % 16 for word in ("ann", "bob")
+    }
+
+
+def murmur2(data):
+    """Return MurmurHash2 by Austin Appleby, 32 bits, with the seed that Kafka's clients in Java use."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        k = (k ^ (k >> 24)) * m & mask
+        h = (h * m & mask) ^ k
+    if data[whole:]:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
+    h = (h ^ (h >> 13)) * m & mask
+    return h ^ (h >> 15)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"servers": ""}, "'host:9092'"),
+        ({"topic": "a b"}, "name of a topic"),
+        ({"config": {"acks": "1"}}, "'acks' itself: leave it out"),
+        ({"config": {"transactional.id": "x"}}, "give transactionalId"),
+        ({"transactionTimeoutSecs": 0}, "from 1 to"),
+        ({"transactionalId": ""}, "transactionalId"),
+    ],
+)
+def test_arguments_that_can_not_be_used(arguments, told):
+    with pytest.raises(ConfigError, match=told):
+        KafkaSink(**{"servers": "127.0.0.1:1", "topic": "words", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"key": "id"}, "key is 'id'; its rows have word, n"),
+        ({"value": "n"}, "value is a string or binary; field 'n' is int64"),
+        ({"headers": "word"}, "headers is a map"),
+        ({"partition": "word"}, "partition is a whole number"),
+        ({"timestamp": "n"}, "timestamp is a timestamp"),
+    ],
+)
+def test_fields_that_do_not_fit(arguments, told):
+    schema = pa.schema([("word", pa.string()), ("n", pa.int64())])
+    with pytest.raises(TopologyError, match=told):
+        KafkaSink("127.0.0.1:1", "words", **arguments).check_schema(schema)
+
+
+def test_two_sinks_of_one_topic_need_two_transactional_ids(kafka, tmp_path):
+    topic = kafka.topic()
+
+    def both(**second):
+        builder = TopologyBuilder("rows")
+        builder.setStream("lines", rows("word string"))
+        builder.setSink("one", KafkaSink(kafka.address, topic, value="word")).shuffleGrouping("lines")
+        builder.setSink("two", KafkaSink(kafka.address, topic, value="word", **second)).shuffleGrouping("lines")
+        return builder.createTopology()
+
+    with pytest.raises(TopologyError, match="two"):
+        both()
+    with TopologyTester(both(transactionalId="second"), tmp_path) as tester:
+        tester.send({"lines": [("a",)]})
+    assert [each.value() for each in read(kafka, topic)] == [b"a", b"a"]
+
+
+def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path):
+    sink = KafkaSink(kafka.address, "nowhere", value="word")
+    with pytest.raises(SinkError, match="make the topic first"):
+        TopologyTester(topology(sink, "word string"), tmp_path)
+
+
+def test_a_transaction_that_the_broker_does_not_allow_so_long_is_told_at_the_start(kafka, tmp_path):
+    sink = KafkaSink(kafka.address, kafka.topic(), value="word", transactionTimeoutSecs=3600)
+    with pytest.raises(SinkError, match=r"allows 900 s: lower it, or raise"):
+        TopologyTester(topology(sink, "word string"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "row", "told"),
+    [
+        ({}, ("k", "x" * 900, None, 0), r"with key b'k' has 1001 bytes .* takes 1000: raise the topic's"),
+        ({"headers": "h"}, ("k", "x", {"a": b"x" * 900}, 0), "takes 1000"),
+        ({"partition": "p"}, ("k", "x", None, 2), "for partition 2, and the topic has 2"),
+        ({"partition": "p"}, ("k", "x", None, -1), "for partition -1"),
+    ],
+)
+def test_a_message_that_the_topic_refuses_fails_its_transaction_before_the_decision(
+    kafka, tmp_path, arguments, row, told
+):
+    topic = kafka.topic(partitions=2, max_message_bytes=1000)
+    fields = "k string, v string, h map<string,binary>, p int"
+    sink = KafkaSink(kafka.address, topic, key="k", value="v", **arguments)
+    with TopologyTester(topology(sink, fields), tmp_path) as tester:
+        tester.send({"lines": [("a", "1", None, 0)]})
+        with pytest.raises(BoltError, match=told):
+            tester.send({"lines": [row]})
+    assert [each.value() for each in read(kafka, topic, "read_uncommitted")] == [b"1"]
+
+
+def test_a_message_as_large_as_the_topic_allows_is_published(kafka, tmp_path):
+    topic = kafka.topic(max_message_bytes=2_000_000)
+    sink = KafkaSink(kafka.address, topic, value="v")
+    with TopologyTester(topology(sink, "v string"), tmp_path) as tester:
+        tester.send({"lines": [("x" * (2_000_000 - 100),)]})
+    assert [len(each.value()) for each in read(kafka, topic)] == [2_000_000 - 100]

@@ -1,0 +1,188 @@
+"""What can go wrong with a broker under a KafkaSink: it dies, is silent, forgets the marker, or ends a transaction."""
+
+import time
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from statefx import TopologyBuilder
+from statefx.errors import SinkMismatchError, SinkOwnedError
+from statefx.sinks.kafka import KafkaSink
+from statefx.sinks.kafka import topic as publishing
+from statefx.testing import TopologyTester, rows
+from tests.kafka.topics import STEPS, read, steps
+
+pytestmark = pytest.mark.slow
+
+BOUND_SECS = 40
+
+
+def topology(sink, name="words"):
+    builder = TopologyBuilder(name)
+    builder.setStream("lines", rows("word string"))
+    builder.setSink("out", sink, parallelism=2).shuffleGrouping("lines")
+    return builder.createTopology()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A broker of tests that is restarted is back in two seconds: nobody waits long for one that is gone."""
+    for name, secs in (("CALL_SECS", 2.0), ("_ABORT_SECS", 0.5), ("_GRACE_SECS", 0.5)):
+        monkeypatch.setattr(publishing, name, secs)
+
+
+@pytest.fixture
+def topic(kafka):
+    return kafka.topic(partitions=2)
+
+
+def sink(kafka, topic, **arguments):
+    quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
+    return KafkaSink(kafka.address, topic, value="word", config=quick, **arguments)
+
+
+def values(kafka, topic, level="read_committed"):
+    return sorted(each.value().decode() for each in read(kafka, topic, level))
+
+
+@contextmanager
+def at(moment, do):
+    """Call `do` when publishing comes to that moment the first time."""
+    left = [do]
+    with steps(lambda now: now == moment and left and left.pop()()):
+        yield
+
+
+@pytest.mark.parametrize("moment", [f"before {step}" for step in STEPS[1:]] + ["after _commit"])
+def test_a_broker_that_is_killed_and_comes_back_has_each_row_once(kafka, topic, tmp_path, moment):
+    with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester:
+        tester.send({"lines": [("a",)]})
+        with at(moment, kafka.restart):
+            tester.send({"lines": [("b",), ("c",)]})
+        tester.send({"lines": [("d",)]})
+    assert values(kafka, topic) == ["a", "b", "c", "d"]
+
+
+def test_a_broker_that_is_away_is_told_in_the_status_until_it_is_back(kafka, topic, tmp_path):
+    reasons = []
+    with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=1)), tmp_path) as tester:
+
+        def told():
+            reasons.append(tester.status["stuck"]["reason"])
+            kafka.start()
+
+        tester.send({"lines": [("a",)]})
+        tester.when("before COMMITTING(2, 0)", kafka.kill)
+        tester.when("pause", told)
+        tester.send({"lines": [("b",)]})
+    assert "no broker answers" in reasons[0] or "took longer than 1 s" in reasons[0], reasons
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_a_broker_that_is_silent_does_not_hold_the_driver(kafka, topic, tmp_path):
+    with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=2)), tmp_path) as tester:
+        tester.send({"lines": [("a",)]})
+        tester.when("before COMMITTING(2, 0)", kafka.freeze)
+        tester.when("pause", kafka.thaw)
+        began = time.monotonic()
+        tester.send({"lines": [("b",)]})
+        assert time.monotonic() - began < BOUND_SECS
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_a_broker_that_ends_a_transaction_for_its_time_is_told_and_the_rows_come_once(kafka, topic, tmp_path):
+    reasons = []
+    with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=1)), tmp_path) as tester:
+        tester.send({"lines": [("a",)]})
+        tester.when("pause", lambda: reasons.append(tester.status["stuck"]["reason"]))
+        with at("after _send", lambda: wait_for_end(kafka, topic)):
+            tester.send({"lines": [("b",)]})
+    assert "publishing took longer than 1 s" in reasons[0]
+    assert "raise transactionTimeoutSecs" in reasons[0]
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def wait_for_end(kafka, topic):
+    """Wait until the broker has rows of a transaction that is open, and then until it has ended it."""
+    for is_open in (True, False):
+        limit = time.monotonic() + BOUND_SECS
+        while hidden(kafka, topic) != is_open:
+            assert time.monotonic() < limit, f"{is_open=} does not come"
+
+
+def hidden(kafka, topic):
+    """Tell whether there are rows that readers of committed ones don't see yet."""
+    return ends(kafka, topic, IsolationLevel.READ_COMMITTED) != ends(kafka, topic, IsolationLevel.READ_UNCOMMITTED)
+
+
+def ends(kafka, topic, level):
+    latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(2)}
+    found = kafka.admin.list_offsets(latest, isolation_level=level)
+    return {place.partition: future.result(BOUND_SECS).offset for place, future in found.items()}
+
+
+def test_a_marker_that_was_deleted_is_refused_and_can_be_taken_over(kafka, topic, tmp_path):
+    out = sink(kafka, topic)
+    with TopologyTester(topology(out), tmp_path) as tester:
+        tester.send({"lines": [("a",)]})
+    kafka.admin.delete_consumer_groups([out.transactional_id])[out.transactional_id].result(BOUND_SECS)
+    with pytest.raises(SinkMismatchError, match="adopt='takeover'"):
+        TopologyTester(topology(out), tmp_path)
+    with TopologyTester(topology(out), tmp_path, adopt="takeover") as tester:
+        tester.send({"lines": [("b",)]})
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_a_marker_that_is_deleted_while_a_decided_transaction_waits_is_never_a_second_write(kafka, topic, tmp_path):
+    out, reasons = sink(kafka, topic), []
+
+    def delete():
+        kafka.admin.delete_consumer_groups([out.transactional_id])[out.transactional_id].result(BOUND_SECS)
+        raise ConnectionError("and the answer to the commit is lost")
+
+    with TopologyTester(topology(out), tmp_path) as tester:
+        tester.send({"lines": [("a",)]})
+
+        def told():
+            reasons.append(tester.status["stuck"]["reason"])
+            if len(reasons) == 1:
+                tester.when("pause", told)
+            else:
+                tester.close()
+
+        tester.when("pause", told)
+        with at("after _commit", delete), pytest.raises(Exception, match="decided"):
+            tester.send({"lines": [("b",)]})
+    assert "takeover" in reasons[-1]
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_an_offset_of_somebody_else_in_the_group_is_no_marker(kafka, topic, tmp_path):
+    out = sink(kafka, topic)
+    place = ConsumerGroupTopicPartitions(out.transactional_id, [TopicPartition(topic, 0, 0)])
+    kafka.admin.alter_consumer_group_offsets([place])[out.transactional_id].result(BOUND_SECS)
+    with pytest.raises(Exception, match="somebody else uses the group"):
+        TopologyTester(topology(out), tmp_path)
+
+
+def test_another_topology_that_writes_to_the_topic_is_refused_or_takes_another_id(kafka, topic, tmp_path):
+    with TopologyTester(topology(sink(kafka, topic)), tmp_path / "one") as tester:
+        tester.send({"lines": [("a",)]})
+    with pytest.raises(SinkOwnedError, match="adopt='takeover'"):
+        TopologyTester(topology(sink(kafka, topic), "others"), tmp_path / "two")
+    out = sink(kafka, topic, transactionalId="others")
+    with TopologyTester(topology(out, "others"), tmp_path / "two") as tester:
+        tester.send({"lines": [("b",)]})
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_what_was_not_committed_is_seen_by_readers_of_uncommitted_rows_alone(kafka, topic, tmp_path):
+    def fail():
+        raise ConnectionError("the network is gone")
+
+    with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester, at("before _commit", fail):
+        tester.send({"lines": [("a",)]})
+    assert values(kafka, topic) == ["a"]
+    assert set(values(kafka, topic, "read_uncommitted")) == {"a"}

@@ -1,0 +1,69 @@
+"""Drivers with a KafkaSink that are killed, or stopped and replaced, at each step of a transaction of Kafka."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from statefx.testing import TopologyTester
+from tests.conftest import ROOT
+from tests.kafka.sink_process import ROWS, WORK, topology
+from tests.kafka.topics import STEPS, read
+
+pytestmark = pytest.mark.slow
+
+BOUND_SECS = 60
+START = ["after _initialised", "after _mark", "after _commit"]
+LATER = [f"{when} {step}" for step in STEPS[1:] for when in ("before", "after")]
+OFTEN = [("after _initialised", 0), ("after _send", 2), ("before _commit", 2), ("after _commit", 2)]
+CASES = [
+    pytest.param((moment, number), id=f"{moment} {number}", marks=[] if (moment, number) in OFTEN else pytest.mark.soak)
+    for number, moments in ((0, START), (2, LATER))
+    for moment in moments
+]
+
+
+@pytest.fixture(params=CASES)
+def process(request, kafka, tmp_path):
+    """Return what starts a driver that sends itself a signal, with its topic and checkpoint."""
+    topic, started = kafka.topic(partitions=2), []
+    moment, number = request.param
+
+    def start(name):
+        command = [sys.executable, "-m", "tests.kafka.sink_process", kafka.address, topic, str(tmp_path)]
+        started.append(
+            subprocess.Popen([*command, moment, str(number), name], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        )
+        return started[0]
+
+    yield start, topic, tmp_path
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def test_a_driver_that_is_killed_loses_and_doubles_nothing(kafka, process):
+    start, topic, place = process
+    assert start("SIGKILL").wait(BOUND_SECS) == -signal.SIGKILL
+    with TopologyTester(topology(kafka.address, topic), place) as tester:
+        tester.run(WORK)
+    assert values(kafka, topic) == ROWS
+
+
+def test_a_driver_that_is_stopped_and_replaced_adds_nothing_when_it_goes_on(kafka, process):
+    start, topic, place = process
+    zombie = start("SIGSTOP")
+    _, status = os.waitpid(zombie.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), "it ended before it came to that"
+    with TopologyTester(topology(kafka.address, topic), place) as successor:
+        successor.run(WORK[:-1])
+        zombie.send_signal(signal.SIGCONT)
+        assert zombie.communicate(timeout=BOUND_SECS)[0] == "FencedError"
+        successor.run(WORK)
+    assert values(kafka, topic) == ROWS
+
+
+def values(kafka, topic):
+    return sorted(each.value().decode() for each in read(kafka, topic))
