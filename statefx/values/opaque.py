@@ -124,7 +124,7 @@ class OpaqueMap:
 
         When it is called
             Once in each transaction, in ``finishBatch`` or ``prePrepare``, also without changes; more often costs more
-            round trips. Each call is three or four of them, whatever the number of keys.
+            round trips. Each call is four of them at most, whatever the number of keys.
 
         Parameters
         ----------

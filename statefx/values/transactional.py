@@ -97,8 +97,9 @@ class TransactionalMap:
         for key in self._updated.intersection(keys):
             # The next attempt could not tell whether the first or both updates have happened.
             raise ValueError(f"{key!r} was updated in this transaction already: gather changes, and update once")
+        new = carry_out(self._update(keys, attempt, changes, update, initial), self._backend)
         self._updated.update(keys)
-        return carry_out(self._update(keys, attempt, changes, update, initial), self._backend)
+        return new
 
     def multiPut(self, values: Mapping[str, Any]) -> None:
         """Set values, whatever they were; as `multiUpdate`."""

@@ -207,6 +207,25 @@ def test_two_tasks_that_update_one_key_are_refused(backend):
     assert transactional(backend, 1, 1, task=2, parallelism=3).multiUpdate({"a": 1}, add) == {"a": 1}
 
 
+class Away(MemoryBackend):
+    """Writes the first key, and is away."""
+
+    def multiPut(self, rows, expected):
+        first, *left = rows
+        super().multiPut({first: rows[first]}, expected)
+        if left:
+            raise OSError("the line is cut")
+        return []
+
+
+def test_an_update_of_a_transactional_map_that_was_cut_off_can_be_called_again(backend):
+    counts = transactional(Away(backend.name), 1)
+    for _ in range(2):
+        with pytest.raises(OSError, match="cut"):
+            counts.multiUpdate({"a": 1, "b": 1, "c": 1}, add, 0)
+    assert counts.multiUpdate({"a": 1, "b": 1, "c": 1}, add, 0) == {"a": 1, "b": 1, "c": 1}
+
+
 class Stubborn(MemoryBackend):
     """Its comparison is wrong."""
 

@@ -32,8 +32,8 @@ FOLLOWING = {
 class World:
     """A table after transaction 4, and what was committed of the bolt's state."""
 
-    def __init__(self):
-        self.backend = MemoryBackend("world")
+    def __init__(self, backend=None):
+        self.backend = backend or MemoryBackend("world")
         self.backend.rows.clear()
         self.state, self.expected = {}, Counter()
         self.commit(self.attempt(4, 0, BEFORE))
@@ -76,6 +76,30 @@ def test_a_late_attempt_changes_nothing_whenever_it_writes(following):
         assert values(world.backend) == world.expected, "it has ended late, and changed nothing"
         world.commit(world.attempt(7, 0, AFTER))
     assert refused > 300, "else its steps did not come late"
+
+
+class Blind(MemoryBackend):
+    """Can't compare versions: it writes whatever is there."""
+
+    def multiPut(self, rows, expected):
+        self.rows.update(rows)
+        return []
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_without_comparing_versions_values_are_exact_unless_a_late_task_goes_on(goes_on):
+    """What docs/values.md says of databases that can't."""
+    wrong = 0
+    for steps in range(STEPS + 1):
+        world = World(Blind("blind"))
+        late = world.attempt(5, 0, LATE)
+        for _ in range(steps):
+            late.step()
+        world.commit(world.attempt(5, 1, LIVE))
+        if goes_on:
+            late.finish()
+        wrong += values(world.backend) != world.expected
+    assert (wrong > 0) is goes_on
 
 
 class Life:

@@ -3,10 +3,12 @@
 import operator
 import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
 from statefx import BatchBolt, FailedException, Stateful, TopologyBuilder
+from statefx.errors import BoltError
 from statefx.testing import Crash, TopologyTester
 from statefx.testing.faults import JobFails, Killed, Rerun, Twins, Wake, Zombie
 from statefx.values import MemoryBackend, OpaqueMap, TransactionalMap
@@ -139,6 +141,84 @@ def test_a_bolt_of_a_new_version_is_not_asked_for_what_the_map_keeps(name, tmp_p
     with tester.restart(topology(numbers, Renewed(name, OpaqueMap))) as renewed:
         renewed.drain()
         assert in_database(name) == ALL
+
+
+class Plain(BatchBolt):
+    """A committer without state, as in Storm."""
+
+    def __init__(self, name, fails):
+        self.backend, self.fails = MemoryBackend(name), fails
+
+    def open(self, context):
+        self.context = context
+        self.counts = TransactionalMap(self.backend, context)
+        self.new = Counter()
+
+    def execute(self, tup, collector):
+        self.new[str(tup.number)] += 1
+
+    def finishBatch(self, collector):
+        self.counts.multiUpdate(self.new, operator.add, 0)
+        if self.context.attempt < self.fails.count(self.context.txid):
+            raise FailedException("it has written, and fails")
+
+
+class Decided(Stateful, BatchBolt):
+    """Writes behind the decision, what it has put into its state."""
+
+    def __init__(self, name, fails):
+        self.backend, self.fails = MemoryBackend(name), fails
+
+    def open(self, context):
+        self.context = context
+        self.counts = TransactionalMap(self.backend, context)
+
+    def initState(self, state):
+        self.state, self.new = state, Counter()
+
+    def execute(self, tup, collector):
+        self.new[str(tup.number)] += 1
+
+    def finishBatch(self, collector):
+        self.state.put("new", dict(self.new))
+        if self.context.attempt < self.fails.count(self.context.txid):
+            raise FailedException("it has not written, and fails")
+
+    def preCommit(self, txid):
+        self.counts.multiUpdate(self.state.get("new"), operator.add, 0)
+
+
+@pytest.mark.parametrize(("spout", "bolt"), [(Planned, Plain), (Emitted, Plain), (Opaque, Decided)])
+def test_a_transactional_map_is_exact_in_a_committer_and_behind_the_decision(spout, bolt, name, tmp_path):
+    """Behind it also with an opaque spout: of all attempts of a transaction, one comes so far."""
+    config = {"topology.max.spout.pending": 3}
+    for moment in range(5, 200, 17):
+        MemoryBackend(name).rows.clear()
+        place = tmp_path / str(moment)
+        place.mkdir()
+        builder = TopologyBuilder("numbers")
+        builder.setSpout("numbers", spout(place), parallelism=2)
+        builder.setCommitterBolt("totals", bolt(name, [2]), parallelism=2).fieldsGrouping("numbers", "number")
+        numbers = builder.createTopology()
+        with suppress(Crash):
+            TopologyTester(numbers, place / "ck", config, crash_at=moment).drain()
+        with TopologyTester(numbers, place / "ck", config) as successor:
+            successor.drain()
+        assert in_database(name) == ALL, f"crash at moment {moment}"
+
+
+def test_a_second_topology_on_the_table_is_refused_by_name(name, tmp_path):
+    with TopologyTester(topology(Whole(tmp_path), Totals(name, OpaqueMap)), tmp_path / "ck") as tester:
+        tester.emit()
+    refused = r"ValueMismatchError: .*opaque totals/\d@.*give each map a table of its own"
+    with (
+        TopologyTester(topology(Whole(tmp_path), Totals(name, OpaqueMap)), tmp_path / "other") as tester,
+        pytest.raises(BoltError, match=refused),
+    ):
+        tester.emit()
+    with TopologyTester(topology(Whole(tmp_path), Totals(name, OpaqueMap)), tmp_path / "ck") as tester:
+        tester.drain()
+    assert in_database(name) == ALL
 
 
 FAULTS = [Rerun, Killed, Zombie, Wake, lambda *task: JobFails(), lambda *task: Twins(*task, winner=1), Twins]
