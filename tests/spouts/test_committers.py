@@ -115,7 +115,7 @@ class Flow:
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["Committer", "setCommitterBolt"])
-def test_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_order_of_txids(marked, tmp_path):
+def test_d4_a_has_finished_its_batches_before_b_c_and_d_finish_theirs_in_the_order_of_txids(marked, tmp_path):
     flow = Flow(tmp_path, marked=marked).drain()
     assert flow.finished("a") == [("a", txid, 0) for txid in ROWS]
     in_order = [(bolt, txid, 0) for txid in ROWS for bolt in "bcd"]

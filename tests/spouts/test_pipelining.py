@@ -116,7 +116,7 @@ start processing 5/0
 """
 
 
-def test_storms_schedule(tmp_path):
+def test_d1_the_schedule_of_storms_test_with_four_batches_at_once(tmp_path):
     spout = Planned(tmp_path, each=TAKEN * BATCHES)
     builder = TopologyBuilder("storm")
     builder.setSpout("numbers", spout)
