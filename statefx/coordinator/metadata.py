@@ -11,6 +11,7 @@ listed. The driver itself writes a file only between its folds, with the lock of
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -97,7 +98,9 @@ def _has_only_plain_types(values: Sequence[Any], depth: int = 8) -> bool:
 
 
 def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
-    """Return what a spout said of its partitions.
+    """Return what a spout said of its partitions, as a copy.
+
+    A spout is given it to go on from, and may change it in place, while the next attempt has to emit what was said.
 
     Raises
     ------
@@ -108,7 +111,7 @@ def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
     """
     file = metadata.file
     if file is None:
-        return metadata.partitions
+        return copy.deepcopy(metadata.partitions) if metadata.partitions else {}
     data = storage.read(file.name)
     if not file.fits(data):
         path = f"{storage.url}/{file.name}"

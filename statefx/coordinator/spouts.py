@@ -149,8 +149,8 @@ class DriverSpout:
                 found = spout.planPartitionBatch(int(name), last.get(name))
                 if found is not None:
                     planned[name] = found
-            check_json(planned)  # all at once: 10,000 partitions in 10 ms, one by one in 60
-        return planned
+            checked: dict[str, Json] = check_json(planned)  # all at once: 10,000 partitions in 10 ms, one by one in 60
+        return checked
 
     def orders(
         self, emission: Emission, metadata: Partitions, committed: int

@@ -71,7 +71,7 @@ class Case:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
                "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py",
-               "spout_pipelining.py")  # fmt: skip
+               "spout_pipelining.py", "spout_partitions.py")  # fmt: skip
         return self.script not in own
 
 
@@ -153,6 +153,8 @@ def spout_cases(args: argparse.Namespace) -> list[Case]:
         Case(f"Spout transactions in flight, {what}", "in turns", "spout_pipelining.py", few, args.warmup,
              args.batches, ("--shape", shape))
         for shape, what in (("waits", "a bolt waits for 200 ms, 8 cores"), ("works", "all compute, 2 cores"))
+    ] + [
+        Case("Partitions of a spout", "in turns", "spout_partitions.py", few, args.warmup, args.batches)
     ]  # fmt: skip
 
 

@@ -110,3 +110,29 @@ def test_metadata_that_is_lost_is_named(place, monkeypatch):
             file.unlink()
         with pytest.raises(StateCorruptedError, match=r"metadata of a spout in .*/metadata/.* is gone.*Restore"):
             tester.emit()
+
+
+@pytest.mark.parametrize("kind", [Whole, Planned])
+def test_a_spout_may_change_the_metadata_that_it_is_given(kind, tmp_path):
+    """What the first transaction reads stays as it was when the second is planned, also if the first is tried again."""
+
+    class InPlace(kind):
+        def upcoming(self, last):
+            if last is None:
+                return super().upcoming(last)
+            last.update(super().upcoming(last))
+            return last
+
+    class Refuses(Count):
+        def execute(self, tup, collector):
+            super().execute(tup, collector)
+            mark = tmp_path / "refused"
+            if not mark.exists():
+                mark.touch()
+                raise FailedException("once")
+
+    spout = InPlace(tmp_path)
+    with TopologyTester(topology(spout, Refuses()), tmp_path / "ck", {"topology.max.spout.pending": 3}) as tester:
+        tester.drain()
+        assert tester.state("count") == ALL
+    check_replays(kind, spout)

@@ -64,6 +64,31 @@ class Tick(PartitionedTransactionalSpout):
         collector.emit((f"word-{partition}",))
 
 
+class Many(PartitionedTransactionalSpout):
+    """Has many partitions, of which one in `step` has something new in each transaction; four of them emit a word."""
+
+    outputFields = "word string"
+
+    def __init__(self, partitions: int, step: int, batches: int) -> None:
+        self.partitions = partitions
+        self.step = step
+        self.batches = batches
+        self.emitting = max(1, partitions // 4)
+
+    def numPartitions(self) -> int:
+        return self.partitions
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        number = 1 if lastMetadata is None else lastMetadata["number"] + 1
+        if lastMetadata is not None and (partition % self.step or number > self.batches):
+            return None
+        return {"number": number, "offset": 1000 * number}
+
+    def emitPartitionBatch(self, attempt: Any, collector: Any, partition: int, metadata: Any) -> None:
+        if partition % self.emitting == 0:
+            collector.emit((f"word-{partition}",))
+
+
 class Waits(BasicBolt):
     """Waits for something else in each transaction, as for an answer."""
 
