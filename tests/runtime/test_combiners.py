@@ -130,6 +130,42 @@ def test_results_are_those_of_the_rows_one_by_one(bolt, behind, data, tasks, rea
             assert tester.txid == max(-(-len(part) // 9) for part in data)
 
 
+def test_inputs_with_other_fields_are_added_up_to_the_same_sums(tmp_path):
+    class Both(Sum):
+        def initCombine(self, tup):
+            return (tup.word, 10 * tup["count"]) if tup._source == "split" else (tup.word, 1)
+
+        def combine(self, a, b):
+            return [a.word, a["count"] + b["count"]]
+
+    builder = TopologyBuilder("words")
+    builder.setSpout("words", spout([["a", "b", "a"]]))
+    builder.setBolt("split", Split()).shuffleGrouping("words")
+    builder.setBolt("count", Both()).fieldsGrouping("words", "word").fieldsGrouping("split", "word")
+    with TopologyTester(builder.createTopology(), tmp_path) as tester:
+        assert tester.emit().progress.rows["count"] == 4
+        assert tester.state("count") == {"a": 22, "b": 11}
+
+
+def test_a_combiner_works_ahead_of_the_transactions_that_are_ordered(tmp_path):
+    """It is part of the first job: with several in flight, what it raises fails the transaction that it ran for."""
+
+    class FailsAhead(ByBatch):
+        tried = 0
+
+        def combineBatch(self, batch):
+            type(self).tried += 1
+            if type(self).tried == 2:
+                raise FailedException("the second")
+            return super().combineBatch(batch)
+
+    data = [["a", "b", "a", "c"]]
+    with TopologyTester(topology(FailsAhead(), data, take=1), tmp_path, {"topology.max.spout.pending": 3}) as tester:
+        tester.drain()
+        assert tester.state("count") == expected(data)
+        assert FailsAhead.tried > len(data[0])
+
+
 @pytest.mark.parametrize("grouping", ["fieldsGrouping", "partialKeyGrouping"])
 def test_sums_are_sent_and_rows_are_counted(grouping, tmp_path):
     """Of 300 rows in two tasks, six go over the edge; the progress tells of both."""
