@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -20,21 +20,17 @@ import pyarrow.parquet as pq
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
 from statefx.protocol.identity import TransactionAttempt
+from statefx.spouts.logs import COMPRESSED, Logs, head_of, present_path, stats
+from statefx.spouts.ranges import Range, behind_last_line, behind_last_row, read_range
 
 BATCH_BYTES = 64 << 20
 """Of one file in one transaction: a task holds it in memory as text and as Arrow, some 300 MB."""
 
-_LOOK_BACK_BYTES = 64 << 10
 _HIDDEN = ("_", ".")
+_GONE = ""
+"""In the place of the name of a log that is in the folder under no name."""
+
 _MANIFESTS = ("_spark_metadata", "_statefx")
-
-
-class _Range(NamedTuple):
-    """What a task reads of a file."""
-
-    path: str
-    start: int
-    stop: int
 
 
 class FilePartitionedSpout(PartitionedTransactionalSpout):
@@ -57,7 +53,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     maxBytesPerFile : int
         Of one file in one transaction, at most; a row group or record batch is never parted.
     growing : bool
-        Files are logs, to which lines are added: a line is read when it has ended. Not for Parquet and Arrow.
+        Files are logs, to which lines are added: a line is read when it has ended. A log that is renamed in its folder
+        is followed; names that end with ``.gz`` and the like are passed over. Not for Parquet and Arrow.
     maxFiles : int, optional
         Files that one transaction reads, at most; by default all there are. Not with `growing`.
 
@@ -94,7 +91,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self.schema = self._schema(schema)
         self.outputFields = to_ddl(self.schema)
         self._files: list[str | None] = []
-        self._logs: dict[int, tuple[str, int]] = {}
+        self._logs = Logs(self.path)
         self._planned = 0
 
     def _schema(self, given: Any) -> pa.Schema:
@@ -118,7 +115,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     def open(self, context: Context) -> None:
         """Begin with no file."""
         self._refuse_manifest()
-        self._files, self._logs = [], {}
+        self._files, self._logs = [], Logs(self.path)
 
     def _refuse_manifest(self) -> None:
         """Refuse a folder in which a manifest, not the presence of a file, says what is committed."""
@@ -134,41 +131,45 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self._files = [None] * (max(metadata, default=-1) + 1)
         for number, said in metadata.items():
             self._files[number] = said["file"]
-            self._logs[said["stamp"]] = said["file"], said["stop"]
+            self._logs.take(number, said)
 
     def numPartitions(self) -> int:
         """Return how many files there have been; new ones are the last, in the order of their names."""
         self._planned = 0  # it begins every look at what there is to read
-        known = set(self._files)
-        found = [name for name in self._names() if name not in known]
         if self.growing:
-            for name in found:
-                self._refuse_renamed(name)
-        new = iter(found)
-        self._files = [next(new, None) if name is None else name for name in self._files]
-        self._files += new
+            return self._follow_logs()
+        known = set(self._files)
+        self._add([name for name in self._names() if name not in known])
         return len(self._files)
 
-    def _refuse_renamed(self, name: str) -> None:
-        """Refuse a log that was read under another name: its lines would count twice."""
-        path = os.path.join(self.path, name)
-        try:
-            said = os.stat(path)
-        except FileNotFoundError:
-            return
-        former, read = self._logs.get(said.st_ino, (name, 0))
-        # A file system gives the number of a deleted file to a new one: one that is shorter is no renamed one.
-        if former != name and said.st_size >= read:
-            raise InputError(
-                f"{path} is the file that was read as {former}: a log can't be renamed in the folder of a spout. Give "
-                "it its former name, and rotate logs out of the folder once all of them is read",
-                path=path,
-            )
+    def _follow_logs(self) -> int:
+        """Find each log under its present name; files of which nothing was read are new logs."""
+        found = stats(self.path, self._entries())
+        for partition, name in self._logs.locate(found).items():
+            self._files[partition] = _GONE if name is None else name
+        known = set(self._files)
+        new = [name for name in found if name not in known]
+        for name in new:
+            self._logs.refuse_copy(name, found[name])
+        self._add(new)
+        return len(self._files)
+
+    def _add(self, names: list[str]) -> None:
+        new = iter(names)
+        self._files = [next(new, None) if name is None else name for name in self._files]
+        self._files += new
 
     def _names(self) -> list[str]:
+        return sorted(each.name for each in self._entries())
+
+    def _entries(self) -> Iterator[os.DirEntry[str]]:
+        """Yield the files that are read."""
+        passed_over = COMPRESSED if self.growing else ()
         try:
             with os.scandir(self.path) as found:
-                return sorted(each.name for each in found if not each.name.startswith(_HIDDEN) and each.is_file())
+                for each in found:
+                    if not each.name.startswith(_HIDDEN) and not each.name.endswith(passed_over) and each.is_file():
+                        yield each
         except OSError as error:
             raise FailedException(f"{self.path} can't be listed: {error}") from error
 
@@ -177,11 +178,19 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         name, start = self._files[partition], 0 if lastMetadata is None else lastMetadata["stop"]
         if name is None or self._planned == self.files_max:
             return None
-        path = os.path.join(self.path, name)
+        path = os.path.join(self.path, lastMetadata["file"] if name == _GONE else name)
         try:
+            if name == _GONE:
+                raise FileNotFoundError
             said = os.stat(path)
             size, stamp = said.st_size, self._stamp(said)
             self._check(path, size, stamp, lastMetadata)
+            if (
+                self.growing
+                and lastMetadata is not None
+                and not self._logs.is_same(partition, path, said, lastMetadata)
+            ):
+                raise self._replaced(path)
             if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata["end"]:
                 return None
             stop, end = self._stop(path, start, size)
@@ -192,14 +201,18 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             if lastMetadata["end"]:
                 return None  # all of it was read: it may go
             raise InputError(
-                f"{path} was deleted before all of it was read: put it back, or start with a new checkpointLocation",
+                f"{path} was deleted or moved away before all of it was read: put it back, or start with a new "
+                "checkpointLocation",
                 path=path,
             ) from None
         if stop == start:
             return None
-        self._logs[stamp] = name, stop
         self._planned += 1
-        return {"file": name, "start": start, "stop": stop, "size": size, "stamp": stamp, "end": end}
+        planned = {"file": name, "start": start, "stop": stop, "size": size, "stamp": stamp, "end": end}
+        if self.growing:
+            planned["head"] = head_of(path, stop)
+            self._logs.take(partition, planned)
+        return planned
 
     def _stamp(self, said: os.stat_result) -> int:
         """Return what tells a file from another one of its name: a log has a new time with each line."""
@@ -211,17 +224,21 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if fits and (last is None or stamp == last["stamp"]):
             return
         if fits:
-            what = "another file than" if self.growing else "newer than"
-            raise InputError(
-                f"{path} is {what} the one that was read: it was replaced or written to. Put the former one back"
-                f"{'' if self.growing else ' with its time (cp -p)'}, and give new rows a file of another name",
-                path=path,
-            )
+            raise self._replaced(path)
         how = "is shorter than it was" if size < last["size"] else "has grown"
         remedy = "" if size < last["size"] or self.format in _UNITS else "; if lines are added to it, set growing=True"
         raise InputError(
             f"{path} {how} ({size:,} bytes, and {last['size']:,} when it was read last): it was cut, replaced or "
             f"written to. Restore it, and give new rows a file of their own{remedy}",
+            path=path,
+        )
+
+    def _replaced(self, path: str) -> InputError:
+        what = "another file than" if self.growing else "newer than"
+        return InputError(
+            f"{path} is {what} the one that was read: it was replaced or written to. Put the former one back"
+            f"{'' if self.growing else ' with its time (cp -p)'}, and give new rows a file of their own"
+            f"{' (logrotate: create, not copytruncate)' if self.growing else ''}",
             path=path,
         )
 
@@ -237,7 +254,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         stop = min(size, start + self.bytes_max)
         if stop == size and not self.growing:
             return stop, True
-        found = (_behind_last_row if self.format == "csv" else _behind_last_line)(path, start, stop)
+        found = (behind_last_row if self.format == "csv" else behind_last_line)(path, start, stop)
         if found == start and stop < size:
             raise InputError(
                 f"{path} has a line of more than {self.bytes_max:,} bytes at {start:,}: set maxBytesPerFile higher"
@@ -252,11 +269,13 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> Iterator[None]:
         """Emit a range of a file, batch by batch."""
-        path = os.path.join(self.path, metadata["file"])
+        path = present_path(self.path, metadata) if self.growing else os.path.join(self.path, metadata["file"])
         try:
             said = os.stat(path)
             self._check(path, said.st_size, self._stamp(said), metadata)
-            for batch in _READERS[self.format](self, _Range(path, metadata["start"], metadata["stop"])):
+            if self.growing and head_of(path, metadata["stop"]) != metadata["head"]:
+                raise self._replaced(path)
+            for batch in _READERS[self.format](self, Range(path, metadata["start"], metadata["stop"])):
                 collector.emitBatch(batch)
                 yield
         except OSError as error:
@@ -269,40 +288,6 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         """Yield a table's rows with the types that were declared."""
         columns = [table.column(field.name).cast(field.type) for field in self.schema]
         yield from pa.Table.from_arrays(columns, schema=self.schema).to_batches()
-
-
-def _behind_last_line(path: str, start: int, stop: int) -> int:
-    """Return the place behind the last line feed before `stop`; `start` if there is none."""
-    with open(path, "rb") as file:
-        while stop > start:
-            begin = max(start, stop - _LOOK_BACK_BYTES)
-            file.seek(begin)
-            found = file.read(stop - begin).rfind(b"\n")
-            if found >= 0:
-                return begin + found + 1
-            stop = begin
-    return start
-
-
-def _behind_last_row(path: str, start: int, stop: int) -> int:
-    """Return the place behind the last line feed before `stop` that is in no quotes; `start` if there is none."""
-    data = _bytes(_Range(path, start, stop))
-    end, quotes = len(data), data.count(b'"')
-    while (found := data.rfind(b"\n", 0, end)) >= 0:
-        quotes -= data.count(b'"', found, end)
-        if quotes % 2 == 0:
-            return start + found + 1
-        end = found
-    return start
-
-
-def _bytes(part: _Range) -> bytes:
-    with open(part.path, "rb") as file:
-        file.seek(part.start)
-        found = file.read(part.stop - part.start)
-    if len(found) != part.stop - part.start:
-        raise OSError(f"it has {part.start + len(found):,} bytes, and {part.stop:,} are to be read")
-    return found
 
 
 class _Parquet:
@@ -327,35 +312,35 @@ class _Arrow:
 _UNITS: Mapping[str, Callable[[str], _Parquet | _Arrow]] = {"parquet": _Parquet, "arrow": _Arrow}
 
 
-def _read_parquet(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+def _read_parquet(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(part.path) as file:
         groups = range(part.start, part.stop)
         for batch in file.iter_batches(row_groups=list(groups), columns=spout.schema.names):
             yield from spout.fitted(pa.Table.from_batches([batch]))
 
 
-def _read_arrow(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+def _read_arrow(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(part.path) as source:
         reader = pa.ipc.open_file(source)
         for number in range(part.start, part.stop):
             yield from spout.fitted(pa.Table.from_batches([reader.get_batch(number)]))
 
 
-def _read_json(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+def _read_json(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
     options = pyarrow.json.ParseOptions(explicit_schema=spout.schema, unexpected_field_behavior="ignore")
-    if data := _bytes(part).strip(b"\n"):
+    if data := read_range(part).strip(b"\n"):
         read = pyarrow.json.ReadOptions(block_size=len(data))  # a line longer than a block is an error
         yield from spout.fitted(pyarrow.json.read_json(pa.BufferReader(data), read, options))
 
 
-def _read_csv(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
+def _read_csv(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
     skipped = 1 if spout.header and part.start == 0 else 0
     types = {field.name: field.type for field in spout.schema}
     # Nothing between two commas is null; "" and words like NA are texts.
     convert = pyarrow.csv.ConvertOptions(
         column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
-    data = _bytes(part)
+    data = read_range(part)
     if skipped and not re.search(rb"[\r\n][^\r\n]", data):
         return
     # One block: pyarrow loses its place where a block ends in a quoted line feed.
@@ -364,13 +349,13 @@ def _read_csv(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBa
     yield from spout.fitted(pyarrow.csv.read_csv(pa.BufferReader(data), read, parse, convert))
 
 
-def _read_text(spout: FilePartitionedSpout, part: _Range) -> Iterator[pa.RecordBatch]:
-    lines = _bytes(part).removesuffix(b"\n").split(b"\n")
+def _read_text(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
+    lines = read_range(part).removesuffix(b"\n").split(b"\n")
     values = pa.array([line.removesuffix(b"\r") for line in lines], pa.binary()).cast(pa.string())
     yield from spout.fitted(pa.table({"value": values}))
 
 
-_READERS: Mapping[str, Callable[[FilePartitionedSpout, _Range], Iterator[pa.RecordBatch]]] = {
+_READERS: Mapping[str, Callable[[FilePartitionedSpout, Range], Iterator[pa.RecordBatch]]] = {
     "parquet": _read_parquet,
     "arrow": _read_arrow,
     "json": _read_json,

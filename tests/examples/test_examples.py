@@ -98,6 +98,16 @@ def test_three_stores_are_as_without_failure_whoever_is_killed(kills: int, tmp_p
     assert lines[-1] == "exact: all three stores are as without failure", lines
 
 
+def test_the_global_count_has_each_tuple_once(tmp_path: Path) -> None:
+    assert run("global_count.py", folder=tmp_path).splitlines() == [
+        "transaction 1, attempt 0: 0 + 9 = 9",
+        "transaction 2, attempt 0: 9 + 7 = 16",
+        "transaction 3, attempt 0: 16 + 3 = 19",
+        "transaction 3, attempt 1: found 19",
+        "global count: 19",
+    ]
+
+
 def test_state_of_a_former_version_is_read_in_the_new_form(tmp_path: Path) -> None:
     assert run("upgrade_state.py", folder=tmp_path).splitlines() == [
         "InEuros has stored {'ann': 12.5, 'bob': 5.0}",
