@@ -76,7 +76,7 @@ MAY_OPEN_FILES = {
     "statefx/admin/migration.py": "a temporary folder of this machine, for caches",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
     "statefx/spark/": "Spark's own part, which Spark reads and writes",
-    "statefx/spouts/files.py": "the input, which is the user's",
+    "statefx/spouts/": "the input, which is the user's",
     "providers/statefx_rocksdb/": "RocksDB's directories, on the executor's disk",
 }
 

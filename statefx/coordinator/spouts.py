@@ -298,8 +298,11 @@ class SpoutSource:
         self._planned = None
         for each in self._spouts:
             with each.calling("isReady", txid):
-                if not each.spout.isReady():
-                    return
+                ready: Any = each.spout.isReady()
+                if ready is None:  # a return is missing: it would wait for ever
+                    raise TypeError("isReady returns True or False, not None")
+            if not ready:
+                return
         planning = [each for each in self._spouts if plans(each.spout)]
         planned = {each.id: self._plan(each, txid) for each in planning}
         if len(planned) < len(self._spouts) or any(each.partitions for each in planned.values()):

@@ -239,7 +239,8 @@ class TaskCollector(Collector):
         if self._closed:
             return BoltError(
                 f"{self._who} emitted through a collector of transaction {self.attempt.txid} that has ended: "
-                "don't keep a collector, emit through the one that execute, executeBatch or finishBatch was given",
+                "don't keep a collector, emit through the one that execute, executeBatch, finishBatch or a spout's "
+                "emit...Batch was given",
                 component=self._component,
                 txid=self.attempt.txid,
             )

@@ -35,6 +35,9 @@ class SpoutOperator(TaskOperator):
         self._emitted: list[str] = []
         """The partitions that were read in a batch that may come again."""
         self._emitting: Iterator[None] = iter(())
+        self._method = "open"
+        """What was called last, and how many rows had come when it returned."""
+        self._rows = 0
 
     def open(self, task: TaskAttempt) -> None:
         """Take a spout that is open."""
@@ -65,6 +68,7 @@ class SpoutOperator(TaskOperator):
     def finish(self) -> PreparedTask:
         """Tell the driver what was emitted: its metadata, if the driver does not know that, and its content."""
         collector = self._task.collector
+        self._refuse_late_rows()
         with self._hook("emit"):
             collector.flush()
         contents = collector.contents
@@ -84,16 +88,28 @@ class SpoutOperator(TaskOperator):
     def _emission(self, spout: ReplayingSpout, order: EmissionOrder) -> Iterator[None]:
         """Emit the partitions of this task, one after the other; yield where it can pause."""
         for name, metadata in order.partitions.items():
-            method, call = self._call(spout, order.emission, name, metadata)
+            self._refuse_late_rows()
+            self._method, call = self._call(spout, order.emission, name, metadata)
             self._task.collector.begin(name)
-            before = self._task.collector.count
-            returned = yield from self._called(method, call)
+            before = self._rows
+            returned = yield from self._called(self._method, call)
+            self._rows = self._task.collector.count
             if order.emission is not Emission.AGAIN:
                 last = None if order.emission is Emission.OPAQUE else metadata
-                self._take(method, name, returned, self._task.collector.count - before, last)
+                self._take(self._method, name, returned, self._rows - before, last)
             if order.emission is Emission.AGAIN or name in self._metadata:
                 self._emitted.append(name)
             yield
+
+    def _refuse_late_rows(self) -> None:
+        """Refuse rows that came while no call was running: nobody could say of which batch they are."""
+        late = self._task.collector.count - self._rows
+        if late:
+            with self._hook(self._method):
+                raise TypeError(
+                    f"{late} rows were emitted after {self._method} had returned, as from a thread of its own: wait in "
+                    f"{self._method} until everything is emitted, or make it a generator"
+                )
 
     def _take(self, method: str, partition: str, metadata: Any, rows: int, last: Json) -> None:
         """Take what a call returned as the metadata of what it emitted."""
