@@ -32,7 +32,11 @@ import inputs
 ROOT = Path(__file__).resolve().parent.parent.parent
 SYSTEMS = Path(__file__).resolve().parent / "systems"
 FEW = 100
-VALUES = {"throughput": ("rows_per_second", "rows/s"), "latency": ("trigger_ms_median", "ms, median")}
+VALUES = {
+    "throughput": ("rows_per_second", "rows/s"),
+    "latency": ("trigger_ms_median", "ms, median"),
+    "processor": ("rows_per_processor_second", "rows per second of a processor"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Case:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
                "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py",
-               "spout_pipelining.py", "spout_partitions.py")  # fmt: skip
+               "kafka_reading.py", "spout_pipelining.py", "spout_partitions.py")  # fmt: skip
         return self.script not in own
 
 
@@ -116,6 +120,10 @@ def cases(args: argparse.Namespace) -> list[Case]:
     found += reading_cases(args)
     found += emitting_cases(args)
     found += spout_cases(args)
+    found.append(
+        Case("Reading a topic of Kafka", "in turns", "kafka_reading.py", inputs.Shape(min(args.keys), args.rows),
+             args.warmup, args.batches)
+    )  # fmt: skip
     found += provider_cases(args)
     found += file_cases(args)
     found += sink_cases(args)

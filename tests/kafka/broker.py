@@ -92,6 +92,12 @@ class KafkaBroker:
         self.start()
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         """What clients call ``bootstrap.servers``."""
         return f"127.0.0.1:{self.port}"

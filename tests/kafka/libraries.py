@@ -1,4 +1,4 @@
-"""Kafka's own jars, fetched once for each machine by the Ivy that pyspark brings."""
+"""Jars, such as Kafka's own, fetched once for each machine by the Ivy that pyspark brings."""
 
 from __future__ import annotations
 
@@ -43,33 +43,39 @@ def quiet() -> dict[str, str]:
 
 def libraries() -> Path:
     """Return the folder of the broker's jars; fetch them if this machine has never done so."""
-    folder = cache() / f"kafka-{VERSION}"
+    return fetched("org.apache.kafka", "kafka_2.13", VERSION)
+
+
+def fetched(organisation: str, module: str, version: str, *, alone: bool = False) -> Path:
+    """Return the folder of a module's jars, and of all that it needs unless `alone`."""
+    folder = cache() / f"{module}-{version}{'-alone' if alone else ''}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as place:
-            _fetch(Path(place))
+            # The configuration `runtime` would leave the module itself out; `master` has nothing else.
+            _fetch(Path(place), (organisation, module, version), "master" if alone else "default")
             with suppress(OSError):  # another process was quicker
                 (Path(place) / "jars").rename(folder)
     return folder
 
 
-def _fetch(place: Path) -> None:
+def _fetch(place: Path, module: tuple[str, str, str], configuration: str) -> None:
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
-        raise UnavailableError("this pyspark brings no Ivy to fetch Kafka with")
+        raise UnavailableError("this pyspark brings no Ivy to fetch jars with")
     jars = place / "jars"
     command = [java(), "-jar", str(ivy), "-cache", str(place / "ivy"), "-error"]
     settings = Path.home() / ".ivy2" / "ivysettings.xml"  # where a company says which registry is its own
     command += ["-settings", str(settings)] if settings.exists() else []
-    # The configuration `runtime` would leave kafka_2.13 itself out.
-    command += ["-confs", "default", "-dependency", "org.apache.kafka", "kafka_2.13", VERSION]
+    command += ["-confs", configuration, "-dependency", *module]
     command += ["-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]", "-types", "jar", "bundle"]
+    what = " ".join(module)
     try:
         done = subprocess.run(
             command, cwd=place, env=quiet(), capture_output=True, text=True, timeout=FETCH_SECS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise UnavailableError(f"Kafka's jars did not come within {FETCH_SECS} s") from None
-    if done.returncode or not (jars / f"kafka_2.13-{VERSION}.jar").exists():
+        raise UnavailableError(f"{what} did not come within {FETCH_SECS} s") from None
+    if done.returncode or not (jars / f"{module[1]}-{module[2]}.jar").exists():
         said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if " error " in line]
-        raise UnavailableError(f"Kafka's jars can't be fetched: {said[0] if said else 'Ivy does not say why'}")
+        raise UnavailableError(f"{what} can't be fetched: {said[0] if said else 'it is not found'}")

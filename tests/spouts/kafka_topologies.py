@@ -24,10 +24,10 @@ def spout(kafka, topics, value="string", schema=None, **options):
     return KafkaSpout(kafka.address, topics, value, schema, **given)
 
 
-def topology(reads, parallelism=2):
+def topology(reads, bolt=None, parallelism=2):
     builder = TopologyBuilder("kafka")
     builder.setSpout("records", reads, parallelism=parallelism)
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("records", reads.rows.schema.names[0])
+    builder.setBolt("count", bolt or Count(), parallelism=2).fieldsGrouping("records", reads.rows.schema.names[0])
     return builder.createTopology()
 
 

@@ -11,11 +11,13 @@ from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, I
 from statefx.spouts.kafka import planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
+from statefx.testing.limits import Limits
 from tests.spouts.kafka_topologies import counted, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
 
-ONCE, TWICE = ({"topology.transaction.attempts.max": number} for number in (1, 2))
+ONCE, TWICE, OFTEN = ({"topology.transaction.attempts.max": number} for number in (1, 2, 20))
+PATIENT = Limits(pauses=1_000_000)  # a tester's pauses take no time
 
 
 def trim(kafka, topic, before):
@@ -27,7 +29,8 @@ def after_ten(kafka, tmp_path, **options):
     """A tester whose spout has read ten of twenty records."""
     topic = kafka.topic()
     kafka.send(topic, *lines(0, 20))
-    tester = TopologyTester(topology(spout(kafka, topic, maxRows=10, **options)), tmp_path / "ck", freshObjects=False)
+    reads = spout(kafka, topic, maxRows=10, **options)
+    tester = TopologyTester(topology(reads), tmp_path / "ck", OFTEN, freshObjects=False, limits=PATIENT)
     tester.emit()
     return topic, tester
 
@@ -157,7 +160,7 @@ def test_a_broker_that_stays_away_fails_the_transaction_within_bounds(kafka, tmp
     monkeypatch.setattr(reading, "REQUEST_SECS", 1.0)
     topic = kafka.topic()
     kafka.send(topic, *lines(0, 20))
-    tester = planned(spout(kafka, topic, patience=0.5), tmp_path, 0)
+    tester = planned(spout(kafka, topic, patience=2.0), tmp_path, 0)
     kafka.kill()
     try:
         with (
@@ -167,7 +170,7 @@ def test_a_broker_that_stays_away_fails_the_transaction_within_bounds(kafka, tmp
             other.drain()
     finally:
         kafka.start()
-    with tester.restart() as other:
+    with tester.restart(config=OFTEN) as other:
         other.drain()
         assert counted(other) == once(*lines(0, 20))
 

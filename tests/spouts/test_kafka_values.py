@@ -17,6 +17,7 @@ from statefx.errors import ConfigError, TopologyError
 from statefx.spouts import KafkaSpout
 from statefx.spouts.kafka.client import Place
 from statefx.spouts.kafka.planning import Limits, Shares
+from statefx.spouts.kafka.rows import Records
 
 PLACE = Place("t", 3)
 AVRO = {
@@ -43,12 +44,16 @@ def spout(value="bytes", schema=None, **options):
     return KafkaSpout("localhost:1", "t", value, schema, **{"columns": ("value",), **options})
 
 
-def messages(*values, **more):
-    return [Message(topic="t", partition=3, offset=number, value=value, **more) for number, value in enumerate(values)]
+def records(*values, **more):
+    found = Records()
+    found.add(
+        [Message(topic="t", partition=3, offset=number, value=each, **more) for number, each in enumerate(values)]
+    )
+    return found
 
 
 def read(reads, *values, **more):
-    batch, refused = reads.rows.of(PLACE, messages(*values, **more))
+    batch, refused = reads.rows.of(PLACE, records(*values, **more))
     assert batch.schema == reads.rows.schema
     return batch.to_pylist(), [each.offset for each in refused]
 

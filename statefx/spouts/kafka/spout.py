@@ -277,8 +277,8 @@ class KafkaSpout(PartitionedTransactionalSpout):
         if attempt.attempt and self._is_gone(place, metadata):
             return
         refused: list[Refused] = []
-        for messages in self._readers.read(place, start, end):
-            batch, without = self.rows.of(place, messages)
+        for records in self._readers.read(place, start, end, self.rows.wanted):
+            batch, without = self.rows.of(place, records)
             if without and self.bad == "fail":
                 raise InputError(
                     f"the record at offset {without[0].offset} of {place} can't be read: {without[0].reason}. Mend "

@@ -1,0 +1,56 @@
+"""KafkaSpout on real Spark: workers are killed, several transactions are in flight, and each record counts once."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from statefx import openState, submit
+from tests.spark.running import wait_for
+from tests.spouts.kafka_topologies import Count, lines, once, spout, topology
+
+pytestmark = pytest.mark.slow
+
+
+class Killed(Count):
+    """Its worker is killed once, in transaction 2."""
+
+    def __init__(self, place):
+        self.mark = Path(place, "killed")
+
+    def open(self, context):
+        self.context = context
+
+    def execute(self, tup, collector):
+        super().execute(tup, collector)
+        if self.context.txid == 2 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def counts(location):
+    with openState(location, "count") as view:
+        return {row[0]: count for row, count in view.items()}
+
+
+def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, place):
+    topic = kafka.topic(partitions=3)
+    for partition in range(3):
+        kafka.send(topic, *lines(partition * 100, partition * 100 + 60), partition=partition)
+    reads = spout(kafka, topic, maxRows=60, start="earliest", group="on-spark")
+    config = {"topology.max.spout.pending": 2}
+    query = submit(topology(reads, Killed(place)), spark, place / "ck", config, {"processingTime": "0 seconds"})
+    query.processAllAvailable()
+    assert (place / "killed").exists()
+    expected = [*lines(0, 60), *lines(100, 160), *lines(200, 260)]
+    assert counts(place / "ck") == once(*expected)
+
+    kafka.transact(topic, *lines(300, 310), commit=False)
+    kafka.restart()
+    kafka.transact(topic, *lines(400, 410))
+    expected += lines(400, 410)
+    wait_for(lambda: counts(place / "ck") == once(*expected), "what came after the restart")
+    query.stop()
+    assert query.exception() is None
+    assert kafka.group_offsets("on-spark", topic) == {0: 82, 1: 60, 2: 60}
