@@ -56,7 +56,8 @@ class KeyValueBackend(Protocol):
           writes, and the other is told its key.
         * What was written is durable when the method returns, and every later `multiGet` sees it.
         * All keys together may be one atomic act too: then none is written, and all are returned, if one has another
-          version. Readers of the database then never see half of a transaction.
+          version. A backend with an attribute ``atomic`` that is true promises that always; maps need fewer round trips
+          then, and readers of the database never see half of a transaction.
         """
 
 
@@ -70,9 +71,12 @@ class MemoryBackend:
     ----------
     name : str
         All backends of one name share their rows; it travels to tasks by its name.
+    atomic : bool
+        Whether all rows of a `multiPut` are written or none. False: one by one, as by the simplest of databases.
     """
 
     name: str
+    atomic: bool = False
 
     _LOCK: ClassVar[threading.Lock] = threading.Lock()
     _ROWS: ClassVar[dict[str, dict[str, Row]]] = {}
@@ -89,14 +93,11 @@ class MemoryBackend:
             return {key: rows[key] for key in keys if key in rows}
 
     def multiPut(self, rows: Mapping[str, Row], expected: Mapping[str, str | None]) -> list[str]:
-        """See `KeyValueBackend`; keys are written one by one."""
-        refused = []
+        """See `KeyValueBackend`."""
         with self._LOCK:
             there = self.rows
-            for key, row in rows.items():
-                found = there.get(key)
-                if (found.version if found else None) == expected[key]:
-                    there[key] = row
-                else:
-                    refused.append(key)
+            refused = [key for key in rows if (there[key].version if key in there else None) != expected[key]]
+            if refused and self.atomic:
+                return list(rows)
+            there.update({key: row for key, row in rows.items() if key not in refused})
         return refused

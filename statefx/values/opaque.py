@@ -23,6 +23,9 @@ next, and get another version in 4, also if they are unchanged. What it wrote be
 it writes later is refused. So behind 4 the database has the values of the committed attempts and this one's, and stays
 so until another attempt has passed step 2.
 
+Where the backend writes all keys of a call in one atomic act, 1 and the reading in 3 are one step, 2 and 4 another:
+nobody has a journal and writes its keys later, so the journal's version alone keeps late tasks out.
+
 What was not taken: a rule for each value alone, as in Storm, whose later transaction begins with the value of whoever
 wrote last. If attempt 0 of transaction 5 has written a key for which attempt 1 has no row, transaction 6 counts what
 was never committed. To know of each attempt whether it was committed would need a list of them all; the journal needs
@@ -48,6 +51,9 @@ from statefx.values.steps import Get, Put, Steps, carry_out, decode, encode, ref
 from statefx.values.value import OpaqueValue, behind
 
 T = TypeVar("T")
+
+_Change = Callable[[str, Any], Any]
+"""(key, value) -> the new value."""
 
 
 class OpaqueMap:
@@ -124,7 +130,7 @@ class OpaqueMap:
 
         When it is called
             Once in each transaction, in ``finishBatch`` or ``prePrepare``, also without changes; more often costs more
-            round trips. Each call is four of them at most, whatever the number of keys.
+            round trips. Each call is four of them at most, whatever the number of keys; two, if the backend is atomic.
 
         Parameters
         ----------
@@ -194,6 +200,29 @@ class OpaqueMap:
         update: Callable[[Any, Any], Any],
         initial: Any,
     ) -> Steps[dict[str, Any]]:
+        # Where all keys are one atomic act, nobody can have a journal and write its keys later: steps 1 to 4 are one.
+        way = self._write_at_once if getattr(self._backend, "atomic", False) else self._write_behind_journal
+        new = yield from way(keys, lambda key, value: update(initial if value is None else value, changes[key]))
+        if not self._rolling_back:
+            self._state.put(self._mark_key, str(self._own))  # step 5
+            self._marked = True
+        return {key: new[key] for key in keys}
+
+    def _write_at_once(self, keys: list[str], change: _Change) -> Steps[dict[str, Any]]:
+        expected: dict[str, str | None] = {}
+        while True:
+            rows = dict((yield Get([self._journal, *keys])))
+            entry, in_doubt = self._entry(rows.get(self._journal), keys)
+            if others := sorted(in_doubt.difference(keys)):
+                rows |= yield Get(others)
+            refuse_stubborn(expected, expected, rows)
+            new, writes = self._changed([*keys, *others], keys, rows, change)
+            writes[self._journal] = entry
+            expected = {key: version_of(rows.get(key)) for key in writes}
+            if not (yield Put(writes, expected)):
+                return new
+
+    def _write_behind_journal(self, keys: list[str], change: _Change) -> Steps[dict[str, Any]]:
         yield from self._take_journal(keys)  # steps 1 and 2
         new: dict[str, Any] = {}
         left = sorted(self._doubtful.union(keys))
@@ -202,18 +231,11 @@ class OpaqueMap:
             rows = yield Get(left)  # step 3
             refuse_stubborn(set(left) & expected.keys(), expected, rows)
             expected = {key: version_of(rows.get(key)) for key in left}
-            writes = {}
-            for key in left:
-                value, prev = self._start(key, rows.get(key))
-                if key in changes:
-                    value = new[key] = update(initial if value is None else value, changes[key])
-                writes[key] = Row(str(self._own), encode(key, value), encode(key, prev))
+            changed, writes = self._changed(left, keys, rows, change)
+            new |= changed
             left = yield Put(writes, expected)  # step 4
         self._doubtful.clear()
-        if not self._rolling_back:
-            self._state.put(self._mark_key, str(self._own))  # step 5
-            self._marked = True
-        return {key: new[key] for key in keys}
+        return new
 
     def _take_journal(self, keys: list[str]) -> Steps[None]:
         """Make the journal this attempt's."""
@@ -223,16 +245,31 @@ class OpaqueMap:
             rows = yield Get([self._journal])
             row = rows.get(self._journal)
             refuse_stubborn(refused, expected, rows)
-            in_doubt = self._in_doubt(row)
+            entry, in_doubt = self._entry(row, keys)
             expected = {self._journal: version_of(row)}
-            named = set(decode(row.undo)) if row is not None and row.version == str(self._own) else in_doubt
-            entry = Row(str(self._own), None, json.dumps(sorted(named.union(keys)), ensure_ascii=False))
-            if row == entry:
-                return
-            refused = yield Put({self._journal: entry}, expected)
-            if not refused:
+            if row != entry:
+                refused = yield Put({self._journal: entry}, expected)
+            if row == entry or not refused:
                 self._doubtful |= in_doubt
                 return
+
+    def _entry(self, row: Row | None, keys: list[str]) -> tuple[Row, set[str]]:
+        """Return the journal as this attempt writes it, and the keys that are in doubt."""
+        in_doubt = self._in_doubt(row)
+        named = set(decode(row.undo)) if row is not None and row.version == str(self._own) else in_doubt
+        return Row(str(self._own), None, json.dumps(sorted(named.union(keys)), ensure_ascii=False)), in_doubt
+
+    def _changed(
+        self, written: list[str], keys: list[str], rows: Mapping[str, Row], change: _Change
+    ) -> tuple[dict[str, Any], dict[str, Row]]:
+        """Return the new values of `keys`, and the rows of all that is `written`: others get what they began with."""
+        new, writes, own = {}, {}, set(keys)
+        for key in written:
+            value, prev = self._start(key, rows.get(key))
+            if key in own:
+                value = new[key] = change(key, value)
+            writes[key] = Row(str(self._own), encode(key, value), encode(key, prev))
+        return new, writes
 
     def _in_doubt(self, journal: Row | None) -> set[str]:
         """Return the keys that an attempt which was not committed may have written, or may still write."""

@@ -45,6 +45,8 @@ class SqlBackend:
     * A database that can't be reached, or stays locked, is a FailedException: the transaction is tried again.
     """
 
+    atomic = True
+
     def __init__(self, url: str, table: str) -> None:
         sqlalchemy = alchemy()
         try:

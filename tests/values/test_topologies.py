@@ -19,9 +19,9 @@ from tests.values.actors import values
 class Totals(Stateful, BatchBolt):
     """Counts numbers in a database, and fails the first attempts of chosen transactions when it has written."""
 
-    def __init__(self, name, kind, fails=(), taking_back=False):
-        self.backend = MemoryBackend(name)
-        self.kind, self.fails, self.taking_back = kind, fails, taking_back
+    def __init__(self, name, kind, fails=(), atomic=False):
+        self.backend = MemoryBackend(name, atomic)
+        self.kind, self.fails = kind, fails
 
     def open(self, context):
         self.context = context
@@ -111,7 +111,7 @@ def test_a_crash_at_any_moment_leaves_the_values_exact(spout, kind, pending, nam
         place.mkdir()
         MemoryBackend(name).rows.clear()
         numbers, crashed = spout(place), False
-        totals = (TakesBack if kind is OpaqueMap and moment % 3 == 0 else Totals)(name, kind, fails=[2])
+        totals = (TakesBack if kind is OpaqueMap and moment % 3 == 0 else Totals)(name, kind, [2], moment % 2 == 0)
         try:
             TopologyTester(topology(numbers, totals), place / "ck", config, crash_at=moment).drain()
         except Crash:
@@ -230,7 +230,11 @@ def test_tasks_that_run_twice_or_late_leave_the_values_exact(spout, kind, seed, 
     chance = random.Random(seed)
     limits = {"topology.transaction.attempts.max": 20}
     tester = TopologyTester(
-        topology(spout(tmp_path), Totals(name, kind)), tmp_path / "ck", limits, processes=2, seed=seed
+        topology(spout(tmp_path), Totals(name, kind, atomic=seed % 2 == 1)),
+        tmp_path / "ck",
+        limits,
+        processes=2,
+        seed=seed,
     )
     with tester:
         while tester.state("count") != ALL:
