@@ -8,8 +8,10 @@ to add. Whatever else it prints is ignored, unless it fails.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import os
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -157,9 +159,12 @@ def take_turns(
         Facts worth keeping.
     """
     found: dict[str, list[float]] = {name: [] for name in systems}
+    processor: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(turns):
         for name, measured in systems.items():
+            before = processor_secs()
             found[name] += measured(turn)
+            processor[name].append(round(processor_secs() - before, 2))
     found_systems = [
         {
             "name": name,
@@ -167,10 +172,31 @@ def take_turns(
             "trigger_ms_median": statistics.median(ms),
             "trigger_ms_min": min(ms),
             "trigger_ms": [round(each, 1) for each in ms],
+            "processor_secs_a_turn": processor[name],
         }
         for name, ms in found.items()
     ]
     _print(args, measure="latency", systems=found_systems, **more)
+
+
+def processor_secs() -> float:
+    """Return the processor time that this process and all below it have used: the JVM and Spark's Python workers.
+
+    What others do on the machine has no part in it; the start of each turn's query has.
+    """
+    used: dict[int, float] = {}
+    below: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+            used[int(stat.parent.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            below.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    todo, total = [os.getpid()], 0.0
+    while todo:
+        process = todo.pop()
+        total += used.get(process, 0.0)
+        todo += below.get(process, [])
+    return total
 
 
 def _print(args: argparse.Namespace, **result: Any) -> None:
