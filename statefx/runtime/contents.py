@@ -47,13 +47,18 @@ class Contents:
     def take(self, stream: str, batch: pa.RecordBatch) -> None:
         """Take rows, in the order in which they were emitted."""
         marks = self._marks[stream]
-        until = np.concatenate([np.zeros(1, np.uint64), np.cumsum(row_hashes(batch), dtype=np.uint64)])
-        for (start, partition), (stop, _) in pairwise([*marks, (batch.num_rows, "")]):
-            if start < stop:
-                rows, total = self._found[partition]
-                total += (int(until[stop]) - int(until[start])) * self._factors[stream]
-                self._found[partition] = rows + stop - start, total % (1 << 64)
+        hashes = row_hashes(batch)
+        if len(marks) == 1:
+            self._add(stream, marks[0][1], batch.num_rows, int(hashes.sum()))
+        else:
+            until = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)]).tolist()
+            for (start, partition), (stop, _) in pairwise([*marks, (batch.num_rows, "")]):
+                self._add(stream, partition, stop - start, until[stop] - until[start])
         self._marks[stream] = [(0, marks[-1][1])]
+
+    def _add(self, stream: str, partition: str, new: int, hashes: int) -> None:
+        rows, total = self._found[partition]
+        self._found[partition] = rows + new, (total + hashes * self._factors[stream]) % (1 << 64)
 
     def of(self, partition: str) -> Content:
         """Return what a partition has come to."""
