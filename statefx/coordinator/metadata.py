@@ -124,6 +124,16 @@ def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
     return read
 
 
+def lost_metadata(storage: Storage, metadata: Metadata) -> StateCorruptedError:
+    """Return the error of a driver that finds the file of metadata gone, and is the newest one."""
+    path = f"{storage.url}/{metadata.file.name if metadata.file else ''}"
+    return StateCorruptedError(
+        f"the metadata of a spout in {path} is gone, and the log names it. Restore this file from a copy of the "
+        "checkpoint",
+        path=path,
+    )
+
+
 def committed_metadata(storage: Storage, state: LogState, spout: str) -> dict[str, Json]:
     """Return by partition what a spout said last in a committed transaction."""
     return merged(read_metadata(storage, layer) for layer in state.committed_metadata.get(spout, ()))

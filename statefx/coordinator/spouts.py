@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.metadata import read_metadata
+from statefx.coordinator.metadata import lost_metadata, read_metadata
 from statefx.coordinator.replays import Replays, emitted_contents
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
@@ -26,7 +26,6 @@ from statefx.errors import (
     FailedException,
     FencedError,
     InputError,
-    StateCorruptedError,
 )
 from statefx.operators import Context, OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
 from statefx.operators.hooks import overrides
@@ -270,7 +269,8 @@ class SpoutSource:
             return False
         state = self.log.state
         if state.next_attempt(txid) or txid in state.planned_metadata:
-            return True  # it was begun before, and what it reads may be durable
+            # It was begun before, and what it reads may be durable. A former driver may have had several in flight.
+            return not (self.trigger.once and self.ended(txid))
         if self.ended(txid):
             return False
         if self._planned is None or self._planned[0] != txid:
@@ -357,12 +357,7 @@ class SpoutSource:
             return read_metadata(self.storage, metadata)
         except FileNotFoundError as error:
             self.log.check()  # a successor may have folded the log, and deleted what no record of its own names
-            path = f"{self.storage.url}/{metadata.file.name if metadata.file else ''}"
-            raise StateCorruptedError(
-                f"the metadata of a spout in {path} is gone, and the log names it. Restore this file from a copy of "
-                "the checkpoint",
-                path=path,
-            ) from error
+            raise lost_metadata(self.storage, metadata) from error
 
 
 @dataclass

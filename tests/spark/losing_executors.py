@@ -16,15 +16,10 @@ from tests.conftest import ROOT
 from tests.spark.bolts import Once, Pass, Split, recount, word_count
 from tests.spark.counting import session, tell
 from tests.spark.in_flight import InFlight
-from tests.spark.running import feed, lines_of, reasons, run, state, wait_for
+from tests.spark.running import executor, feed, lines_of, reasons, run, state, wait_for
+from tests.spark.spouting import Places, config, expected, outcome, spouts
 
 FILES = {name: [f"{name} b c {number % 7}" for number in range(200)] for name in "abc"}
-
-
-def executor():
-    """The executor's process: the parent of the parent of this Python worker."""
-    daemon = os.getppid()
-    return int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class Kills(StatefulBolt):
@@ -125,6 +120,17 @@ def cut_between_jobs(spark, work):
     assert state(work / "ck", "count") == state(work / "ck", "again") == counted
 
 
+def spouts_in_flight(spark, work):
+    """One dies while a spout emits, one while a bolt with state executes, one in its hook; four are in flight."""
+    phases, rows = ("emit", "execute", "commit"), 40
+    for number, phase in enumerate(phases):
+        Places(work).kill(phase, 2 + 3 * number, "executor")
+    run(spouts(work, rows), spark, work / "ck", config(), trigger={"availableNow": True})
+    assert outcome(work) == (expected(rows), expected(rows))
+    assert all(Once(work, f"killed-{phase}").happened for phase in phases)
+    assert Once(work)
+
+
 def executors(spark):
     return spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
 
@@ -144,6 +150,7 @@ def main(work):
         ("aggregated input", aggregated_input, "true"),
         ("cut, in job O", cut_in_job_o, "true"),
         ("cut, between the jobs", cut_between_jobs, "false"),
+        ("spouts", spouts_in_flight, "true"),
     ):
         folder = Path(work, name.replace(" ", "-"))
         folder.mkdir()

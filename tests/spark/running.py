@@ -103,3 +103,9 @@ def shown(spark, what):
     context = spark.sparkContext
     with urlopen(f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{what}") as answer:
         return json.load(answer)
+
+
+def executor():
+    """The executor's process, asked for by a task: the parent of the parent of this Python worker."""
+    daemon = os.getppid()
+    return int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])

@@ -9,7 +9,7 @@ import pytest
 from statefx import BatchBolt, FailedException, TopologyBuilder, TransactionAttempt, openState, submit
 from statefx.errors import InputError
 from tests.spark.running import run, wait_for
-from tests.spouts.numbers import ALL, Count, Emitted, Opaque, Planned, Whole, topology
+from tests.spouts.numbers import ALL, Count, Planned, Whole, topology
 from tests.spouts.test_transactions import FailsOnce
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ class Killed(Count):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), (Planned, 1), (Planned, 3), (Emitted, 2), (Opaque, 2)])
+@pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), (Planned, 3)])
 def test_a_worker_that_is_killed_changes_nothing(spark, place, kind, pending):
     config = {"topology.max.spout.pending": pending}
     now = {"availableNow": True}

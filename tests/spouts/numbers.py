@@ -1,4 +1,7 @@
-"""Spouts of numbers: partition p has p * 1000, p * 1000 + 1, and so on; each writes down what it was asked for."""
+"""Spouts of numbers: partition p has p * 1000, p * 1000 + 1, and so on; each writes down what it was asked for.
+
+`first` is added to all numbers of a spout, so that those of several can be told apart.
+"""
 
 import json
 from pathlib import Path
@@ -19,9 +22,10 @@ class Notes:
 
     outputFields = "number long"
 
-    def __init__(self, folder, each=EACH):
+    def __init__(self, folder, each=EACH, first=0):
         self.path = str(Path(folder) / "notes")
         self.each = each
+        self.first = first
 
     def note(self, attempt, *what):
         with open(self.path, "a") as notes:
@@ -36,7 +40,7 @@ class Notes:
 
     def emit(self, collector, partition, metadata):
         for number in range(metadata["start"], metadata["stop"]):
-            collector.emit((partition * 1000 + number,))
+            collector.emit((self.first + partition * 1000 + number,))
 
 
 class Partitions(Notes):
@@ -94,7 +98,7 @@ class Opaque(Partitions, OpaquePartitionedTransactionalSpout):
         batch["stop"] = max(min(batch["start"] + 1, self.each), batch["stop"] - attempt.attempt)
         self.note(attempt, partition, batch)
         for number in range(batch["start"], batch["stop"]):
-            collector.emit((partition * 1000 + number,))
+            collector.emit((self.first + partition * 1000 + number,))
             yield
         return batch
 

@@ -5,7 +5,9 @@ from collections import defaultdict
 import pytest
 
 from statefx.coordinator import metadata
+from statefx.coordinator.log import read_state
 from statefx.errors import FailedException, FencedError, StateCorruptedError
+from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester
 from tests.spouts.numbers import ALL, EACH, PARTITIONS, TAKEN, Count, Emitted, Opaque, Planned, Whole, topology
 
@@ -26,12 +28,12 @@ def test_each_row_is_read_once_and_the_next_start_goes_on(kind, tmp_path):
         assert other.state("count") == ALL
 
 
-@pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), *((kind, n) for kind in KINDS[1:] for n in (1, 3))])
+@pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), *((kind, n) for kind in KINDS[1:] for n in (1, 4))])
 def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, tmp_path):
     config = {"topology.max.spout.pending": pending}
     moment = 0
     while True:
-        moment += pending  # several in flight pass by three times as many moments
+        moment += pending  # several in flight pass by so many times as many moments
         place = tmp_path / str(moment)
         place.mkdir()
         spout = kind(place)
@@ -57,6 +59,49 @@ def check_replays(kind, spout):
     for runs in batches.values():
         if kind in (Whole, Planned):
             assert len({str(batch) for each in runs.values() for batch, _ in each}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_driver_that_is_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(kind, place):
+    config, rows = {"topology.max.spout.pending": 4}, 6 * TAKEN
+    with TopologyTester(topology(kind(place, rows)), place / "rehearsal", config) as tester:
+        started = len(tester.steps)
+        tester.drain()
+        moments = tester.steps[started:-1:3]
+    assert len(moments) > 10
+    for number, moment in enumerate(moments):
+        first = TopologyTester(topology(kind(place, rows)), place / str(number), config)
+        second = []
+
+        def take_over(first=first, second=second):
+            second.append(first.restart())
+            second[0].drain()
+
+        first.when(moment, take_over)
+        with pytest.raises(FencedError):
+            first.drain()
+        with second[0] as tester:
+            expected = {partition * 1000 + row: 1 for partition in range(PARTITIONS) for row in range(rows)}
+            assert tester.state("count") == expected, moment
+
+
+def test_once_is_one_transaction_also_where_a_driver_has_died_with_several(place):
+    config = {"topology.max.spout.pending": 4}
+    with TopologyTester(topology(Planned(place, 40)), place / "ck", config, crash_at=moment_of_four(place)) as tester:
+        with pytest.raises(Crash):
+            tester.drain()
+        assert len(read_state(FolderStorage(place / "ck")).in_flight) == 4
+    with TopologyTester(topology(Planned(place, 40)), place / "ck", config) as tester:
+        tester.emit()
+        assert tester.txid == 1
+        tester.drain()
+        assert set(tester.state("count").values()) == {1}
+
+
+def moment_of_four(place):
+    with TopologyTester(topology(Planned(place, 40)), place / "rehearsal", {"topology.max.spout.pending": 4}) as tester:
+        tester.drain()
+        return tester.steps.index("after PREPARING(4, 0)") + 1
 
 
 class FailsOnce(Count):
