@@ -1,5 +1,6 @@
 """KafkaSpout on real Spark: workers are killed, several transactions are in flight, and each record counts once."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from statefx import openState, submit
+from tests.conftest import ROOT
 from tests.spark.running import wait_for
-from tests.spouts.kafka_topologies import Count, lines, once, spout, topology
+from tests.spouts.kafka_topologies import Count, as_json, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
 
@@ -54,3 +56,20 @@ def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, pla
     query.stop()
     assert query.exception() is None
     assert kafka.group_offsets("on-spark", topic) == {0: 82, 1: 60, 2: 60}
+
+
+def test_the_program_of_the_page_runs(spark, kafka, place, monkeypatch, capsys):
+    kafka.topic(name="payments")
+    kafka.topic(name="totals")
+    kafka.send(
+        "payments",
+        *as_json({"account": "a", "amount": 5}, {"account": "b", "amount": 2}, {"account": "a", "amount": 1}),
+    )
+    page = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0]
+    assert "KafkaSink" in program
+    monkeypatch.chdir(place)
+    exec(program.replace("localhost:9092", kafka.address), {"__name__": "__main__"})
+    assert capsys.readouterr().out.endswith("{'a': 6, 'b': 2}\n")
+    told = [json.loads(value) for value in kafka.read("totals", 3)]
+    assert sorted((each["account"], each["total"]) for each in told) == [("a", 5), ("a", 6), ("b", 2)]
