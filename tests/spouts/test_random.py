@@ -29,6 +29,7 @@ def test_a_random_life_loses_and_doubles_nothing(place, monkeypatch, seed):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_many_random_lives(place, monkeypatch):
     """As many as there are in five minutes; the first seed is the time, so that each run plays others."""
     logging.disable(logging.CRITICAL)
