@@ -75,7 +75,7 @@ class Case:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
                "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py",
-               "kafka_reading.py", "spout_pipelining.py", "spout_partitions.py")  # fmt: skip
+               "kafka_reading.py", "spout_pipelining.py", "spout_partitions.py", "spout_steps.py")  # fmt: skip
         return self.script not in own
 
 
@@ -162,7 +162,9 @@ def spout_cases(args: argparse.Namespace) -> list[Case]:
              args.batches, ("--shape", shape))
         for shape, what in (("waits", "a bolt waits for 200 ms, 8 cores"), ("works", "all compute, 2 cores"))
     ] + [
-        Case("Partitions of a spout", "in turns", "spout_partitions.py", few, args.warmup, args.batches)
+        Case("Partitions of a spout", "in turns", "spout_partitions.py", few, args.warmup, args.batches),
+        Case("From one tuple at a time to pipelined batches", "in turns", "spout_steps.py",
+             inputs.Shape(min(args.keys), args.rows), args.warmup, args.batches),
     ]  # fmt: skip
 
 
@@ -316,6 +318,8 @@ def tables(results: list[dict[str, Any]]) -> str:
             field, unit = VALUES[row["measure"]]
             places = 0 if row[field] >= FEW else 1
             ratios = "".join(f"{row[field] / reference[field]:>28.2f}" for reference in references)
+            if field != "rows_per_second" and "rows_per_second" in row:
+                unit += f", {row['rows_per_second']:,.0f} rows/s"
             lines.append(f"  {row['name']:<34}{row[field]:>12,.{places}f}  {ratios}  {unit}")
     return "\n".join(lines)
 

@@ -141,6 +141,7 @@ def take_turns(
     systems: Mapping[str, Callable[[int], Sequence[float]]],
     turns: int,
     references: Sequence[str],
+    rows_of: Mapping[str, int] | None = None,
     **more: Any,
 ) -> None:
     """Measure several systems in turns, and print a row for each: a busy machine is as busy for one as for the others.
@@ -155,6 +156,8 @@ def take_turns(
         How many each of them has.
     references : sequence of str
         With whom the others are compared.
+    rows_of : Mapping[str, int], optional
+        Name -> rows a transaction, where systems have not the same; rows a second are told then.
     **more : Any
         Facts worth keeping.
     """
@@ -173,6 +176,7 @@ def take_turns(
             "trigger_ms_min": min(ms),
             "trigger_ms": [round(each, 1) for each in ms],
             "processor_secs_a_turn": processor[name],
+            **({"rows_per_second": rows_of[name] / statistics.median(ms) * 1000} if rows_of else {}),
         }
         for name, ms in found.items()
     ]
