@@ -43,6 +43,8 @@ from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
+_EMPTY_SECS = 0.05  # from an empty transaction to the next, at first, when spouts that can't plan have nothing
+
 _IDLE_SHARE = 9
 """How much longer than a look it waits for the next one: 10,000 partitions in which nothing is new take a tenth of a
 processor, not all of it."""
@@ -201,13 +203,12 @@ class SpoutSource:
     _refusals: int = field(default=0, init=False)
     """How often in a row a spout has raised FailedException when it was asked."""
     _batches: Batches = field(default_factory=Batches, init=False)
-    _told: int = field(default=-1, init=False)
-    """The last committed transaction that spouts were told of."""
+    _told: int = field(default=-1, init=False)  # the last committed transaction that spouts were told of
     _empty: int = field(default=-1, init=False)
-    """The last transaction in which nothing was emitted; -1: there is none."""
+    """The last transaction in which nothing was emitted; -1: there is none. `_empties`: how many in a row."""
+    _empties: int = field(default=0, init=False)
     _began: float | None = field(default=None, init=False)
-    _first: int = field(default=0, init=False)
-    """The first transaction that has begun here; 0: none has."""
+    _first: int = field(default=0, init=False)  # the first transaction that has begun here; 0: none has
 
     def __post_init__(self) -> None:
         self.replays = Replays(self.storage, self.log)
@@ -265,7 +266,9 @@ class SpoutSource:
     def ready(self, txid: int) -> bool:
         """Tell whether the trigger allows a transaction now, and there is something to read."""
         self._tell_committed()
-        if self._began is not None and self.clock() < self._began + self.trigger.interval_secs:
+        # Else an idle topology would commit empty transactions as fast as it can.
+        empty_secs = min(1.0, backoff_secs(self._empties, _EMPTY_SECS)) if self._found_nothing(txid) else 0.0
+        if self._began is not None and self.clock() < self._began + max(self.trigger.interval_secs, empty_secs):
             return False
         state = self.log.state
         if state.next_attempt(txid) or txid in state.planned_metadata:
@@ -345,8 +348,10 @@ class SpoutSource:
         """Take note of what spouts have emitted in `txid`, by spout and partition."""
         self._batches = self._batches.processed(txid, said, self.log.state.committed)
         if not rows and not any(said.values()):  # rows that a spout leaves out are read all the same
-            self._empty = txid
-        elif self._empty == txid:  # the attempt that found nothing was rolled back, and this one has found something
+            self._empty, self._empties = txid, self._empties + 1
+            return
+        self._empties = 0
+        if self._empty == txid:  # the attempt that found nothing was rolled back, and this one has found something
             self._empty = -1
 
     def _last(self, spout: str, txid: int) -> dict[str, Json]:

@@ -100,6 +100,22 @@ def test_a_spout_that_is_never_ready_is_idle_and_not_busy(tmp_path):
     assert len(tester.steps) == steps, "nothing durable happens"
 
 
+@pytest.mark.parametrize("kind", [Emitted, Opaque])
+def test_empty_transactions_of_spouts_that_do_not_plan_come_ever_more_slowly(kind, tmp_path):
+    (tmp_path / "0").write_text("")
+    with TopologyTester(topology(kind(tmp_path)), tmp_path / "ck", {"topology.max.spout.pending": 4}) as tester:
+        end = tester._now + 60
+
+        def pause(secs):
+            tester._now += secs
+            return tester._now < end
+
+        tester._coordinator.pause = pause
+        with pytest.raises(StoppedError):
+            tester._driving(lambda: tester._run_spouts(SpoutTrigger()))
+        assert 50 < tester.txid < 80, "about one a second"
+
+
 def test_a_spout_that_does_not_say_whether_it_is_ready_is_told(tmp_path):
     class Silent(Planned):
         def isReady(self):
