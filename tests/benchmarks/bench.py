@@ -75,7 +75,8 @@ class Case:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
                "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py",
-               "kafka_reading.py", "spout_pipelining.py", "spout_partitions.py", "spout_steps.py")  # fmt: skip
+               "kafka_reading.py", "sink_kafka.py", "spout_pipelining.py", "spout_partitions.py",
+               "spout_steps.py")  # fmt: skip
         return self.script not in own
 
 
@@ -123,6 +124,10 @@ def cases(args: argparse.Namespace) -> list[Case]:
     found.append(
         Case("Reading a topic of Kafka", "in turns", "kafka_reading.py", inputs.Shape(min(args.keys), args.rows),
              args.warmup, args.batches)
+    )  # fmt: skip
+    found.append(
+        Case(f"{args.rows:,} messages a transaction into Kafka", "in turns", "sink_kafka.py",
+             inputs.Shape(args.rows, args.rows), args.warmup, args.batches)
     )  # fmt: skip
     found += provider_cases(args)
     found += file_cases(args)
