@@ -2,13 +2,15 @@
 
 import logging
 import threading
+import time
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
-from statefx.spouts.kafka import planning, reading
+from statefx.operators import Context
+from statefx.spouts.kafka import client, planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.limits import Limits
@@ -179,6 +181,21 @@ def rule(kafka, topic, operation, permission):
     everybody = ("User:ANONYMOUS", "*", operation, permission)
     made = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *everybody)
     next(iter(kafka.admin.create_acls([made]).values())).result(30)
+
+
+def test_the_end_waits_no_longer_than_for_an_answer_when_the_broker_is_gone(kafka, monkeypatch):
+    monkeypatch.setattr(client, "REQUEST_SECS", 0.5)
+    topic = kafka.topic()
+    reads = spout(kafka, topic)
+    reads.open(Context({"topology.transactional.id": "gone"}, "records", -1, 1, 1))
+    kafka.kill()
+    try:
+        reads.committed({0: {"topic": topic, "partition": 0, "end": 1}})
+        began = time.monotonic()
+        reads.close()
+        assert time.monotonic() < began + 30
+    finally:
+        kafka.start()
 
 
 def test_access_that_is_denied_is_told_at_once(kafka, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -136,6 +137,17 @@ class Clients:
         }
         settings = {name: value for name, value in self._config.items() if name not in own}
         return kafka().admin.AdminClient({**settings, "error_cb": _note})
+
+
+def end(consumer: confluent_kafka.Consumer) -> None:
+    """End a client, and wait no longer than for an answer.
+
+    While a commit of its group is on its way to a broker that is gone, the client's own `close` never returns.
+    A thread that is left behind ends with the process.
+    """
+    closing = threading.Thread(target=consumer.close, daemon=True, name="statefx-kafka-close")
+    closing.start()
+    closing.join(REQUEST_SECS)
 
 
 def _note(error: confluent_kafka.KafkaError) -> None:

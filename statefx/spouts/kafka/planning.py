@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.errors import FailedException, InputError
-from statefx.spouts.kafka.client import REQUEST_SECS, Clients, Place, answer, failure, kafka, named, text_of
+from statefx.spouts.kafka.client import REQUEST_SECS, Clients, Place, answer, end, failure, kafka, named, text_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -171,7 +171,7 @@ class Cluster:
 
     def close(self) -> None:
         """End the client; what the group was told last is on its way by then, and waited for."""
-        self.consumer.close()
+        end(self.consumer)
 
 
 def note_group(error: Any, told: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FailedException, InputError
-from statefx.spouts.kafka.client import REQUEST_SECS, Clients, Place, answer, failure, kafka, named, text_of
+from statefx.spouts.kafka.client import REQUEST_SECS, Clients, Place, answer, end, failure, kafka, named, text_of
 from statefx.spouts.kafka.rows import Records
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Reader:
 
     def close(self) -> None:
         """End the client."""
-        self._consumer.close()
+        end(self._consumer)
 
     def _go_to(self, place: Place, start: int) -> None:
         self._ahead, self._reached, self._trouble = [], start, ""
