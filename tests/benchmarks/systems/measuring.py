@@ -15,6 +15,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,17 @@ def take_turns(
         for name, ms in found.items()
     ]
     _print(args, measure="latency", systems=found_systems, **more)
+
+
+def mean_ms(progress: Sequence[Mapping[str, Any]], dropped: int) -> float:
+    """Return the mean milliseconds of a query's transactions behind the first `dropped`, from commit to commit.
+
+    With several in flight, commits come in bunches: the mean is theirs, the median is not.
+    """
+    if [p["txid"] for p in progress] != list(range(1, len(progress) + 1)):
+        raise RuntimeError("transactions were not committed one after the other")
+    first, last = (datetime.fromisoformat(progress[at]["timestamp"]).timestamp() for at in (dropped - 1, -1))
+    return 1000 * (last - first) / (len(progress) - dropped)
 
 
 def processor_secs() -> float:
