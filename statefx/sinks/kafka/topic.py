@@ -146,7 +146,8 @@ class KafkaTopic(Target):
         self._drop_producer()
         consumers, self._consumers = self._consumers, {}
         for each in consumers.values():
-            each.close()
+            with suppress(self._kafka.KafkaException):  # one whose broker is gone may not return for minutes
+                self._bounded(lambda _: each.close(), _ABORT_SECS)  # noqa: B023 - it is called here, in this very turn
 
     def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
