@@ -16,7 +16,7 @@ from statefx.operators import (
     ReplayingSpout,
     TransactionalSpout,
 )
-from statefx.operators.spouts import check_json
+from statefx.operators.spouts import check_json, plans
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.runtime.bolts import close_bolt, hook
@@ -93,6 +93,9 @@ class SpoutOperator(TaskOperator):
             self._task.collector.begin(name)
             before = self._rows
             returned = yield from self._called(self._method, call)
+            if isinstance(returned, list | tuple) and returned and plans(spout):
+                with self._hook(self._method):
+                    raise _no_emission(f"returned {returned!r}")
             self._rows = self._task.collector.count
             if order.emission is not Emission.AGAIN:
                 last = None if order.emission is Emission.OPAQUE else metadata
@@ -149,10 +152,19 @@ class SpoutOperator(TaskOperator):
         while True:
             with self._hook(method):
                 try:
-                    next(returned)
+                    yielded = next(returned)
                 except StopIteration as end:
                     return end.value
+                if yielded is not None:
+                    raise _no_emission(f"yielded {yielded!r}")
             yield
 
     def _hook(self, name: str) -> AbstractContextManager[None]:
         return hook(self._task.id, name, self._task.txid, kind="spout")
+
+
+def _no_emission(what: str) -> TypeError:
+    return TypeError(
+        f"it {what}, which emits nothing: rows are emitted by collector.emit(...); a plain yield behind it lets them "
+        "leave the process"
+    )

@@ -153,6 +153,42 @@ def test_rows_before_an_emitter_fails_count_nowhere(kind, tmp_path):
         assert tester.pauses
 
 
+@pytest.mark.parametrize("kind", [Whole, Planned, Emitted, Opaque])
+def test_rows_that_are_yielded_and_not_emitted_are_told(kind, tmp_path):
+    class Yields(kind):
+        def emitBatch(self, attempt, metadata, collector):
+            yield (1,)
+
+        def emitPartitionBatch(self, attempt, collector, partition, metadata):
+            yield (1,)
+
+        if kind is Emitted:
+            emitPartitionBatchNew = emitPartitionBatch
+        if kind is not Whole:
+            del emitBatch
+        else:
+            del emitPartitionBatch
+
+    (tmp_path / "0").write_text("1\n")
+    with (
+        TopologyTester(topology(Yields(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=r"yielded \(1,\), which emits nothing: rows are emitted by collector.emit"),
+    ):
+        tester.emit()
+
+
+def test_rows_that_are_returned_and_not_emitted_are_told(tmp_path):
+    class Returns(Planned):
+        def emitPartitionBatch(self, attempt, collector, partition, metadata):
+            return [(1,)]
+
+    with (
+        TopologyTester(topology(Returns(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=r"returned \[\(1,\)\], which emits nothing"),
+    ):
+        tester.emit()
+
+
 class Keeps(Planned):
     """Keeps the collector, and emits through it later."""
 
