@@ -16,7 +16,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Noted, StreamInput
 from statefx.spark import operator_state
 from statefx.spark.local import RunFolder
-from statefx.spark.source_notes import SourceFiles
+from statefx.spark.source_notes import SourceFiles, lists_of
 from statefx.storage.folder import sync_folder
 
 _NOTE = 'v1\n{"nextBatchWatermarkMs":0}'
@@ -73,8 +73,13 @@ class SparkCheckpoint:
         self._noting = threading.Lock()
         self.folder = ""
 
-    def rebuild(self) -> None:
+    def rebuild(self, compact_interval: int) -> None:
         """Build the folder; called once, when nothing is under way any more.
+
+        Parameters
+        ----------
+        compact_interval : int
+            The setting of the session with which Spark will read it (`statefx.spark.compaction.SETTING`).
 
         Raises
         ------
@@ -100,6 +105,9 @@ class SparkCheckpoint:
                 self._write(f"offsets/{source.batch_id}", source.offsets)
             self._sources = SourceFiles(os.path.join(self.folder, "sources"), self._log.storage, state.generation)
             self._sources.restore(state.notes)
+            self._sources.compact(
+                {each for given in _known(state) for each in lists_of(given.offsets)}, compact_interval
+            )
         except OSError as error:
             # A successor may have deleted what is linked here: then this driver is fenced, and nothing is broken.
             check_newest(self._folders, state.generation)

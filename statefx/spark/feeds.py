@@ -29,6 +29,7 @@ from statefx.errors import (
 )
 from statefx.protocol.records import BatchInput
 from statefx.spark.checkpoint import SparkCheckpoint
+from statefx.spark.compaction import DEFAULT, SETTING
 from statefx.spark.engine import SparkEngine
 from statefx.spark.log_filter import hide_misleading
 from statefx.spark.session import clone, rebase
@@ -102,7 +103,7 @@ class StreamFeed:
         A driver that was replaced may have lost its folder: whatever Spark says of that, it is FencedError.
         """
         try:
-            self._checkpoint.rebuild()
+            self._checkpoint.rebuild(int(self._frame.sparkSession.conf.get(SETTING) or DEFAULT))
             self._run(started)
         except (FencedError, StoppedError):
             raise

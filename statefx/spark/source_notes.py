@@ -13,13 +13,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from uuid import uuid4
 
 from statefx.errors import CheckpointError, StateCorruptedError
 from statefx.protocol.identity import FileRef
 from statefx.protocol.records import SourceNotes
+from statefx.spark.compaction import missing_compacted, united
 from statefx.storage import Storage
 
 PREFIX = "sources/"
@@ -82,6 +83,8 @@ class SourceFiles:
         """Folder of a file source -> its lists that hold all before them, but for those that were given up."""
         self._first: dict[str, int] = {}
         """Folder of a file source -> the one of these before which nothing is kept."""
+        self._made: dict[str, str] = {}
+        """Compacted lists that this driver has made itself: path -> content, until they are given to a record."""
         self._aside: list[_Aside] = []
         self._replaced: list[str] = []
 
@@ -107,6 +110,33 @@ class SourceFiles:
         # Rule 4.3: one of this generation or of a newer one may be named by a record that is just being written.
         found = (each.name for each in self._storage.list(PREFIX))
         self._storage.delete(name for name in found if name not in named and _generation(name) < self._generation)
+
+    def compact(self, sources: Iterable[str], setting: int) -> None:
+        """Write the compacted lists of files that Spark will look for and that no driver has written.
+
+        Without them Spark's query could not be started: its interval may be another one than that of the last run.
+
+        Parameters
+        ----------
+        sources : Iterable of str
+            Folders of file sources.
+        setting : int
+            The session's interval (`statefx.spark.compaction.SETTING`).
+        """
+        for source in sources:
+            compacted = self._compacted.get(source, set())
+            last = max(compacted, default=-1)
+            held = [f"{source}/{last}.compact"] if compacted else []
+            for number in missing_compacted(compacted, self._newest.get(source, -1), setting):
+                held += [f"{source}/{each}" for each in range(last + 1, number + 1)]
+                whole = united([self._text(path) for path in held])
+                if whole is None:
+                    break  # Spark refuses, and says which one it looks for
+                last, held = number, [f"{source}/{number}.compact"]
+                self._write(held[0], whole)
+                # The log gets it too. With those alone that Spark writes after it, two that are left there could be
+                # several intervals apart, and the next start would take that distance for the interval.
+                self._made[held[0]] = whole
 
     def _write(self, path: str, text: str) -> None:
         whole = os.path.join(self._folder, path)
@@ -166,7 +196,8 @@ class SourceFiles:
         """
         lists = lists_of(offsets)
         numbered = {source: self._newest[source] for source in lists if source in self._newest}
-        new = dict(self._look("", passed_over=numbered))
+        new = dict(self._look("", passed_over=numbered)) | self._made
+        self._made = {}
         for source, last in numbered.items():
             for number in range(last + 1, lists[source] + 1):
                 new |= self._take(source, (str(number), f"{number}.compact"))

@@ -29,12 +29,12 @@ class Checkpoint:
         self.log = take_generation(self.folders, IDENTITY, None, shared=False)
         return self.log.state.generation
 
-    def start(self) -> None:
+    def start(self, compact_interval: int = 10) -> None:
         """A driver starts, and Spark's query: the one before is dead, or sleeps."""
         self.generation()
         self.spark_s = SparkCheckpoint(self.folders, self.log, keeps_state=self.keeps_state)
         self.all_of_spark.append(self.spark_s)
-        self.spark_s.rebuild()
+        self.spark_s.rebuild(compact_interval)
         if not (self.spark / "metadata").exists():
             self.write("metadata", f'{{"id":"{QUERY}"}}')
 

@@ -35,8 +35,8 @@ def noting(monkeypatch):
     """A source that notes where it begins and then waits for its first row, as Kafka's does: what it writes."""
     rebuild, written = SparkCheckpoint.rebuild, []
 
-    def rebuilt(self):
-        rebuild(self)
+    def rebuilt(self, *settings):
+        rebuild(self, *settings)
         path = Path(self.folder, "sources", "1", "0")
         if not path.exists():
             path.parent.mkdir(parents=True)

@@ -104,5 +104,5 @@ def take_over(location, *, keeps_state):
     folders = Folders(str(location))
     log = take_generation(folders, read_checkpoint(folders).topology, None, shared=False)
     found = SparkCheckpoint(folders, log, keeps_state=keeps_state)
-    found.rebuild()
+    found.rebuild(10)
     return found
