@@ -8,20 +8,19 @@ short or replaced since is noticed.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet as pq
 
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
+from statefx.operators.spouts import DRIVER
 from statefx.protocol.identity import TransactionAttempt
+from statefx.spouts.folders import folder_of, refuse_manifest, refuse_missing
+from statefx.spouts.formats import READERS, UNITS, read
 from statefx.spouts.logs import COMPRESSED, Logs, head_of, present_path, stats
-from statefx.spouts.ranges import Range, behind_last_line, behind_last_row, read_range
+from statefx.spouts.ranges import Range, behind_last_line, behind_last_row
 
 BATCH_BYTES = 64 << 20
 """Of one file in one transaction: a task holds it in memory as text and as Arrow, some 300 MB."""
@@ -29,8 +28,6 @@ BATCH_BYTES = 64 << 20
 _HIDDEN = ("_", ".")
 _GONE = ""
 """In the place of the name of a log that is in the folder under no name."""
-
-_MANIFESTS = ("_spark_metadata", "_statefx")
 
 
 class FilePartitionedSpout(PartitionedTransactionalSpout):
@@ -43,13 +40,14 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     Parameters
     ----------
     path : str or path
-        A folder that the driver and all executors see.
+        A folder of the file system, which the driver and all executors see. Its subfolders are passed over; URLs other
+        than ``file:`` and patterns are refused.
     format : str
         ``parquet``, ``arrow`` (IPC files), ``json`` (an object in each line), ``csv`` or ``text`` (a field ``value``).
     schema : str, StructType or pyarrow.Schema, optional
         The fields of the rows. Required for JSON and CSV; of Parquet and Arrow files, all fields of the first file.
     header : bool
-        Whether the first line of a CSV file has names; it is passed over.
+        Whether the first line of a CSV file has names. Columns are then taken by their names, whatever their order.
     maxBytesPerFile : int
         Of one file in one transaction, at most; a row group or record batch is never parted.
     growing : bool
@@ -75,14 +73,14 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         growing: bool = False,
         maxFiles: int | None = None,
     ) -> None:
-        if format not in _READERS:
-            raise TopologyError(f"FilePartitionedSpout has no format {format!r}; there are {', '.join(_READERS)}")
-        if growing and format in _UNITS:
+        if format not in READERS:
+            raise TopologyError(f"FilePartitionedSpout has no format {format!r}; there are {', '.join(READERS)}")
+        if growing and format in UNITS:
             raise TopologyError(f"{format} files can't grow: leave out growing=True, or write lines of JSON")
         if maxFiles is not None and (growing or maxFiles < 1):  # the first logs would keep those behind them waiting
             raise TopologyError(f"maxFiles={maxFiles!r}: it is 1 or more, and not for files that grow")
-        self.path = os.path.abspath(os.fspath(path))
-        self._refuse_manifest()
+        self.path = folder_of(path)
+        refuse_manifest(self.path)
         self.format = format
         self.header = header and format == "csv"
         self.growing = growing
@@ -99,12 +97,17 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             return given if isinstance(given, pa.Schema) else parse_schema(given)
         if self.format == "text":
             return pa.schema({"value": pa.string()})
-        if self.format not in _UNITS:
+        if self.format not in UNITS:
             raise TopologyError(
                 f"FilePartitionedSpout needs the fields of {self.format} files: schema='account string, amount long'"
             )
+        if not os.path.isdir(self.path):
+            raise TopologyError(
+                f"{self.path} is not there, so no {self.format} file gives the fields: correct the path, or give them: "
+                "schema='account string, amount long'"
+            )
         for name in self._names():
-            return _UNITS[self.format](os.path.join(self.path, name)).schema
+            return UNITS[self.format](os.path.join(self.path, name)).schema
         raise TopologyError(
             f"{self.path} has no {self.format} file to read the fields from; give them: schema='account string, amount "
             "long'"
@@ -113,18 +116,17 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     # ---- on the driver
 
     def open(self, context: Context) -> None:
-        """Begin with no file."""
-        self._refuse_manifest()
-        self._files, self._logs = [], Logs(self.path)
+        """Begin with no file.
 
-    def _refuse_manifest(self) -> None:
-        """Refuse a folder in which a manifest, not the presence of a file, says what is committed."""
-        for name in _MANIFESTS:
-            if os.path.exists(os.path.join(self.path, name)):
-                raise TopologyError(
-                    f"{self.path} has {name}: a sink writes there, and its folder also has files of transactions that "
-                    "are not committed. Read it with setStream(id, readCommitted(spark, path, stream=True))"
-                )
+        Raises
+        ------
+        InputError
+            The folder is not there when the topology starts. One that goes later is waited for.
+        """
+        if context.task == DRIVER:
+            refuse_missing(self.path)
+        refuse_manifest(self.path)
+        self._files, self._logs = [], Logs(self.path)
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
         """Take over which file is which partition; one of which nothing was read can be any file."""
@@ -226,7 +228,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if fits:
             raise self._replaced(path)
         how = "is shorter than it was" if size < last["size"] else "has grown"
-        remedy = "" if size < last["size"] or self.format in _UNITS else "; if lines are added to it, set growing=True"
+        remedy = "" if size < last["size"] or self.format in UNITS else "; if lines are added to it, set growing=True"
         raise InputError(
             f"{path} {how} ({size:,} bytes, and {last['size']:,} when it was read last): it was cut, replaced or "
             f"written to. Restore it, and give new rows a file of their own{remedy}",
@@ -244,8 +246,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def _stop(self, path: str, start: int, size: int) -> tuple[int, bool]:
         """Return where a batch that begins at `start` ends, and whether the file ends there."""
-        if self.format in _UNITS:
-            sizes = _UNITS[self.format](path).sizes
+        if self.format in UNITS:
+            sizes = UNITS[self.format](path).sizes
             stop, taken = start, 0
             while stop < len(sizes) and (stop == start or taken + sizes[stop] <= self.bytes_max):
                 taken += sizes[stop]
@@ -275,7 +277,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             self._check(path, said.st_size, self._stamp(said), metadata)
             if self.growing and head_of(path, metadata["stop"]) != metadata["head"]:
                 raise self._replaced(path)
-            for batch in _READERS[self.format](self, Range(path, metadata["start"], metadata["stop"])):
+            part = Range(path, metadata["start"], metadata["stop"])
+            for batch in read(self.format, self.schema, self.header, part):
                 collector.emitBatch(batch)
                 yield
         except OSError as error:
@@ -283,82 +286,3 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         except pa.ArrowException as error:
             where = f"from {metadata['start']} to {metadata['stop']}"
             raise InputError(f"{path} is no {self.format} file of these fields, {where}: {error}", path=path) from error
-
-    def fitted(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Yield a table's rows with the types that were declared."""
-        columns = [table.column(field.name).cast(field.type) for field in self.schema]
-        yield from pa.Table.from_arrays(columns, schema=self.schema).to_batches()
-
-
-class _Parquet:
-    """The parts of a Parquet file: its row groups."""
-
-    def __init__(self, path: str) -> None:
-        metadata = pq.read_metadata(path)
-        self.schema = metadata.schema.to_arrow_schema().remove_metadata()
-        self.sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-
-
-class _Arrow:
-    """The parts of an Arrow file: its record batches."""
-
-    def __init__(self, path: str) -> None:
-        with pa.memory_map(path) as source:
-            reader = pa.ipc.open_file(source)
-            self.schema = reader.schema.remove_metadata()
-            self.sizes = [reader.get_batch(number).nbytes for number in range(reader.num_record_batches)]
-
-
-_UNITS: Mapping[str, Callable[[str], _Parquet | _Arrow]] = {"parquet": _Parquet, "arrow": _Arrow}
-
-
-def _read_parquet(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(part.path) as file:
-        groups = range(part.start, part.stop)
-        for batch in file.iter_batches(row_groups=list(groups), columns=spout.schema.names):
-            yield from spout.fitted(pa.Table.from_batches([batch]))
-
-
-def _read_arrow(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(part.path) as source:
-        reader = pa.ipc.open_file(source)
-        for number in range(part.start, part.stop):
-            yield from spout.fitted(pa.Table.from_batches([reader.get_batch(number)]))
-
-
-def _read_json(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
-    options = pyarrow.json.ParseOptions(explicit_schema=spout.schema, unexpected_field_behavior="ignore")
-    if data := read_range(part).strip(b"\n"):
-        read = pyarrow.json.ReadOptions(block_size=len(data))  # a line longer than a block is an error
-        yield from spout.fitted(pyarrow.json.read_json(pa.BufferReader(data), read, options))
-
-
-def _read_csv(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
-    skipped = 1 if spout.header and part.start == 0 else 0
-    types = {field.name: field.type for field in spout.schema}
-    # Nothing between two commas is null; "" and words like NA are texts.
-    convert = pyarrow.csv.ConvertOptions(
-        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-    )
-    data = read_range(part)
-    if skipped and not re.search(rb"[\r\n][^\r\n]", data):
-        return
-    # One block: pyarrow loses its place where a block ends in a quoted line feed.
-    read = pyarrow.csv.ReadOptions(column_names=spout.schema.names, skip_rows=skipped, block_size=len(data))
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    yield from spout.fitted(pyarrow.csv.read_csv(pa.BufferReader(data), read, parse, convert))
-
-
-def _read_text(spout: FilePartitionedSpout, part: Range) -> Iterator[pa.RecordBatch]:
-    lines = read_range(part).removesuffix(b"\n").split(b"\n")
-    values = pa.array([line.removesuffix(b"\r") for line in lines], pa.binary()).cast(pa.string())
-    yield from spout.fitted(pa.table({"value": values}))
-
-
-_READERS: Mapping[str, Callable[[FilePartitionedSpout, Range], Iterator[pa.RecordBatch]]] = {
-    "parquet": _read_parquet,
-    "arrow": _read_arrow,
-    "json": _read_json,
-    "csv": _read_csv,
-    "text": _read_text,
-}
