@@ -24,14 +24,14 @@ class Checkpoint:
         self.all_of_spark: list[SparkCheckpoint] = []
         self.start()
 
-    def generation(self) -> int:
+    def generation(self, adopt: str | None = None) -> int:
         """A driver takes the next generation, and no more."""
-        self.log = take_generation(self.folders, IDENTITY, None, shared=False)
+        self.log = take_generation(self.folders, IDENTITY, adopt, shared=False)
         return self.log.state.generation
 
-    def start(self, compact_interval: int = 10) -> None:
+    def start(self, compact_interval: int = 10, adopt: str | None = None) -> None:
         """A driver starts, and Spark's query: the one before is dead, or sleeps."""
-        self.generation()
+        self.generation(adopt)
         self.spark_s = SparkCheckpoint(self.folders, self.log, keeps_state=self.keeps_state)
         self.all_of_spark.append(self.spark_s)
         self.spark_s.rebuild(compact_interval)

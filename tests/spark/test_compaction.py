@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from statefx import submit
+from statefx.coordinator.location import Folders
 from statefx.errors import InputError
 from statefx.protocol.records import Committed, RolledBack
+from statefx.spark import source_notes
 from statefx.spark.compaction import SETTING, missing_compacted, united
 from statefx.spark.source_notes import SourceFiles
 from tests.spark.checkpoints import Checkpoint, offsets
@@ -82,9 +84,9 @@ def ck(place: Path) -> Iterator[Checkpoint]:
 DEATHS = ("stopped", "planned by Spark", "PREPARING", "COMMITTING", "while it starts")
 
 
-def live(ck: Checkpoint, setting: int, batches: int, death: str) -> None:
+def live(ck: Checkpoint, setting: int, batches: int, death: str, adopt: str | None = None) -> None:
     """A driver starts, looks at what Spark finds, and runs batches; it dies within the last one, or is stopped."""
-    ck.start(setting)
+    ck.start(setting, adopt)
     log, state = SparksLog(ck.spark / "sources" / "0", setting), ck.log.state
     planned = sum(each.txid for each in state.in_flight) or state.committed + (state.planned is not None)
     assert log.files() == list(range(planned)), "what was read comes neither again nor never"
@@ -114,9 +116,11 @@ def live(ck: Checkpoint, setting: int, batches: int, death: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_start_finds_what_it_looks_for(ck: Checkpoint, seed: int) -> None:
-    """Restarts and crashes at random, with one setting all the time or with one that is changed."""
+def test_every_start_finds_what_it_looks_for(ck: Checkpoint, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restarts and crashes at random, one setting or several, lists in the log or, as many large ones, beside it."""
     chosen = random.Random(seed)
+    if seed >= 4:
+        monkeypatch.setattr(source_notes, "INLINE_BYTES_MAX", 500)
     settings = [chosen.choice([1, 2, 3, 4, 5, 10])] if seed % 2 else [1, 2, 3, 4, 7, 10]
     for _ in range(25):
         live(ck, chosen.choice(settings), chosen.randint(1, 14), chosen.choice(DEATHS))
@@ -150,12 +154,20 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_checkpoint_that_lacks_a_compacted_list_goes_on(ck: Checkpoint, as_before: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("adopt", [None, "move", "fork"])
+def test_a_checkpoint_that_lacks_a_compacted_list_goes_on(
+    ck: Checkpoint, as_before: pytest.MonkeyPatch, place: Path, adopt: str | None
+) -> None:
     for _ in range(4):
         live(ck, 10, 13, "stopped")
     with pytest.raises(MissingError, match=r"49\.compact, latest 51, interval 10"):
         live(ck, 10, 13, "stopped")
     as_before.undo()
+    if adopt is not None:
+        (place / "other").mkdir()
+        ck.location = ck.location.rename(place / "other" / "ck")
+        ck.folders = Folders(str(ck.location))
+        live(ck, 10, 13, "stopped", adopt)
     for death in ("while it starts", "planned by Spark", "PREPARING", "stopped", "stopped", "stopped"):
         live(ck, 10, 13, death)
 
