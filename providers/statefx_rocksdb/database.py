@@ -34,7 +34,9 @@ from statefx_rocksdb.settings import Settings
 
 _HEAD_KEY = b""
 _FIRST_PLAIN = b"\x01"
-_BATCH_BYTES = 16 << 20
+BATCH_BYTES = 16 << 20
+"""Up to so much is written all at once."""
+
 _RUNS = 8
 """Sorted runs that are merged into one; runs of like size, so that small ones never rewrite the large one."""
 
@@ -159,7 +161,7 @@ class Database:
         Without RocksDB's own log: memtables reach the disk whole and in order, and the head rides in the
         batch of the last entries.
         """
-        whole = size_bytes <= _BATCH_BYTES
+        whole = size_bytes <= BATCH_BYTES
         options = WriteOptions()
         options.disable_wal = True  # type: ignore[assignment, method-assign]  # a property, which the stub calls a method
         try:

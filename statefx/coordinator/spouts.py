@@ -20,13 +20,7 @@ from statefx.coordinator.metadata import lost_metadata, read_metadata
 from statefx.coordinator.replays import Replays, emitted_contents
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
-from statefx.errors import (
-    BoltError,
-    CheckpointMismatchError,
-    FailedException,
-    FencedError,
-    InputError,
-)
+from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
 from statefx.operators import Context, OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
 from statefx.operators.hooks import overrides
 from statefx.operators.spouts import DRIVER, check_json, plans
@@ -324,7 +318,8 @@ class SpoutSource:
         self._planned = None
         # Of a spout that is new in a transaction which another one has begun before, nothing is read in it.
         plan = {each.id: planned.get(each.id, Metadata()) for each in self._spouts if plans(each.spout)}
-        return Batch(SpoutInput(), None, not_durable(plan, state, txid), _Emissions(self, txid))
+        new = not_durable(plan, state, txid)
+        return Batch(SpoutInput(), None, new, _Emissions(self, txid, new))
 
     def ended(self, txid: int) -> bool:
         """Tell whether the trigger asks for no further transaction."""
@@ -336,12 +331,15 @@ class SpoutSource:
         """Tell whether spouts whose tasks find out what there is have found nothing in the transaction before."""
         return self._empty == txid - 1 and not all(plans(each.spout) for each in self._spouts)
 
-    def orders(self, txid: int) -> Iterator[tuple[TaskId, EmissionOrder]]:
-        """Yield what each task is told in `txid`."""
+    def orders(self, txid: int, planned: BySpout) -> Iterator[tuple[TaskId, EmissionOrder]]:
+        """Yield what each task is told in `txid`, of which this attempt's PREPARING says what is `planned`."""
         state = self.log.state
         for each in self._spouts:
-            names = partial(each.partitions, txid)
-            emission, told = self._batches.told(state, each.id, txid, each.emission, names, self._read)
+            if each.id in planned:  # durable by now, and here: reading 10,000 partitions back takes 4 to 8 ms
+                emission, told = Emission.AGAIN, planned[each.id].partitions
+            else:
+                names = partial(each.partitions, txid)
+                emission, told = self._batches.told(state, each.id, txid, each.emission, names, self._read)
             yield from each.orders(emission, told, state.committed)
 
     def processed(self, txid: int, said: Mapping[str, Partitions], rows: int) -> None:
@@ -371,12 +369,13 @@ class _Emissions:
 
     source: SpoutSource
     txid: int
+    planned: BySpout
     _orders: dict[TaskId, EmissionOrder] = field(default_factory=dict)
     _said: dict[str, dict[str, Json]] = field(default_factory=dict)
     _contents: BySpout = field(default_factory=dict)
 
     def orders(self) -> Mapping[TaskId, EmissionOrder]:
-        self._orders = dict(self.source.orders(self.txid))
+        self._orders = dict(self.source.orders(self.txid, self.planned))
         return self._orders
 
     def difference(self, attempt: TransactionAttempt, acks: Iterable[Ack]) -> InputError | None:

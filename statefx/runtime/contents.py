@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from zlib import crc32
 
@@ -38,11 +38,15 @@ class Contents:
         self._marks: dict[str, list[tuple[int, str]]] = {name: [] for name in streams}
         self._found: dict[str, tuple[int, int]] = {}
 
-    def begin(self, partition: str, waiting: Mapping[str, int]) -> None:
+    def begin(self, partition: str, waiting: Callable[[str], int]) -> None:
         """What is emitted from now on is of this partition; so many rows of each stream are still to be taken."""
         self._found.setdefault(partition, (0, 0))
         for stream, marks in self._marks.items():
-            marks.append((waiting[stream], partition))
+            mark = waiting(stream), partition
+            if marks and marks[-1][0] == mark[0]:  # nothing came from the one before, as from most of 10,000 partitions
+                marks[-1] = mark
+            else:
+                marks.append(mark)
 
     def take(self, stream: str, batch: pa.RecordBatch) -> None:
         """Take rows, in the order in which they were emitted."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -86,23 +85,33 @@ class SpoutOperator(TaskOperator):
             close_bolt(spout)
 
     def _emission(self, spout: ReplayingSpout, order: EmissionOrder) -> Iterator[None]:
-        """Emit the partitions of this task, one after the other; yield where it can pause."""
+        """Emit the partitions of this task, one after the other; yield where it has to pause."""
+        # A task may have thousands of partitions without new rows: what holds for all of them is found out before.
+        collector, outbox, emission = self._task.collector, self._task.outbox, order.emission
+        method, emit = self._call(spout, emission)
+        self._method = method
         for name, metadata in order.partitions.items():
             self._refuse_late_rows()
-            self._method, call = self._call(spout, order.emission, name, metadata)
-            self._task.collector.begin(name)
+            collector.begin(name)
             before = self._rows
-            returned = yield from self._called(self._method, call)
+            try:
+                returned = emit(name, metadata)
+            except BaseException:  # as `with`, which takes longer than all the rest
+                with self._hook(method):
+                    raise
+            if inspect.isgenerator(returned):
+                returned = yield from self._generated(method, returned)
             if isinstance(returned, list | tuple) and returned and plans(spout):
-                with self._hook(self._method):
+                with self._hook(method):
                     raise _no_emission(f"returned {returned!r}")
-            self._rows = self._task.collector.count
-            if order.emission is not Emission.AGAIN:
-                last = None if order.emission is Emission.OPAQUE else metadata
-                self._take(self._method, name, returned, self._rows - before, last)
-            if order.emission is Emission.AGAIN or name in self._metadata:
+            self._rows = collector.count
+            if emission is not Emission.AGAIN:
+                last = None if emission is Emission.OPAQUE else metadata
+                self._take(method, name, returned, self._rows - before, last)
+            if emission is Emission.AGAIN or name in self._metadata:
                 self._emitted.append(name)
-            yield
+            if outbox.pressing:
+                yield
 
     def _refuse_late_rows(self) -> None:
         """Refuse rows that came while no call was running: nobody could say of which batch they are."""
@@ -130,29 +139,24 @@ class SpoutOperator(TaskOperator):
                     "batch begins behind; with None the same rows would come again and again"
                 )
 
-    def _call(
-        self, spout: ReplayingSpout, emission: Emission, partition: str, metadata: Json
-    ) -> tuple[str, Callable[[], Any]]:
-        """Return which method emits a partition, and the call of it."""
+    def _call(self, spout: ReplayingSpout, emission: Emission) -> tuple[str, Callable[[str, Json], Any]]:
+        """Return which method emits a partition, and the call of it with the partition's name and its metadata."""
         attempt, collector = self._task.order.attempt, self._task.collector
         if isinstance(spout, TransactionalSpout):
-            return "emitBatch", partial(spout.emitBatch, attempt, metadata, collector)
+            return "emitBatch", lambda _, metadata: spout.emitBatch(attempt, metadata, collector)
         if isinstance(spout, PartitionedTransactionalSpout) and emission is Emission.NEW:
             new = spout.emitPartitionBatchNew
-            return "emitPartitionBatchNew", partial(new, attempt, collector, int(partition), metadata)
+            return "emitPartitionBatchNew", lambda name, metadata: new(attempt, collector, int(name), metadata)
         assert isinstance(spout, PartitionedTransactionalSpout | OpaquePartitionedTransactionalSpout)
-        return "emitPartitionBatch", partial(spout.emitPartitionBatch, attempt, collector, int(partition), metadata)
+        again = spout.emitPartitionBatch
+        return "emitPartitionBatch", lambda name, metadata: again(attempt, collector, int(name), metadata)
 
-    def _called(self, method: str, call: Callable[[], Any]) -> Generator[None, None, Any]:
-        """Run one call of the spout's; where it is a generator, yield where that yields."""
-        with self._hook(method):
-            returned = call()
-        if not inspect.isgenerator(returned):
-            return returned
+    def _generated(self, method: str, rows: Iterator[object]) -> Generator[None, None, Any]:
+        """Run a call of the spout's that is a generator; yield where that yields."""
         while True:
             with self._hook(method):
                 try:
-                    yielded = next(returned)
+                    yielded = next(rows)
                 except StopIteration as end:
                     return end.value
                 if yielded is not None:

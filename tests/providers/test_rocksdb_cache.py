@@ -127,6 +127,32 @@ def forget() -> None:
         place_module._handles.drop(next(iter(place_module._handles._kept)))
 
 
+def test_several_files_at_once_leave_the_last_entry_of_each_key(site: Site) -> None:
+    """A key that is deleted and set again, one that is set and deleted, and keys of NUL bytes, over a copy and anew."""
+    changes: list[dict[bytes, bytes | None]] = [
+        {b"": b"0", b"\x00": b"0", b"deleted": b"0", b"kept": b"0", b"again": b"0"},
+        {b"again": None, b"\x00": None, b"short": b"1"},
+        {b"deleted": None, b"": b"2", b"again": b"2", b"short": None},
+        {b"\x00": b"3"},
+    ]
+    writer = Site(RocksDbStateProvider({}), site.root, site.lineage)
+    versions = [EMPTY]
+    for each in changes:
+        versions.append(writer.commit(versions[-1], each))
+    writer.close()
+    shutil.rmtree(site.cache, ignore_errors=True)
+    forget()
+    site.open(versions[1]).close()
+    assert head(site) == versions[1]
+    for _ in ("three files are written over the copy", "four files become a new copy"):
+        store = site.open(versions[-1])
+        assert image(store) == {b"": b"2", b"\x00": b"3", b"kept": b"0", b"again": b"2"}
+        store.close()
+        assert head(site) == versions[-1]
+        shutil.rmtree(place(site))
+        forget()
+
+
 class TestProcesses:
     @pytest.mark.parametrize("lines", [1, 2, 5])
     def test_a_kill_while_catching_up_leaves_one_whole_version(self, site: Site, lines: int) -> None:

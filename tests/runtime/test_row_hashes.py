@@ -99,22 +99,22 @@ def batch(*rows):
 def test_contents_are_added_up_by_partition_in_any_order_and_any_batches():
     schema = batch(1).schema
     one, other = (Contents({"default": schema, "odd": schema}) for _ in range(2))
-    one.begin("0", {"default": 0, "odd": 0})
-    one.begin("1", {"default": 2, "odd": 0})  # two rows of partition 0 are still gathered
-    one.begin("2", {"default": 2, "odd": 0})
+    one.begin("0", {"default": 0, "odd": 0}.__getitem__)
+    one.begin("1", {"default": 2, "odd": 0}.__getitem__)  # two rows of partition 0 are still gathered
+    one.begin("2", {"default": 2, "odd": 0}.__getitem__)
     one.take("default", batch(1, 2, 3))
     one.take("odd", batch(4))
-    other.begin("2", {"default": 0, "odd": 0})
+    other.begin("2", {"default": 0, "odd": 0}.__getitem__)
     other.take("odd", batch(4))
     other.take("default", batch(3))
-    other.begin("0", {"default": 0, "odd": 0})
+    other.begin("0", {"default": 0, "odd": 0}.__getitem__)
     other.take("default", batch(2))
     other.take("default", batch(1))
-    other.begin("1", {"default": 0, "odd": 0})
+    other.begin("1", {"default": 0, "odd": 0}.__getitem__)
     assert [one.of(partition)[0] for partition in "012"] == [2, 0, 2]
     assert [one.of(partition) for partition in "012"] == [other.of(partition) for partition in "012"]
     swapped = Contents({"default": schema, "odd": schema})
-    swapped.begin("2", {"default": 0, "odd": 0})
+    swapped.begin("2", {"default": 0, "odd": 0}.__getitem__)
     swapped.take("odd", batch(3))
     swapped.take("default", batch(4))
     assert swapped.of("2") != one.of("2"), "on which stream a row is counts"
