@@ -21,6 +21,7 @@ from typing import Any
 from statefx.coordinator import homes
 from statefx.coordinator.adoption import check_adoption
 from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.driver_spout import DriverSpout
 from statefx.coordinator.engine import Engine
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
@@ -33,7 +34,7 @@ from statefx.coordinator.progress import Progress, TransactionProgress
 from statefx.coordinator.replays import check_spouts
 from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.snapshots import SnapshotPolicy
-from statefx.coordinator.spouts import DriverSpout, SpoutSource, SpoutTrigger
+from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.state import StateParticipant
 from statefx.errors import ConfigError
 from statefx.operators.sinks import ToDataFrame, no_spark

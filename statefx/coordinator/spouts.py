@@ -9,22 +9,21 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from statefx.coordinator.driver_spout import RAISED, DriverSpout
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import lost_metadata, read_metadata
 from statefx.coordinator.replays import Replays, emitted_contents
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
-from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
-from statefx.operators import Context, OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
+from statefx.errors import FailedException, InputError
+from statefx.operators import Context, ReplayingSpout, TransactionalSpout
 from statefx.operators.hooks import overrides
-from statefx.operators.spouts import DRIVER, check_json, plans
-from statefx.operators.user_errors import bolt_error
+from statefx.operators.spouts import DRIVER, plans
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
@@ -42,9 +41,6 @@ _EMPTY_SECS = 0.05  # from an empty transaction to the next, at first, when spou
 _IDLE_SHARE = 9
 """How much longer than a look it waits for the next one: 10,000 partitions in which nothing is new take a tenth of a
 processor, not all of it."""
-
-WHOLE = ""
-"""The one partition of a spout that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,99 +60,6 @@ class SpoutTrigger:
     interval_secs: float = 0.0
     once: bool = False
     available_now: bool = False
-
-
-@dataclass
-class DriverSpout:
-    """The driver's copy of a spout.
-
-    Parameters
-    ----------
-    id : str
-    spout : ReplayingSpout
-    parallelism : int
-    """
-
-    id: str
-    spout: ReplayingSpout
-    parallelism: int
-
-    @contextmanager
-    def calling(self, hook: str, txid: int) -> Iterator[None]:
-        """Give what the spout raises the name of the spout."""
-        try:
-            yield
-        except FailedException as failure:
-            raise FailedException(f"spout {self.id!r}, {hook}: {failure.message}", component=self.id) from failure
-        except (BoltError, FencedError, InputError):
-            raise
-        except Exception as error:
-            raise bolt_error(error, self.id, DRIVER, hook, txid, "spout") from error
-
-    @property
-    def emission(self) -> Emission:
-        """What its tasks do in a transaction that nothing is durable of."""
-        if plans(self.spout):
-            return Emission.AGAIN
-        return Emission.OPAQUE if isinstance(self.spout, OpaquePartitionedTransactionalSpout) else Emission.NEW
-
-    def check_names(self, known: Iterable[str]) -> None:
-        """Refuse a spout whose class has other partitions than its former one had."""
-        one = isinstance(self.spout, TransactionalSpout)
-        if any((name == WHOLE) != one for name in known):
-            former, now = ("partitions", "one source") if one else ("one source", "partitions")
-            raise CheckpointMismatchError(
-                f"spout {self.id!r} has read {former} in this checkpoint, and its class is for {now} now: go back "
-                "to the former kind of spout, or start with a new checkpointLocation",
-                spout=self.id,
-            )
-
-    def partitions(self, txid: int, known: Iterable[str]) -> list[str]:
-        """Return the names of the partitions that there are now."""
-        if isinstance(self.spout, TransactionalSpout):
-            return [WHOLE]
-        with self.calling("numPartitions", txid):
-            number = self.spout.numPartitions()  # type: ignore[attr-defined]  # both other kinds have it
-            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-                raise TypeError(f"numPartitions returns a whole number from 0, not {number!r}")
-        lost = sorted(int(name) for name in known if int(name) >= number)
-        if lost:
-            raise CheckpointMismatchError(
-                f"spout {self.id!r} has {number} partitions, and partition {lost[-1]} was read before: partitions may "
-                "be added, and none may go, since what is left in it would never be read. Let numPartitions count it, "
-                "and emit nothing from it",
-                spout=self.id,
-                partitions=number,
-            )
-        return list(map(str, range(number)))
-
-    def plan(self, txid: int, last: Partitions) -> dict[str, Json]:
-        """Return the metadata of the batch that is there now, by partition; empty if there is none."""
-        names = self.partitions(txid, last)
-        spout: Any = self.spout
-        if isinstance(spout, TransactionalSpout):
-            with self.calling("initializeTransaction", txid):
-                found = check_json(spout.initializeTransaction(txid, last.get(WHOLE)))
-            return {} if found is None else {WHOLE: found}
-        planned = {}
-        with self.calling("planPartitionBatch", txid):
-            for name in names:
-                found = spout.planPartitionBatch(int(name), last.get(name))
-                if found is not None:
-                    planned[name] = found
-            checked: dict[str, Json] = check_json(planned)  # all at once: 10,000 partitions in 10 ms, one by one in 60
-        return checked
-
-    def orders(
-        self, emission: Emission, metadata: Partitions, committed: int
-    ) -> Iterator[tuple[TaskId, EmissionOrder]]:
-        """Yield what each task is told."""
-        parts: list[dict[str, Json]] = [{} for _ in range(self.parallelism)]
-        for name, said in metadata.items():
-            for part in parts if name == WHOLE else [parts[int(name) % self.parallelism]]:
-                part[name] = said
-        for task, part in enumerate(parts):
-            yield TaskId(self.id, task), EmissionOrder(emission, part, committed + 1)
 
 
 @dataclass
@@ -242,7 +145,7 @@ class SpoutSource:
             try:
                 said = self._last(each.id, state.committed + 1)
                 each.spout.committed({int(name): metadata for name, metadata in said.items()})  # type: ignore[attr-defined]
-            except Exception:
+            except RAISED:
                 logger.exception("committed of spout %s failed; it changes nothing", each.id)
 
     def close(self) -> None:
@@ -251,7 +154,7 @@ class SpoutSource:
         for each in self._spouts:
             try:
                 each.spout.close()
-            except Exception:
+            except RAISED:
                 logger.exception("close of spout %s failed; it changes nothing", each.id)
         self._spouts.clear()
 

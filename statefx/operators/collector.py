@@ -76,12 +76,12 @@ class Collector(ABC):
         """
 
     @abstractmethod
-    def emitBatch(self, batch: pa.RecordBatch, stream: str = DEFAULT_STREAM) -> None:
-        """Send the rows of an Arrow batch to every bolt that reads `stream`, as `emit` does one by one.
+    def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
+        """Send the rows of an Arrow batch or table to every bolt that reads `stream`, as `emit` does one by one.
 
         Parameters
         ----------
-        batch : pyarrow.RecordBatch
+        batch : pyarrow.RecordBatch or Table
             Its columns are those of the stream's schema, by name and type.
         stream : str
             A stream that ``outputFields`` declares.
@@ -89,7 +89,7 @@ class Collector(ABC):
         Raises
         ------
         SchemaError
-            The stream is not declared, or the batch's schema is not the stream's.
+            The stream is not declared, the batch is neither of the two, or its schema is not the stream's.
         """
 
     @abstractmethod

@@ -30,7 +30,8 @@ def check_hooks(cls: type, names: HookNames) -> None:
     ------
     TypeError
         A name that is nearly a hook's or that of another system's hook, a hook of another kind of bolt or
-        spout, other arguments than the hook is called with, or a generator or coroutine, whose body would never run.
+        spout, other arguments than the hook is called with or the same in another order, or a generator or coroutine,
+        whose body would never run.
     """
     for owner in _foreign(cls):
         for name, value in vars(owner).items():
@@ -133,6 +134,17 @@ def _check_signature(cls: type, name: str, function: Callable[..., object], name
         inspect.signature(function).bind(*([None] if bound else []), *arguments)
     except TypeError as error:
         raise TypeError(f"{cls.__name__}.{name} can't be called as the hook is ({error}). Write {expected}.") from None
+    # Of the function that is called: a decorator may well hand them on by name, in any order.
+    parameters = list(inspect.signature(function, follow_wrapped=False).parameters)[1 if bound else 0 :]
+    places = {_plain(argument): place for place, argument in enumerate(arguments)}
+    found = [places[plain] for plain in map(_plain, parameters[: len(arguments)]) if plain in places]
+    if found != sorted(found):
+        raise TypeError(f"{cls.__name__}.{name} has the hook's arguments in another order. Write {expected}.")
+
+
+def _plain(argument: str) -> str:
+    """Return an argument's name as it is compared: ``last_metadata`` is ``metadata`` in some of the hooks."""
+    return argument.replace("_", "").lower().removeprefix("last")
 
 
 _NEVER_RUN = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)

@@ -57,7 +57,8 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
     Contract
     --------
     - A subclass that defines a near-miss of a method's name, a name of Storm's that is another one here, a method of
-      another kind of spout, or a method with other arguments gets a TypeError when the class is created.
+      another kind of spout, or a method with other arguments, or with ours in another order, gets a TypeError when the
+      class is created.
     """
 
     outputFields: Any = None
@@ -79,7 +80,10 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
         """Release what `open` made, in good order; a copy whose process dies is not closed."""
 
     def isReady(self) -> bool:
-        """Tell, on the driver, whether a transaction may begin now; False: the driver asks again a little later."""
+        """Tell, on the driver, whether a transaction may begin now; False: the driver asks again a little later.
+
+        A transaction is of all spouts of the topology: it begins when each of them is ready.
+        """
         return True
 
     def cleanupBefore(self, txid: int) -> None:
@@ -160,7 +164,8 @@ class PartitionedTransactionalSpout(_Partitioned):
     ) -> Metadata:
         """Emit, in a task, the next batch of a partition, and return its metadata; None if there was nothing new.
 
-        May be a generator, whose return value is the metadata.
+        May be a generator, whose return value is the metadata. What the partitions of a task return may have 64 KiB
+        together, as JSON.
         """
         raise NotImplementedError
 
@@ -168,7 +173,11 @@ class PartitionedTransactionalSpout(_Partitioned):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Metadata
     ) -> Any:
-        """Emit, in a task, a batch: the same rows whenever the metadata is the same. May be a generator."""
+        """Emit, in a task, a batch: the same rows whenever the metadata is the same.
+
+        May be a generator. What it returns counts for nothing, since the metadata is known, and if the driver has made
+        that, a list or tuple is refused: it looks like rows that were to be emitted.
+        """
 
 
 class OpaquePartitionedTransactionalSpout(_Partitioned):
@@ -183,7 +192,8 @@ class OpaquePartitionedTransactionalSpout(_Partitioned):
     ) -> Metadata:
         """Emit, in a task, the next batch of a partition, and return its metadata; None if there was nothing new.
 
-        May be a generator, whose return value is the metadata.
+        May be a generator, whose return value is the metadata. What the partitions of a task return may have 64 KiB
+        together, as JSON.
 
         Parameters
         ----------

@@ -187,16 +187,24 @@ class TaskCollector(Collector):
             stream=stream,
         )
 
-    def emitBatch(self, batch: pa.RecordBatch, stream: str = "default") -> None:
+    def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = "default") -> None:
         """Emit a batch of tuples (see `Collector.emitBatch`)."""
         schema = self._outputs.get(stream)
         if schema is None:
             raise self._no_such_stream(stream)
+        if not isinstance(batch, pa.RecordBatch | pa.Table):
+            raise SchemaError(
+                f"{self._who} emitted {shown(batch)} on stream {stream!r}; emitBatch takes a pyarrow.RecordBatch or "
+                "Table: for a frame of pandas pyarrow.Table.from_pandas(frame), for single rows emit(values)",
+                component=self._component,
+                stream=stream,
+            )
         if not batch.schema.equals(schema):
             batch = self._fitted(batch, schema, stream)
-        self._streams[stream].take_batch(batch)
+        for part in batch.to_batches() if isinstance(batch, pa.Table) else (batch,):
+            self._streams[stream].take_batch(part)
 
-    def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema, stream: str) -> pa.RecordBatch:
+    def _fitted(self, batch: pa.RecordBatch | pa.Table, schema: pa.Schema, stream: str) -> pa.RecordBatch | pa.Table:
         try:
             if batch.schema.names != schema.names:
                 raise ValueError(f"its fields are {batch.schema.names}")

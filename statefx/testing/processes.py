@@ -107,7 +107,7 @@ class _Watching(TaskCollector):
         super()._emit(row, stream, task, fields)
         self._note(stream, [self._streams[stream].fitted(row)])
 
-    def emitBatch(self, batch: pa.RecordBatch, stream: str = DEFAULT_STREAM) -> None:
+    def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
         super().emitBatch(batch, stream)
         self._note(stream, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 

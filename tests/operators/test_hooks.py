@@ -168,6 +168,49 @@ def test_a_hook_with_other_arguments_is_refused(name, wrong, right):
         define(StatefulBolt, **{name: wrong})
 
 
+@pytest.mark.parametrize(
+    ("base", "name", "wrong", "right"),
+    [
+        (TransactionalSpout, "initializeTransaction", lambda self, previous, txid: None, "self, txid, previous"),
+        (
+            TransactionalSpout,
+            "emitBatch",
+            lambda self, collector, metadata, attempt: None,
+            "self, attempt, metadata, collector",
+        ),
+        (TransactionalSpout, "emitBatch", lambda self, collector, metadata, tx: None, "attempt, metadata, collector"),
+        (
+            OpaquePartitionedTransactionalSpout,
+            "emitPartitionBatch",
+            lambda self, last_metadata, attempt, collector, partition: None,
+            "self, attempt, collector, partition, metadata",
+        ),
+        (BasicBolt, "execute", staticmethod(lambda collector, tup: None), "self, tup, collector"),
+    ],
+)
+def test_a_hook_with_its_arguments_in_another_order_is_refused(base, name, wrong, right):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} has the hook's arguments in another order\. Write .*{right}"):
+        define(base, **{name: wrong})
+
+
+def test_arguments_of_other_names_and_those_that_a_decorator_hands_on_are_fine():
+    def by_name(function):
+        @wraps(function)
+        def called(self, attempt, metadata, collector):
+            return function(self, collector=collector, metadata=metadata, attempt=attempt)
+
+        return called
+
+    def emit(self, collector, metadata, attempt):
+        pass
+
+    define(TransactionalSpout, emitBatch=by_name(emit))
+    define(TransactionalSpout, emitBatch=lambda self, tx, what, out: None)
+    define(TransactionalSpout, emitBatch=lambda self, *args: None)
+    define(OpaquePartitionedTransactionalSpout, emitPartitionBatch=lambda self, tx, out, partition, lastMetadata: None)
+    define(BasicBolt, execute=lambda self, row, out, tup=None: None)
+
+
 def test_a_hook_with_more_optional_arguments_is_fine():
     define(BasicBolt, execute=lambda self, row, out, times=1: None)
 

@@ -69,6 +69,12 @@ BATCH = pa.schema([("word", pa.string()), ("count", pa.int64())])
         ),
         (lambda c: c.emitBatch(pa.record_batch([["a"], [2**40]], schema=BATCH)), r"emitted a batch.*1099511627776"),
         (lambda c: c.emitBatch(pa.record_batch([[1]], ["n"]), stream="no"), r"stream 'no'"),
+        (lambda c: c.emitBatch(pa.table({"n": []})), r"emitted a batch.*fields are \['n'\]"),
+        (
+            lambda c: c.emitBatch([("a", 1)]),
+            r"emitted \[\('a', 1\)\] on stream 'default'.*pyarrow.RecordBatch or Table",
+        ),
+        (lambda c: c.emitBatch(None), r"emitted None on stream 'default'.*a pyarrow.RecordBatch or Table"),
     ],
 )
 def test_what_does_not_fit_the_declared_schema_is_named(place: Path, emit: Emit, says: str, late: bool) -> None:

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from statefx.coordinator.driver_spout import DriverSpout
 from statefx.coordinator.engine import StoppedError
-from statefx.coordinator.spouts import DriverSpout, SpoutTrigger
+from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import BoltError, FailedException
 from statefx.protocol.identity import TaskId
 from statefx.protocol.metadata import INLINE_MAX_BYTES

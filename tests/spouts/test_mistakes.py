@@ -1,5 +1,8 @@
 """What is wrong with a spout is said before it does harm, and names the remedy."""
 
+from asyncio import CancelledError
+
+import pyarrow as pa
 import pytest
 
 from statefx import Committer, TopologyBuilder
@@ -109,6 +112,62 @@ def test_what_a_spout_raises_names_it(tmp_path):
         pytest.raises(BoltError, match=r"spout 'numbers', task \d, hook emitPartitionBatch.*the disk is gone"),
     ):
         tester.emit()
+
+
+@pytest.mark.parametrize("raised", [SystemExit, CancelledError])
+@pytest.mark.parametrize("hook", ["open", "isReady", "initPartitions", "numPartitions", "planPartitionBatch"])
+def test_a_spout_that_ends_its_process_on_the_driver_is_named(tmp_path, hook, raised):
+    def ends(self, *args):
+        raise raised("that is all")
+
+    spout = type("Ends", (Planned,), {hook: ends})(tmp_path)
+    with (
+        pytest.raises(BoltError, match=rf"spout 'numbers', task -1, hook {hook}, .*{raised.__name__}: that is all"),
+        TopologyTester(topology(spout), tmp_path / "ck") as tester,
+    ):
+        tester.emit()
+
+
+@pytest.mark.parametrize("hook", ["committed", "close"])
+def test_a_spout_that_ends_its_process_where_nothing_depends_on_it_changes_nothing(tmp_path, hook):
+    def ends(self, *args):
+        raise SystemExit("that is all")
+
+    spout = type("Ends", (Planned,), {hook: ends})(tmp_path)
+    with TopologyTester(topology(spout), tmp_path / "ck") as tester:
+        tester.drain()
+        assert tester.state("count") == ALL
+
+
+def test_rows_can_be_emitted_as_arrow_batches_and_tables(tmp_path):
+    class Arrow(Planned):
+        def emit(self, collector, partition, metadata):
+            numbers = [partition * 1000 + number for number in range(metadata["start"], metadata["stop"])]
+            batches = [pa.record_batch([numbers[:1]], ["number"]), pa.record_batch([numbers[1:]], ["number"])]
+            collector.emitBatch(pa.Table.from_batches(batches) if partition else pa.record_batch([numbers], ["number"]))
+
+    with TopologyTester(topology(Arrow(tmp_path)), tmp_path / "ck") as tester:
+        tester.drain()
+        assert tester.state("count") == ALL
+
+
+@pytest.mark.parametrize("kind", [Whole, Planned, Emitted, Opaque])
+def test_cleanup_before_is_told_the_first_transaction_that_is_not_committed(tmp_path, kind):
+    class Cleans(kind):
+        def open(self, context):
+            self.context = context
+
+        def cleanupBefore(self, txid):
+            with open(tmp_path / "cleaned", "a") as cleaned:
+                cleaned.write(f"{self.context.txid} {self.context.task} {txid}\n")
+
+    with TopologyTester(topology(Cleans(tmp_path)), tmp_path / "ck") as tester:
+        tester.emit()
+        tester.emit()
+        with tester.restart() as other:
+            other.emit()
+    cleaned = [tuple(map(int, line.split())) for line in (tmp_path / "cleaned").read_text().splitlines()]
+    assert sorted(cleaned) == [(txid, task, txid) for txid in (1, 2, 3) for task in (0, 1)]
 
 
 @pytest.mark.parametrize("kind", [Emitted, Opaque])
