@@ -14,13 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import FailedException, InputError, TopologyError
-from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
+from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.spouts import DRIVER
 from statefx.protocol.identity import TransactionAttempt
+from statefx.spouts.fields import given_schema, spark_schema
 from statefx.spouts.folders import folder_of, refuse_manifest, refuse_missing
-from statefx.spouts.formats import READERS, UNITS, read
+from statefx.spouts.formats import READERS, UNITS, compressed, is_fault, parts_of, read, unreadable
 from statefx.spouts.logs import COMPRESSED, Logs, head_of, present_path, stats
-from statefx.spouts.ranges import Range, behind_last_line, behind_last_row
+from statefx.spouts.ranges import Range, ShorterError, behind_last_line, behind_last_row
 
 BATCH_BYTES = 64 << 20
 """Of one file in one transaction: a task holds it in memory as text and as Arrow, some 300 MB."""
@@ -28,6 +29,10 @@ BATCH_BYTES = 64 << 20
 _HIDDEN = ("_", ".")
 _GONE = ""
 """In the place of the name of a log that is in the folder under no name."""
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 class FilePartitionedSpout(PartitionedTransactionalSpout):
@@ -45,7 +50,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     format : str
         ``parquet``, ``arrow`` (IPC files), ``json`` (an object in each line), ``csv`` or ``text`` (a field ``value``).
     schema : str, StructType or pyarrow.Schema, optional
-        The fields of the rows. Required for JSON and CSV; of Parquet and Arrow files, all fields of the first file.
+        The fields of the rows. Required for JSON and CSV; of Parquet and Arrow files, all fields of the first file,
+        with Spark's types: times in microseconds, unsigned numbers as wider signed ones, categories as their values.
     header : bool
         Whether the first line of a CSV file has names. Columns are then taken by their names, whatever their order.
     maxBytesPerFile : int
@@ -60,6 +66,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     ------
     TopologyError
         An argument can't be used, or no file is there to read the schema from.
+    InputError
+        The file from which the schema is read is none of the format.
     """
 
     def __init__(
@@ -77,7 +85,14 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             raise TopologyError(f"FilePartitionedSpout has no format {format!r}; there are {', '.join(READERS)}")
         if growing and format in UNITS:
             raise TopologyError(f"{format} files can't grow: leave out growing=True, or write lines of JSON")
-        if maxFiles is not None and (growing or maxFiles < 1):  # the first logs would keep those behind them waiting
+        for name, value in {"header": header, "growing": growing}.items():
+            if not isinstance(value, bool):
+                raise TopologyError(f"{name}={value!r}: it is True or False")
+        if not _is_count(maxBytesPerFile):
+            raise TopologyError(f"maxBytesPerFile={maxBytesPerFile!r}: it is a whole number of bytes, 1 or more")
+        if maxFiles is not None and (
+            growing or not _is_count(maxFiles)
+        ):  # the first logs would keep those behind them waiting
             raise TopologyError(f"maxFiles={maxFiles!r}: it is 1 or more, and not for files that grow")
         self.path = folder_of(path)
         refuse_manifest(self.path)
@@ -94,7 +109,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def _schema(self, given: Any) -> pa.Schema:
         if given is not None:
-            return given if isinstance(given, pa.Schema) else parse_schema(given)
+            return given_schema(self.format, given)
         if self.format == "text":
             return pa.schema({"value": pa.string()})
         if self.format not in UNITS:
@@ -107,7 +122,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 "schema='account string, amount long'"
             )
         for name in self._names():
-            return UNITS[self.format](os.path.join(self.path, name)).schema
+            path = os.path.join(self.path, name)
+            return spark_schema(parts_of(self.format, path).schema, path)
         raise TopologyError(
             f"{self.path} has no {self.format} file to read the fields from; give them: schema='account string, amount "
             "long'"
@@ -247,12 +263,14 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     def _stop(self, path: str, start: int, size: int) -> tuple[int, bool]:
         """Return where a batch that begins at `start` ends, and whether the file ends there."""
         if self.format in UNITS:
-            sizes = UNITS[self.format](path).sizes
+            sizes = parts_of(self.format, path).sizes
             stop, taken = start, 0
             while stop < len(sizes) and (stop == start or taken + sizes[stop] <= self.bytes_max):
                 taken += sizes[stop]
                 stop += 1
             return stop, stop == len(sizes)
+        if start == 0 and path.endswith(COMPRESSED):
+            raise compressed(path, os.path.splitext(path)[1])
         stop = min(size, start + self.bytes_max)
         if stop == size and not self.growing:
             return stop, True
@@ -281,8 +299,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             for batch in read(self.format, self.schema, self.header, part):
                 collector.emitBatch(batch)
                 yield
-        except OSError as error:
-            raise FailedException(f"{path} can't be read: {error}") from error
-        except pa.ArrowException as error:
-            where = f"from {metadata['start']} to {metadata['stop']}"
-            raise InputError(f"{path} is no {self.format} file of these fields, {where}: {error}", path=path) from error
+        except (pa.ArrowException, OSError) as error:
+            if is_fault(error) or isinstance(error, ShorterError):
+                raise FailedException(f"{path} can't be read: {error}") from error
+            raise unreadable(self.format, path, f", from {metadata['start']} to {metadata['stop']}", error) from error

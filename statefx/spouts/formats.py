@@ -12,6 +12,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from statefx.errors import InputError
+from statefx.spouts.fields import texts_for_dates
 from statefx.spouts.ranges import Range, read_range
 
 
@@ -20,8 +21,17 @@ class _Parquet:
 
     def __init__(self, path: str) -> None:
         metadata = pq.read_metadata(path)
-        self.schema = metadata.schema.to_arrow_schema().remove_metadata()
+        self.schema = metadata.schema.to_arrow_schema()
+        for number, name in enumerate(self.schema.names):
+            if _is_int96(metadata.schema, name):  # a moment, although it has no zone: so Spark writes and reads it
+                self.schema = self.schema.set(number, self.schema.field(number).with_type(pa.timestamp("us", "UTC")))
         self.sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+
+
+def _is_int96(schema: pq.ParquetSchema, name: str) -> bool:
+    return any(
+        column.path == name and column.physical_type == "INT96" for column in map(schema.column, range(len(schema)))
+    )
 
 
 class _Arrow:
@@ -30,12 +40,68 @@ class _Arrow:
     def __init__(self, path: str) -> None:
         with pa.memory_map(path) as source:
             reader = pa.ipc.open_file(source)
-            self.schema = reader.schema.remove_metadata()
+            self.schema = reader.schema
             self.sizes = [reader.get_batch(number).nbytes for number in range(reader.num_record_batches)]
 
 
 UNITS: Mapping[str, Callable[[str], _Parquet | _Arrow]] = {"parquet": _Parquet, "arrow": _Arrow}
 """The formats whose files have parts of their own."""
+
+
+def parts_of(form: str, path: str) -> _Parquet | _Arrow:
+    """Return the parts of a file.
+
+    Raises
+    ------
+    InputError
+        It is no file of the format.
+    OSError
+        It is gone, or can't be read now.
+    """
+    try:
+        return UNITS[form](path)
+    except (pa.ArrowException, OSError) as error:
+        if is_fault(error):
+            raise
+        stream = "; a stream (pyarrow.ipc.new_stream) has no parts: write it with pyarrow.ipc.new_file"
+        raise InputError(
+            f"{path} is no {form} file: {error}. A file must be complete when it appears in the folder: write it "
+            f"elsewhere, and rename it. Repair it, or take it out of the folder{stream if form == 'arrow' else ''}",
+            path=path,
+        ) from error
+
+
+def is_fault(error: Exception) -> bool:
+    """Tell whether the system failed; for bytes that make no sense pyarrow raises OSError too, without a number."""
+    return isinstance(error, OSError) and error.errno is not None
+
+
+def unreadable(form: str, path: str, where: str, error: Exception) -> InputError:
+    """Return what is said of a file of which a part can't be read."""
+    if (packed := _compression(path)) is not None:
+        return compressed(path, packed)
+    return InputError(f"{path} is no {form} file of these fields{where}: {error}", path=path)
+
+
+def compressed(path: str, how: str) -> InputError:
+    """Return what is said of a file that is compressed as a whole."""
+    return InputError(
+        f"{path} is compressed ({how}), and can't be read in ranges of lines: unpack it, or write Parquet, which is "
+        "compressed inside. Take it out of the folder",
+        path=path,
+    )
+
+
+def _compression(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(6)
+    except OSError:  # it is gone meanwhile: the first error tells more
+        return None
+    return next((how for mark, how in _MARKS.items() if begin.startswith(mark)), None)
+
+
+_MARKS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
 
 
 def read(form: str, schema: pa.Schema, header: bool, part: Range) -> Iterator[pa.RecordBatch]:
@@ -57,20 +123,34 @@ def read(form: str, schema: pa.Schema, header: bool, part: Range) -> Iterator[pa
 
 
 def _read_parquet(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
-    with pq.ParquetFile(part.path) as file:
+    # Moments of INT96 reach further than nanoseconds in 64 bits, in which they would be other ones.
+    with pq.ParquetFile(part.path, coerce_int96_timestamp_unit="us") as file:
+        _refuse_without(part.path, schema.names, file.schema_arrow.names)
         for batch in file.iter_batches(row_groups=list(range(part.start, part.stop)), columns=schema.names):
             yield pa.Table.from_batches([batch])
 
 
-def _read_arrow(_schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
+def _read_arrow(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
     with pa.memory_map(part.path) as source:
         reader = pa.ipc.open_file(source)
+        _refuse_without(part.path, schema.names, reader.schema.names)
         for number in range(part.start, part.stop):
             yield pa.Table.from_batches([reader.get_batch(number)])
 
 
+def _refuse_without(path: str, fields: list[str], names: list[str]) -> None:
+    for field in fields:
+        if (number := names.count(field)) != 1:
+            raise InputError(
+                f"{path} has {'no' if number == 0 else 'more than one'} field {field!r}; it has "
+                f"{', '.join(map(repr, names))}. Name in schema= only fields that all files have, or take the file out "
+                "of the folder",
+                path=path,
+            )
+
+
 def _read_json(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
-    options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    options = pyarrow.json.ParseOptions(explicit_schema=texts_for_dates(schema), unexpected_field_behavior="ignore")
     if data := read_range(part).strip(b"\n"):
         whole = pyarrow.json.ReadOptions(block_size=len(data))  # a line longer than a block is an error
         yield pyarrow.json.read_json(pa.BufferReader(data), whole, options)
@@ -106,7 +186,7 @@ def _header(path: str) -> list[str]:
         with open(path, newline="", encoding="utf-8-sig") as file:
             return [name.strip() for name in next(csv.reader(file), [])]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} does not begin with a line of names: {error}", path=path) from error
+        raise unreadable("csv", path, ", at its beginning", error) from error
 
 
 def _places(path: str, names: list[str], fields: list[str]) -> list[int]:

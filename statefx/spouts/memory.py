@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statefx.errors import TopologyError
@@ -15,8 +15,8 @@ class MemoryTransactionalSpout(PartitionedTransactionalSpout):
 
     Parameters
     ----------
-    data : sequence of sequence of rows
-        For each partition its rows; a row is a tuple in the order of the fields.
+    data : sequence or mapping of sequences of rows
+        For each partition its rows; a row is a tuple in the order of the fields. Keys of a mapping are 0, 1 and so on.
     fields : str, StructType or Mapping
         What it emits, as `outputFields`.
     takePerBatch : int
@@ -29,12 +29,29 @@ class MemoryTransactionalSpout(PartitionedTransactionalSpout):
         MemoryTransactionalSpout([[("to",), ("be",)], [("or",)]], "word string", takePerBatch=1)
     """
 
-    def __init__(self, data: Sequence[Sequence[tuple[Any, ...]]], fields: Any, takePerBatch: int = 100) -> None:
+    def __init__(
+        self,
+        data: Sequence[Sequence[tuple[Any, ...]]] | Mapping[int, Sequence[tuple[Any, ...]]],
+        fields: Any,
+        takePerBatch: int = 100,
+    ) -> None:
         if isinstance(takePerBatch, bool) or not isinstance(takePerBatch, int) or takePerBatch < 1:
             raise TopologyError(f"takePerBatch is a whole number from 1, not {takePerBatch!r}")
-        rows = [row for partition in data for row in partition]
-        if not all(isinstance(row, tuple) for row in rows):
-            raise TopologyError("data is a list of partitions, each of which is a list of tuples: [[('to',), ('be',)]]")
+        if isinstance(data, Mapping):
+            if set(data) != set(range(len(data))):
+                raise TopologyError(
+                    f"the keys of data are the partitions 0, 1 and so on, not {', '.join(map(repr, data))}"
+                )
+            data = [data[number] for number in range(len(data))]
+        if not (
+            isinstance(data, Sequence)
+            and all(isinstance(partition, Sequence) for partition in data)
+            and all(isinstance(row, tuple) for partition in data for row in partition)
+        ):
+            raise TopologyError(
+                "data is a list of partitions, each of which is a list of tuples: [[('to',), ('be',)]]; or a mapping: "
+                "{0: [('to',), ('be',)]}"
+            )
         self.data = [list(partition) for partition in data]
         self.outputFields = fields
         self.take = takePerBatch

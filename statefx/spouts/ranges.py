@@ -7,6 +7,10 @@ from typing import NamedTuple
 _LOOK_BACK_BYTES = 64 << 10
 
 
+class ShorterError(OSError):
+    """A file has become shorter while it was read."""
+
+
 class Range(NamedTuple):
     """What a task reads of a file."""
 
@@ -41,10 +45,10 @@ def behind_last_row(path: str, start: int, stop: int) -> int:
 
 
 def read_range(part: Range) -> bytes:
-    """Return the bytes of a range; OSError if the file has become shorter."""
+    """Return the bytes of a range; ShorterError if the file has become shorter."""
     with open(part.path, "rb") as file:
         file.seek(part.start)
         found = file.read(part.stop - part.start)
     if len(found) != part.stop - part.start:
-        raise OSError(f"it has {part.start + len(found):,} bytes, and {part.stop:,} are to be read")
+        raise ShorterError(f"it has {part.start + len(found):,} bytes, and {part.stop:,} are to be read")
     return found

@@ -1,12 +1,19 @@
 """What is wrong with a folder, a file or an argument is told with its remedy, before rows are lost or mixed up."""
 
+import gzip
 import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from statefx.errors import InputError, StatefxError, TopologyError
-from statefx.spouts import FilePartitionedSpout
+from statefx.spouts import FilePartitionedSpout, MemoryTransactionalSpout
+from statefx.spouts.formats import read
+from statefx.spouts.ranges import Range
 from statefx.testing import TopologyTester
 from tests.spouts.test_files import topology
 
@@ -79,3 +86,138 @@ def test_a_header_without_a_field_is_refused(header, words, folder, tmp_path):
     (folder / "1").write_text(f"{header}\nx,y\n")
     with pytest.raises(StatefxError, match=rf"in/1 has {words}.*header=False"):
         counts(folder, tmp_path, "csv", TEXTS)
+
+
+def write(path, columns, **options):
+    pq.write_table(pa.table(columns), path, **options)
+
+
+def test_the_types_of_other_writers_are_read(folder, tmp_path):
+    moment = datetime(2020, 1, 2, 3, 4, 5, 6)  # without a zone: Parquet has such times
+    columns = {
+        "value": pa.array(["x"], pa.large_string()),
+        "kind": pa.array(["y"]).dictionary_encode(),
+        "ns": pa.array([moment], pa.timestamp("ns")),
+        "ms": pa.array([moment.replace(microsecond=0)], pa.timestamp("ms", "Europe/Berlin")),
+        "byte": pa.array([255], pa.uint8()),
+        "long": pa.array([2**64 - 1], pa.uint64()),
+        "inside": pa.array([[{"a": "z"}]], pa.large_list(pa.struct({"a": pa.large_string()}))),
+    }
+    write(folder / "1", columns)
+    spout = FilePartitionedSpout(folder)
+    assert spout.outputFields == (
+        "value string, kind string, ns timestamp_ntz, ms timestamp, byte smallint, long decimal(20,0), "
+        "inside array<struct<a: string>>"
+    )
+    part = Range(str(folder / "1"), 0, 1)
+    [row] = [row for batch in read("parquet", spout.schema, False, part) for row in batch.to_pylist()]
+    zoned = moment.replace(microsecond=0, tzinfo=UTC)
+    assert row == {
+        "value": "x", "kind": "y", "ns": moment, "ms": zoned, "byte": 255, "long": Decimal(2**64 - 1),
+        "inside": [{"a": "z"}],
+    }  # fmt: skip
+
+
+def test_the_moments_of_sparks_older_default_are_read(folder, tmp_path):
+    late = datetime(9999, 12, 31, tzinfo=UTC)  # in nanoseconds it is another one
+    write(folder / "1", {"value": pa.array([late], pa.timestamp("us", "UTC"))}, use_deprecated_int96_timestamps=True)
+    assert FilePartitionedSpout(folder).outputFields == "value timestamp"
+    assert list(counts(folder, tmp_path, "parquet")) == [(late,)]
+
+
+def test_a_type_without_a_counterpart_names_file_field_and_remedy(folder, tmp_path):
+    write(folder / "1", {"value": pa.array([1], pa.time64("us"))})
+    with pytest.raises(TopologyError, match=r"in/1, field 'value': the Arrow type time64.*schema='value string"):
+        FilePartitionedSpout(folder)
+    assert counts(folder, tmp_path, "parquet", "value string") == {("00:00:00.000001",): 1}
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize("data", [b"", b"garbage of some length, which is no file", b"PAR1" + b"x" * 40 + b"PAR1"])
+def test_a_file_of_garbage_is_named(form, data, folder, tmp_path):
+    (folder / "bad").write_bytes(data)
+    with pytest.raises(InputError, match=rf"in/bad is no {form} file.*take it out of the folder"):
+        FilePartitionedSpout(folder, form)
+    with pytest.raises(InputError, match=rf"in/bad is no {form} file.*take it out of the folder"):
+        counts(folder, tmp_path, form, "value string")
+
+
+def test_a_stream_of_arrow_is_named(folder):
+    table = pa.table({"value": ["x"]})
+    with pa.OSFile(str(folder / "bad"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(InputError, match=r"in/bad is no arrow file.*new_file"):
+        FilePartitionedSpout(folder, "arrow")
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_field_that_a_later_file_lacks_is_named(form, folder, tmp_path):
+    for name, columns in {"1": {"value": ["x"], "b": ["y"]}, "2": {"value": ["x"], "c": ["y"]}}.items():
+        table = pa.table(columns)
+        if form == "parquet":
+            pq.write_table(table, folder / name)
+        else:
+            with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+    with pytest.raises(StatefxError, match=r"in/2 has no field 'b'; it has 'value', 'c'.*schema="):
+        counts(folder, tmp_path, form)
+
+
+@pytest.mark.parametrize(
+    ("form", "schema", "words"),
+    [
+        ("text", "line string", "one field, value, and not line"),
+        ("text", "value string, b string", "one field, value"),
+        ("json", "value array<map<string, long>>", "field 'value': a map can't be read from JSON.*struct"),
+        ("csv", "value array<long>", "field 'value': list.* can't be read from CSV"),
+    ],
+)
+def test_fields_that_a_format_can_not_have_are_refused(form, schema, words, folder):
+    with pytest.raises(TopologyError, match=words):
+        FilePartitionedSpout(folder, form, schema)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"maxFiles": "3"}, {"maxFiles": True}, {"maxFiles": 1.5},
+        {"maxBytesPerFile": 0}, {"maxBytesPerFile": -1}, {"maxBytesPerFile": "64m"}, {"maxBytesPerFile": True},
+        {"header": "no"}, {"growing": 1},
+    ],
+)  # fmt: skip
+def test_arguments_are_checked(wrong, folder):
+    [(name, value)] = wrong.items()
+    with pytest.raises(TopologyError, match=re.escape(f"{name}={value!r}: it is")):
+        FilePartitionedSpout(folder, "text", **wrong)
+
+
+def test_rows_of_the_program_may_be_a_mapping_as_in_storm(tmp_path):
+    spout = MemoryTransactionalSpout({1: [("or",)], 0: [("to",), ("be",)]}, "value string")
+    assert spout.data == [[("to",), ("be",)], [("or",)]]
+    with pytest.raises(TopologyError, match="keys of data are the partitions 0, 1"):
+        MemoryTransactionalSpout({1: [("or",)]}, "value string")
+    for wrong in (None, 3, [None], {0: None}, {0: ["to"]}):
+        with pytest.raises(TopologyError, match="list of tuples"):
+            MemoryTransactionalSpout(wrong, "value string")
+
+
+def test_dates_in_json_are_read_also_inside_of_others(folder, tmp_path):
+    (folder / "1").write_text('{"value": "2020-01-02", "more": [{"day": "2020-01-03"}, {}]}\n{"value": null}\n')
+    schema = "value date, more array<struct<day: date>>"
+    part = Range(str(folder / "1"), 0, (folder / "1").stat().st_size)
+    spout = FilePartitionedSpout(folder, "json", schema)
+    [batch] = read("json", spout.schema, False, part)
+    assert batch.schema.types == spout.schema.types
+    days = [{"day": date(2020, 1, 3)}, {"day": None}]
+    assert batch.to_pylist() == [{"value": date(2020, 1, 2), "more": days}, {"value": None, "more": None}]
+    (folder / "1").write_text('{"value": "yesterday"}\n')
+    with pytest.raises(StatefxError, match=r"in/1 is no json file of these fields.*'yesterday'"):
+        counts(folder, tmp_path, "json", "value date")
+
+
+@pytest.mark.parametrize("name", ["1.gz", "1"])
+@pytest.mark.parametrize(("form", "schema"), [("text", None), ("json", "value string"), ("csv", "value string")])
+def test_a_compressed_file_is_told(name, form, schema, folder, tmp_path):
+    (folder / name).write_bytes(gzip.compress(b"value\nx\n" * 9))
+    with pytest.raises(StatefxError, match=rf"in/{name} is compressed .*unpack it"):
+        counts(folder, tmp_path, form, schema)

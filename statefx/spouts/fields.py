@@ -1,0 +1,118 @@
+"""The fields of a file spout: what Spark has no type for gets the nearest one that holds every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from statefx.errors import TopologyError
+from statefx.operators import parse_schema
+from statefx.operators.schema import to_ddl_type
+
+
+def given_schema(form: str, fields: Any) -> pa.Schema:
+    """Return the fields that a user has named, as `parse_schema` does, also of a pyarrow.Schema.
+
+    Raises
+    ------
+    TopologyError
+        Files of the format can't have a field of such a type.
+    """
+    schema = spark_schema(fields, "schema=") if isinstance(fields, pa.Schema) else parse_schema(fields)
+    if form == "text" and schema.names != ["value"]:
+        raise TopologyError(
+            f"text files have one field, value, and not {', '.join(schema.names)}: leave out schema=, and part the "
+            "lines in a bolt; or read them as format 'csv' or 'json'"
+        )
+    for field in schema:
+        if form == "json" and _has(field.type, kinds.is_map):
+            raise TopologyError(
+                f"schema=, field {field.name!r}: a map can't be read from JSON. Declare a struct of the keys that you "
+                "need, or read the lines with format='text' and parse them in a bolt"
+            )
+        if form == "csv" and kinds.is_nested(field.type):
+            raise TopologyError(
+                f"schema=, field {field.name!r}: {field.type} can't be read from CSV. Declare a string, and parse it "
+                "in a bolt"
+            )
+    return schema
+
+
+def spark_schema(schema: pa.Schema, where: str) -> pa.Schema:
+    """Return the schema with types that Spark has, to which all values can be cast.
+
+    Times become microseconds, unsigned numbers the next wider signed ones, dictionaries their values.
+
+    Raises
+    ------
+    TopologyError
+        A field has a type without such a one: the message names `where`, the field and the remedy.
+    """
+    return pa.schema([field.with_type(_spark_type(field, where)) for field in schema])
+
+
+def _spark_type(field: pa.Field, where: str) -> pa.DataType:
+    kind = _mapped(field.type, _nearest)
+    try:
+        to_ddl_type(kind)
+    except TopologyError as error:
+        raise TopologyError(
+            f"{where}, field {field.name!r}: {error.message}. Name all fields that you need, this one with a type to "
+            f"which it can be cast, or leave it out: schema='{field.name} string, ...'"
+        ) from None
+    return kind
+
+
+def texts_for_dates(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with texts in the place of dates, which pyarrow's JSON reader takes for numbers."""
+    return pa.schema([field.with_type(_mapped(field.type, _text_for_date)) for field in schema])
+
+
+def _text_for_date(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if kinds.is_date(kind) else kind
+
+
+_NEAREST = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+}
+
+
+def _nearest(kind: pa.DataType) -> pa.DataType:
+    if kinds.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if kinds.is_fixed_size_binary(kind):
+        return pa.binary()
+    return _NEAREST.get(kind, kind)
+
+
+def _mapped(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type whose innermost types are changed."""
+    if kinds.is_dictionary(kind):
+        return _mapped(kind.value_type, change)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _mapped(kind.storage_type, change)
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_mapped(kind.value_type, change)))
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(_mapped(field.type, change)) for field in kind])
+    if kinds.is_map(kind):
+        value = kind.item_field.with_type(_mapped(kind.item_type, change))
+        return pa.map_(_mapped(kind.key_type, change), value)
+    return change(kind)
+
+
+def _has(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Tell whether a type, or one inside of it, is the one that is looked for."""
+    return wanted(kind) or any(_has(kind.field(number).type, wanted) for number in range(kind.num_fields))
