@@ -6,6 +6,8 @@ A task keeps three things:
 * in the database, one row for the task, its **journal**: the attempt that wrote last, and the keys it writes;
 * in the bolt's state, the **mark**: the journal's version, as the last committed transaction left it. State is exact:
   if the journal is at the mark, what it names was committed; if it is beyond, an attempt has written that was not.
+  Whoever makes the map first puts the first mark there: nothing was committed before this transaction. Else nobody
+  could tell a state that was lost from one whose only attempts with rows have failed.
 
 An attempt works in these steps:
 
@@ -37,6 +39,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from statefx.errors import FailedException, StatePhaseError, ValueMismatchError
@@ -54,6 +57,8 @@ T = TypeVar("T")
 
 _Change = Callable[[str, Any], Any]
 """(key, value) -> the new value."""
+
+_NO_RUN = "-"  # of the first mark: no run of an attempt has written
 
 
 class OpaqueMap:
@@ -99,8 +104,12 @@ class OpaqueMap:
             owner_of("opaque", f"{self._name}/{context.task}", context),
         )
         self._journal = f"{RESERVED}{self._name}/{context.task}"
-        mark = state.get(self._mark_key)
-        self._mark = None if mark is None else Stamp.parse(mark)
+        first = Stamp(TransactionAttempt(context.txid - 1, 0), _NO_RUN, self._own.owner)
+        self._mark = Stamp.parse(state.get(self._mark_key, str(first)))
+        if self._mark == first:
+            # By the attempt that is committed, also if it never calls the map: an attempt before it may have written.
+            with suppress(StatePhaseError):  # preRollback and preCommit only read
+                state.put(self._mark_key, str(first))
         self._doubtful: set[str] = set()
         self._marked = self._broken = self._rolling_back = False
 
@@ -182,9 +191,7 @@ class OpaqueMap:
         except BaseException:
             # Who catches this, and lets the transaction be committed, has it without any of the map's changes.
             self._broken = True
-            if self._marked and self._mark is None:
-                self._state.delete(self._mark_key)
-            elif self._marked:
+            if self._marked:
                 self._state.put(self._mark_key, str(self._mark))
             raise
 
@@ -275,7 +282,7 @@ class OpaqueMap:
         """Return the keys that an attempt which was not committed may have written, or may still write."""
         own, mark, where = self._own, self._mark, f"the journal {self._journal!r}"
         if journal is None:
-            if mark is not None:
+            if mark.run != _NO_RUN:
                 raise self._mismatch(f"{where} is missing, and so is what was written up to", mark.attempt)
             return set()
         stamp = stamp_of(self._journal, journal, own.owner)
@@ -284,10 +291,9 @@ class OpaqueMap:
         if own.attempt < stamp.attempt:
             raise behind(own.attempt, stamp.attempt, where)
         self._refuse_twin(self._journal, stamp)
-        if mark is None and stamp.attempt.txid < own.attempt.txid:
-            raise self._mismatch(f"the bolt's state knows nothing of the values, and {where} is at", stamp.attempt)
-        if mark is not None and stamp.attempt.txid <= mark.attempt.txid:
-            raise self._mismatch(f"the bolt's state is at {mark.attempt}, and {where} is at", stamp.attempt)
+        if stamp.attempt.txid <= mark.attempt.txid:
+            has = "knows nothing of the values" if mark.run == _NO_RUN else f"is at {mark.attempt}"
+            raise self._mismatch(f"the bolt's state {has}, and {where} is at", stamp.attempt)
         return set(decode(journal.undo))
 
     def _refuse_twin(self, key: str, stamp: Stamp) -> None:
@@ -315,6 +321,5 @@ class OpaqueMap:
         if stamp == self._own:
             return curr, prev
         self._refuse_twin(key, stamp)
-        committed = self._mark.attempt.txid if self._mark else 0
-        start = OpaqueValue(stamp.attempt, curr, prev).get(self._own.attempt, committed)
+        start = OpaqueValue(stamp.attempt, curr, prev).get(self._own.attempt, self._mark.attempt.txid)
         return start, start

@@ -89,6 +89,31 @@ def test_a_key_that_only_the_failed_attempt_had_is_taken_back_without_another_tr
         assert not only & in_database(name).keys()
 
 
+class Sparing(Totals):
+    """Does not call its map if there is nothing to add; attempt 1 of transaction 1 has nothing."""
+
+    def finishBatch(self, collector):
+        if (self.context.txid, self.context.attempt) == (1, 1):
+            self.new.clear()
+        if self.new:
+            super().finishBatch(collector)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_what_the_first_attempt_of_all_wrote_is_taken_back_if_the_committed_one_did_not_call_the_map(
+    atomic, name, tmp_path
+):
+    """Of transaction 1 the bolt's state has no version of the values: that is not a state that was lost."""
+    numbers = topology(Whole(tmp_path), Sparing(name, OpaqueMap, fails=[1], atomic=atomic))
+    with TopologyTester(numbers, tmp_path / "ck") as tester:
+        tester.emit()
+        lost = tester.state("count")
+        assert in_database(name) == lost, "attempt 0 wrote it, and nobody has taken it back"
+    with TopologyTester(numbers, tmp_path / "ck") as successor:
+        successor.drain()
+        assert in_database(name) == {number: 1 for number in ALL if number not in lost}
+
+
 def test_pre_rollback_takes_back_before_the_next_attempt(name, tmp_path):
     seen = []
     totals = TakesBack(name, OpaqueMap, fails=[2])
