@@ -137,6 +137,7 @@ class StreamFeed:
             logger.warning("Spark's query is started again: %s", again.message)
             if not self._coordinator.pause(backoff_secs(restarts, self._coordinator.retry_delay_secs)):
                 break
+            self._checkpoint.note()  # puts back where sources begin: Spark asks for it again before its first commit
         if self._error is not None:
             raise self._error
         self._checkpoint.note()

@@ -9,6 +9,7 @@ twice: there may be many thousands of lists.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
@@ -22,6 +23,8 @@ from statefx.protocol.identity import FileRef
 from statefx.protocol.records import SourceNotes
 from statefx.spark.compaction import missing_compacted, united
 from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
 
 PREFIX = "sources/"
 """Of the names of files that were put aside."""
@@ -40,6 +43,9 @@ more may come within the same tick."""
 
 _LISTED = re.compile(r'\{"logOffset":(\d+)\}')
 """The offset of a file source: the number of a list of files in its own log, ``sources/<source>/<number>``."""
+
+_MARK = "\0v"
+"""How Kafka's source, and sources modelled on it, begin the file that says at which offsets the first batch begins."""
 
 
 def lists_of(offsets: str) -> dict[str, int]:
@@ -85,6 +91,8 @@ class SourceFiles:
         """Folder of a file source -> the one of these before which nothing is kept."""
         self._made: dict[str, str] = {}
         """Compacted lists that this driver has made itself: path -> content, until they are given to a record."""
+        self._begun: dict[str, str] = {}
+        """Path -> content of the files that are written once, and say where a source begins."""
         self._aside: list[_Aside] = []
         self._replaced: list[str] = []
 
@@ -145,6 +153,7 @@ class SourceFiles:
             file.write(text.encode("utf-8", "surrogateescape"))
         folder, name = os.path.split(path)
         self._see(folder, name)
+        self._hold(path, text)
         if _number(name) < sys.maxsize:
             self._newest[folder] = max(self._newest.get(folder, -1), _number(name))
 
@@ -176,6 +185,7 @@ class SourceFiles:
         known : SourceNotes
             What the log has now. What is returned must be its next notes; the same holds for `of_batch`.
         """
+        self._put_back()
         return self._recorded(known, dict(self._look("", passed_over=self._newest)))
 
     def of_batch(self, known: SourceNotes, offsets: str, before: str) -> SourceNotes:
@@ -194,6 +204,7 @@ class SourceFiles:
         CheckpointError
             A list of files that the batch reads is not there, or the notes can't be written.
         """
+        self._put_back()
         lists = lists_of(offsets)
         numbered = {source: self._newest[source] for source in lists if source in self._newest}
         new = dict(self._look("", passed_over=numbered)) | self._made
@@ -220,7 +231,29 @@ class SourceFiles:
             text = self._text(path)
             if text is not None:
                 self._see(folder, name)
+                self._hold(path, text)
                 yield path, text
+
+    def _hold(self, path: str, text: str) -> None:
+        if text.startswith(_MARK) and os.path.basename(path) == "0":
+            self._begun[path] = text
+
+    def _put_back(self) -> None:
+        """Write again where a source begins, if that file is missing or is not what the source wrote.
+
+        Without the file, the source would begin at what ``startingOffsets`` means at that moment, without a word: rows
+        of a first batch that is run again would be passed over, or rows before it read. So no such loss gets into the
+        log either.
+        """
+        for path, text in self._begun.items():
+            folder, name = os.path.split(path)
+            try:
+                found = _signature(os.stat(os.path.join(self._folder, path)))
+            except FileNotFoundError:
+                found = None
+            if found != self._seen[folder].get(name):
+                logger.warning("%s was deleted or changed; it is written again", os.path.join(self._folder, path))
+                self._write(path, text)
 
     def _see(self, folder: str, name: str) -> None:
         self._seen.setdefault(folder, {})[name] = _signature(os.stat(os.path.join(self._folder, folder, name)))
@@ -249,7 +282,8 @@ class SourceFiles:
                             yield from self._take(folder, (entry.name,))
             for name in seen.keys() - there:
                 del seen[name]
-                yield os.path.join(folder, name), None
+                if os.path.join(folder, name) not in self._begun:  # gone since it was put back: the next look does so
+                    yield os.path.join(folder, name), None
             self._folders[folder] = tuple(folders)
         for below in self._folders.get(folder, ()):
             if below not in passed_over:
@@ -320,6 +354,8 @@ class SourceFiles:
         return name in self._seen.get(folder, ())
 
     def _text(self, path: str) -> str | None:
+        if path in self._begun:  # it may have been damaged since it was put back
+            return self._begun[path]
         try:
             with open(os.path.join(self._folder, path), "rb") as file:
                 return file.read().decode("utf-8", "surrogateescape")  # any bytes come back as they were

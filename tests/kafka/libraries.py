@@ -14,6 +14,14 @@ import pyspark
 VERSION = "4.3.1"
 """4.4.0 needs an artefact that was never published."""
 
+CONNECTOR = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.13.1"),
+)
+"""Spark's own source and what it needs. None are published for this Spark; those of the releases before run in it."""
+
 FETCH_SECS = 240
 """45 jars, 44 MB: 40 s on a good line."""
 
@@ -44,6 +52,11 @@ def quiet() -> dict[str, str]:
 def libraries() -> Path:
     """Return the folder of the broker's jars; fetch them if this machine has never done so."""
     return fetched("org.apache.kafka", "kafka_2.13", VERSION)
+
+
+def connector() -> str:
+    """Return what ``spark.jars`` has to be for Spark's own source of Kafka."""
+    return ",".join(str(path) for each in CONNECTOR for path in fetched(*each, alone=True).iterdir())
 
 
 def fetched(organisation: str, module: str, version: str, *, alone: bool = False) -> Path:

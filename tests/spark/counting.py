@@ -24,8 +24,9 @@ BOUND_SECS = 240
 class Held(StatefulBolt):
     outputFields = "word string, count long"
 
-    def __init__(self, work):
+    def __init__(self, work, since=2):
         self.work = work
+        self.since = since
 
     def open(self, context):
         self.context = context
@@ -44,7 +45,7 @@ class Held(StatefulBolt):
         self.hold("ROLLBACK")
 
     def hold(self, phase):
-        if self.context.txid < 2:
+        if self.context.txid < self.since:
             return
         path = Path(self.work, f"hold-{phase}")
         end = time.monotonic() + BOUND_SECS
@@ -77,7 +78,12 @@ def main(work, provider, options, trigger):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     config = {"topology.state.provider": provider, "topology.state.provider.config": options}
     topology = word_count(lines_of(spark, f"{work}/in"), count=Held(work), sink=FileSink(f"{work}/out"))
-    query = submit(topology, spark, f"{work}/ck", config, trigger)
+    run(topology, spark, f"{work}/ck", config, trigger)
+
+
+def run(*given):
+    """Submit, and tell what became of it."""
+    query = submit(*given)
     tell(recoveries=query.recoveries)
     try:
         query.awaitTermination()

@@ -75,6 +75,27 @@ def test_what_a_source_replaces_or_deletes_is_followed(ck: Checkpoint, monkeypat
     assert sources(ck) == {"0/a": b"other", "0/below/c": b"first"}, "also by a driver that has not written it itself"
 
 
+@pytest.mark.parametrize(
+    "loss", [Path.unlink, lambda path: path.write_bytes(b"\0v1"), lambda path: path.write_bytes(b"")]
+)
+def test_where_a_source_begins_is_put_back_and_its_loss_is_never_logged(ck: Checkpoint, loss) -> None:
+    """The first batch is tried again, by the same driver and by the next one: it must begin where it began."""
+    began = '\0v1\n{"topic":{"0":17}}'
+    ck.write("sources/0/0", began)
+    ck.write("offsets/0", 'v1\n{}\n{"topic":{"0":20}}')
+    ck.begin(0)
+    for attempt in (1, 2):
+        loss(ck.spark / "sources/0/0")
+        ck.roll_back(0, attempt - 1)
+        ck.spark_s.note()
+        assert sources(ck) == {"0/0": began.encode()}
+        loss(ck.spark / "sources/0/0")
+        ck.begin(0, attempt)
+        assert ck.log.state.notes.files == {"0/0": began}
+        ck.start()
+        assert sources(ck) == {"0/0": began.encode()}
+
+
 def test_a_file_that_comes_within_the_same_tick_as_a_look(ck: Checkpoint) -> None:
     """The folder's time is that of the look: it must be looked at again."""
     ck.write("sources/0/a", "a")

@@ -29,17 +29,12 @@ from statefx.spouts import KafkaSpout
 from statefx.spouts.kafka.client import Place
 from statefx.spouts.kafka.reading import Readers
 from tests.kafka.broker import KafkaBroker
-from tests.kafka.libraries import UnavailableError, fetched
+from tests.kafka.libraries import UnavailableError
+from tests.kafka.libraries import connector as jars_of_connector
 
 PARTITIONS = 2
 BATCHES_MAX = 4
 COLUMNS = ("key", "value", "offset", "timestamp")
-CONNECTOR = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
-    ("org.apache.kafka", "kafka-clients", "3.9.2"),
-    ("org.apache.commons", "commons-pool2", "2.13.1"),
-)
 
 parser = arguments(__doc__)
 parser.add_argument("--turns", type=int, default=3)
@@ -139,7 +134,7 @@ def main() -> None:
     """Measure all of them in turns."""
     jars, missing = "", ""
     try:
-        jars = ",".join(str(path) for each in CONNECTOR for path in fetched(*each, alone=True).iterdir())
+        jars = jars_of_connector()
     except UnavailableError as error:
         missing = str(error)
     broker = KafkaBroker()
