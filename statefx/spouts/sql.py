@@ -46,7 +46,8 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         Optionally with a schema, ``schema.table``. Of several, all have the same fields; new ones go behind the others.
     orderBy : str
         A column of whole numbers or of timestamps with time zone, never null, that grows: an id, or when the row came.
-        It needs an index.
+        It needs an index. Where a later row can have the value of an earlier one, as with whole seconds, give
+        `settleSecs`.
     schema : str, StructType or pyarrow.Schema, optional
         The columns to read, as fields. By default all columns, by their types in the first table.
     partitions : int
@@ -58,13 +59,13 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         Rows of each part in a transaction, at most, and all that have the last one's value.
     settleSecs : float, optional
         A value counts as one below which no row can come if it was there so long ago: longer than any transaction takes
-        from taking a value to its commit. Required where statefx can't tell: for views, for a standby of PostgreSQL,
-        and for databases other than these two.
+        from taking a value to its commit, and as long as new rows get one value. Required where statefx can't tell: for
+        columns that are not unique, for views, for a standby of PostgreSQL, and for databases other than these two.
 
     Raises
     ------
     ConfigError
-        SQLAlchemy or the driver is not installed, or the URL is none.
+        SQLAlchemy or the driver is not installed, the URL is none, or `settleSecs` is required.
     TopologyError
         There is no such table or column, or the column can't be the order.
     InputError
@@ -118,18 +119,28 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         self.outputFields = to_ddl(self.schema)
 
     def _check_late_rows(self, connection: sa.Connection, tables: Sequence[SourceTable]) -> None:
-        if self.settle_secs is not None or connection.dialect.name == "sqlite":
+        if self.settle_secs is not None:
             return
-        why = f"{connection.dialect.name} does not tell which transactions still write to a table"
+        why = ""
         if connection.dialect.name == "postgresql":
             views = [each.name for each in tables if each.view]
             standby = connection.exec_driver_sql("select pg_is_in_recovery()").scalar()
             why = f"{views[0]} is a view" if views else "the server is a standby" if standby else ""
+        elif connection.dialect.name != "sqlite":
+            why = f"{connection.dialect.name} does not tell which transactions still write to a table"
         if why:
             raise ConfigError(
                 f"{_NAME}: {why}, so that rows which are committed late can't be waited for: settleSecs=..., more "
                 "than any transaction takes from its insert to its commit"
             )
+        for each in tables:
+            if each.ties:
+                raise ConfigError(
+                    f"{_NAME}: several rows of {each.name} can have one {each.order}, so that a row may come with the "
+                    "value that was read last, and would never be read: order by a unique column, such as an id, make "
+                    "this one unique, or give settleSecs=..., more than the time in which rows get one value and are "
+                    "committed"
+                )
 
     # ---- on the driver
 
@@ -148,15 +159,26 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         self._engine = self._connection = None
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Refuse other tables or parts than those that were read before: numbers of partitions stand for them."""
+        """Refuse other tables, parts or columns than before: numbers of partitions and values stand for them."""
         for number, said in sorted(metadata.items()):
             index = number // self.parts
             names = [each.name for each in self.tables]
+            if index < len(names) and said["order"] != self.tables[index].order:
+                raise InputError(
+                    f"{_NAME}: {names[index]} was read in the order of {said['order']!r}, up to {said['to']}, which "
+                    f"says nothing of {self.tables[index].order!r}: go back to orderBy={said['order']!r}, or start "
+                    "with a new checkpointLocation"
+                )
             if index >= len(names) or (said["table"], said["parts"]) != (names[index], self.parts):
                 raise InputError(
                     f"{_NAME}: partition {number} was a part of {said['table']!r} in {said['parts']}, and now there "
                     f"are {', '.join(names)} in {self.parts}: go back to the former tables, in their order, and to "
                     f"partitions={said['parts']}; new tables go behind the others"
+                )
+            if self.parts > 1 and said["by"] != self._said_by(self.tables[index]):
+                raise InputError(
+                    f"{_NAME}: the rows of {names[index]} were parted by {said['by']!r}, and each part was read up to "
+                    f"a value of its own: go back to partitionBy={said['by']!r}, or start with a new checkpointLocation"
                 )
 
     def isReady(self) -> bool:
@@ -180,6 +202,13 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         index, part = divmod(partition, self.parts)
         table, bound = self.tables[index], self._bounds[index]
         after = None if lastMetadata is None else table.value(lastMetadata["to"])
+        if bound is not None and after is not None and bound < after:
+            raise InputError(
+                f"{self.place}: {table.name} was read up to the {table.order} {table.said(after)}, and now the largest "
+                f"is {table.said(bound)}: either values begin anew, and rows with them would never be read, or the "
+                "last rows were deleted. Let new rows have higher values (SQLite: autoincrement; PostgreSQL: setval), "
+                "and delete the row of the largest value last, or start with a new checkpointLocation"
+            )
         if bound is None or self._read.get(partition) == bound or (after is not None and after >= bound):
             return None
         with self._connected() as connection:
@@ -200,7 +229,9 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         if to is None:
             self._read[partition] = bound
             return None
-        said = {"table": table.name, "parts": self.parts, "to": table.said(to), "rows": rows}
+        said = {"table": table.name, "parts": self.parts, "order": table.order, "to": table.said(to), "rows": rows}
+        if self.parts > 1:
+            said["by"] = self._said_by(table)
         return said if after is None else {**said, "after": table.said(after)}
 
     # ---- in the tasks
@@ -248,6 +279,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     # ---- both
+
+    def _said_by(self, table: SourceTable) -> str:
+        """Return what rows are parted by, as metadata has it."""
+        return self.part_by or table.order
 
     def _table(self, table: SourceTable) -> Any:
         sqlalchemy = alchemy()

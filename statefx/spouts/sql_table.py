@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,8 @@ import pyarrow as pa
 from statefx.errors import TopologyError
 from statefx.sql.place import alchemy
 from statefx.sql.types import arrow_type
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,9 @@ class SourceTable:
         Whether its values are whole numbers; else they are timestamps.
     unique : bool
         Whether no two rows have the same.
+    ties : bool
+        Whether a row can come with a value that another row has: the column is neither unique, nor given its values by
+        a sequence, nor by a clock of microseconds (which has gone on when a row that has its time can be seen).
     view : bool
     texts : frozenset of str
         Columns that the database has as text.
@@ -40,6 +46,7 @@ class SourceTable:
     order: str
     counts: bool
     unique: bool
+    ties: bool
     view: bool
     texts: frozenset[str]
 
@@ -104,16 +111,44 @@ def described(connection: Any, name: str, order: str, given: pa.Schema | None, p
             f"{what} may be null, and rows with a null in it would never be read: make it NOT NULL, or order by "
             "another column"
         )
-    unique = [key]
-    unique += [each["column_names"] for each in inspector.get_unique_constraints(plain, schema=space or None)]
-    unique += [each["column_names"] for each in inspector.get_indexes(plain, schema=space or None) if each["unique"]]
+    if key == [order]:
+        _warn_of_reuse(connection, plain, what)
+    keys = [key]
+    keys += [each["column_names"] for each in inspector.get_unique_constraints(plain, schema=space or None)]
+    for each in inspector.get_indexes(plain, schema=space or None):
+        partial = any(option.endswith("_where") for option in each.get("dialect_options", {}))
+        if each["unique"] and not partial:
+            keys.append(each["column_names"])
+    unique = [order] in keys
     fields = (
         given if given is not None else _fields(columns, f"{place}: {name}", lite=connection.dialect.name == "sqlite")
     )
     if given is not None and connection.dialect.name != "sqlite":
         _check_zones(given, columns, f"{place}: {name}")
     texts = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
-    return SourceTable(name, fields, order, counts, [order] in unique, view, texts)
+    return SourceTable(name, fields, order, counts, unique, not unique and not _in_turn(columns[order]), view, texts)
+
+
+def _in_turn(column: Any) -> bool:
+    """Tell whether a later row has another value than those that can be seen, though nothing forbids it."""
+    if isinstance(column["type"], alchemy().DateTime):
+        return getattr(column["type"], "precision", None) in (None, 6)
+    return bool(column.get("identity")) or "nextval(" in (column.get("default") or "")
+
+
+def _warn_of_reuse(connection: Any, table: str, what: str) -> None:
+    """Warn of a key that SQLite counts on from the largest that is there, also after rows were deleted."""
+    if connection.dialect.name != "sqlite":
+        return
+    made = connection.execute(
+        alchemy().text("select sql from sqlite_master where name = :name"), {"name": table}
+    ).scalar()
+    if "autoincrement" not in (made or "").lower():
+        logger.warning(
+            "%s has no AUTOINCREMENT, so SQLite gives the numbers of rows that were deleted to new rows, which are "
+            "then not read: keep the row of the largest number, or make the column 'integer primary key autoincrement'",
+            what,
+        )
 
 
 def _fields(columns: Any, what: str, *, lite: bool) -> pa.Schema:

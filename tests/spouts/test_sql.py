@@ -178,7 +178,7 @@ def test_a_row_with_a_lower_number_that_is_committed_later_is_not_left_out(postg
         with pytest.raises(FailedException, match="wait for 1 open transactions"):
             opened(spout).isReady()  # a query that is started now does not end with nothing read
         late.execute("commit")
-        assert planned(running, last) == {"table": "events", "parts": 1, "after": 1, "to": 3, "rows": 2}
+        assert planned(running, last) == {"table": "events", "parts": 1, "order": "id", "after": 1, "to": 3, "rows": 2}
         tester.drain()
         assert counted(tester) == once((1, "a"), (2, "late"), (3, "early"))
 
@@ -236,7 +236,7 @@ def test_writers_of_partitions_of_a_table_are_seen(postgres, postgres_database):
         with pytest.raises(FailedException, match="open transactions"):
             opened(spout).isReady()
         late.execute("rollback")
-        assert planned(opened(spout), None) == {"table": "events", "parts": 1, "to": 2, "rows": 1}
+        assert planned(opened(spout), None) == {"table": "events", "parts": 1, "order": "id", "to": 2, "rows": 1}
 
 
 def test_a_view_and_settle_secs(postgres_database):
@@ -269,7 +269,84 @@ def test_with_settle_secs_a_row_is_read_when_no_lower_one_can_come_any_more(sqli
         assert look(20.0) == 2
 
 
+@pytest.mark.parametrize(
+    "index", ["create index at on events (at)", "create unique index at on events (at) where at > 9"]
+)
+def test_a_column_whose_values_come_twice_is_only_read_with_settle_secs(index, database):
+    """With `at > 5`, a row that comes in second 5 after the look would be left out."""
+    database.run("create table events (id integer primary key, at bigint not null)")
+    database.run(index)
+    with pytest.raises(ConfigError, match=r"several rows of events can have one at.*order by a unique.*settleSecs="):
+        SqlPartitionedSpout(database.url, "events", "at")
+    assert SqlPartitionedSpout(database.url, "events", "at", settleSecs=2).schema.names == ["id", "at"]
+    database.run("create unique index whole on events (at)")
+    assert not SqlPartitionedSpout(database.url, "events", "at").tables[0].ties
+
+
+@pytest.mark.slow
+def test_sequences_and_clocks_of_microseconds_have_no_equal_values(postgres_database):
+    database = postgres_database
+    fields = "id bigserial, n bigint generated always as identity, at timestamptz not null, s timestamptz(0) not null"
+    database.run(f"create table events ({fields})")
+    for column in ("id", "n", "at"):
+        assert not SqlPartitionedSpout(database.url, "events", column).tables[0].unique
+    with pytest.raises(ConfigError, match="several rows of events can have one s"):
+        SqlPartitionedSpout(database.url, "events", "s")
+
+
 # ---- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"partitionBy": "id"}, r"parted by 'length\(what\)'.*go back to partitionBy='length\(what\)'"),
+        ({"partitionBy": None}, "go back to partitionBy"),
+        ({"orderBy": "seq"}, r"in the order of 'id', up to \d+, which says nothing of 'seq': go back to orderBy='id'"),
+    ],
+)
+def test_another_order_or_other_parts_are_refused_before_anything_is_read(change, words, sqlite_database, tmp_path):
+    database = sqlite_database
+    database.run("create table events (id integer primary key autoincrement, seq integer not null unique, what text)")
+    for number in range(8):
+        database.run(f"insert into events (seq, what) values ({-number}, '{'x' * (number % 3)}')")
+    options = {"orderBy": "id", "partitionBy": "length(what)", "partitions": 2, "takePerBatch": 2}
+    spout = SqlPartitionedSpout(database.url, "events", **options)
+    with TopologyTester(topology(spout), tmp_path / "ck") as tester:
+        tester.emit()
+    other = SqlPartitionedSpout(database.url, "events", **{**options, **change})
+    with pytest.raises(StatefxError, match=words):
+        TopologyTester(topology(other), tmp_path / "ck").emit()
+    with TopologyTester(topology(spout), tmp_path / "ck") as tester:
+        tester.drain()
+        assert len(counted(tester)) == 8
+
+
+def test_values_that_begin_anew_are_told_and_an_empty_table_is_not(sqlite_database, tmp_path, caplog):
+    database = sqlite_database
+    events(database, *"abc")
+    spout = SqlPartitionedSpout(database.url, "events", "id")
+    assert "events.id has no AUTOINCREMENT" in caplog.text
+    with TopologyTester(topology(spout), tmp_path / "ck") as tester:
+        tester.drain()
+        database.run("delete from events")
+        assert tester.drain() == 0
+        events(database, *"de")
+        with pytest.raises(InputError, match=r"events was read up to the id 3, and now the largest is 2.*begin anew"):
+            tester.drain()
+
+
+def test_numbers_that_go_on_after_all_rows_were_deleted(sqlite_database, tmp_path, caplog):
+    database = sqlite_database
+    database.run("create table events (id integer primary key autoincrement, what text not null)")
+    events(database, *"abc")
+    with TopologyTester(topology(SqlPartitionedSpout(database.url, "events", "id")), tmp_path / "ck") as tester:
+        tester.drain()
+        database.run("delete from events")
+        events(database, "d")
+        tester.drain()
+        assert counted(tester) == once(*enumerate("abcd", start=1))
+    assert "AUTOINCREMENT" not in caplog.text
 
 
 def test_rows_that_are_deleted_between_two_attempts_are_told(sqlite_database, tmp_path):
