@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from asyncio import CancelledError
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
@@ -16,6 +17,8 @@ from statefx.protocol.batches import Partitions
 from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission, EmissionOrder
+
+logger = logging.getLogger("statefx")
 
 RAISED = (Exception, CancelledError, SystemExit)
 """What the code of spouts raises: the last two would else end the driver's thread without a word of the spout. Ctrl-C
@@ -39,6 +42,9 @@ class DriverSpout:
     id: str
     spout: ReplayingSpout
     parallelism: int
+    _planned: tuple[int, Partitions] | None = field(default=None, init=False)
+    """What it planned last, and for which transaction."""
+    _warned: bool = field(default=False, init=False)
 
     @contextmanager
     def calling(self, hook: str, txid: int) -> Iterator[None]:
@@ -96,7 +102,9 @@ class DriverSpout:
         if isinstance(spout, TransactionalSpout):
             with self.calling("initializeTransaction", txid):
                 found = check_json(spout.initializeTransaction(txid, last.get(WHOLE)))
-            return {} if found is None else {WHOLE: found}
+            whole = {} if found is None else {WHOLE: found}
+            self._warn_of_same("initializeTransaction", txid, whole)
+            return whole
         planned = {}
         with self.calling("planPartitionBatch", txid):
             for name in names:
@@ -104,7 +112,32 @@ class DriverSpout:
                 if found is not None:
                     planned[name] = found
             checked: dict[str, Json] = check_json(planned)  # all at once: 10,000 partitions in 10 ms, one by one in 60
+        self._warn_of_same("planPartitionBatch", txid, checked)
         return checked
+
+    def _warn_of_same(self, hook: str, txid: int, planned: Partitions) -> None:
+        """Warn, once, of a batch with the metadata of the batch before: perhaps its end was taken for its beginning.
+
+        No error: the rows may be the same on purpose, as those of a load test, or depend on the txid as well. It is
+        compared with what was planned, because a spout may change in place what it is given.
+        """
+        if self._warned or not planned:
+            return
+        before = self._planned[1] if self._planned is not None and self._planned[0] == txid - 1 else {}
+        self._planned = txid, planned
+        same = next((name for name, metadata in planned.items() if metadata == before.get(name)), None)
+        if same is None:
+            return
+        self._warned, self._planned = True, None
+        logger.warning(
+            "spout %r: %s returned for transaction %d%s the metadata of the transaction before, %r: the same rows are "
+            "emitted again. If there is nothing new, return None; if there is, say where it begins. This is said once",
+            self.id,
+            hook,
+            txid,
+            f" and partition {same}" if same else "",
+            planned[same],
+        )
 
     def orders(
         self, emission: Emission, metadata: Partitions, committed: int

@@ -28,6 +28,9 @@ class Context:
     origin : str
         Whose the checkpoint is: random, and the same in every start on it. A copy that goes on by itself
         (``adopt="fork"``) has another one. What a bolt keeps outside its state can name its owner by it.
+    ordered : bool
+        Whether it sees one transaction after the other, in the order of their txids: committers do, and what reads
+        from one, and all others unless ``topology.max.spout.pending`` is above 1.
     attempt : int
         How many times the present transaction has been tried before. Live: it changes under the bolt's hands, as
         ``collector.attempt``, which has it together with the txid, does not.
@@ -43,6 +46,7 @@ class Context:
     origin: str = ""
     attempt: int = 0
     txid: int = 0
+    ordered: bool = True
 
     def enter(self, attempt: TransactionAttempt) -> None:
         """Name the transaction that begins; called by the runtime before any hook of it."""

@@ -71,6 +71,7 @@ def open_operator(deployment: Deployment, task: TaskId, attempt: TransactionAtte
         parallelism=part.parallelism,
         generation=deployment.generation,
         origin=deployment.origin,
+        ordered=deployment.plan.place[task][0] >= deployment.plan.cut,
     )
     context.enter(attempt)
     with hook(task, "open", attempt.txid, part.kind):

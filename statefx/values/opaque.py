@@ -47,7 +47,7 @@ from statefx.operators.context import Context
 from statefx.protocol.identity import TransactionAttempt
 from statefx.state.view.keyvalue import KeyValueState
 from statefx.state.view.upgrading import OWN_KEYS
-from statefx.values.backend import KeyValueBackend, Row
+from statefx.values.backend import KeyValueBackend, Row, check_backend
 from statefx.values.naming import RESERVED, check_keys, owner_of, stamp_of
 from statefx.values.stamp import Stamp
 from statefx.values.steps import Get, Put, Steps, carry_out, decode, encode, refuse_stubborn, version_of
@@ -94,6 +94,7 @@ class OpaqueMap:
     def __init__(
         self, backend: KeyValueBackend, state: KeyValueState[Any, Any], context: Context, name: str | None = None
     ) -> None:
+        check_backend(backend)
         self._backend = backend
         self._state = state
         self._context = context

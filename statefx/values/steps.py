@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +20,10 @@ class Get(NamedTuple):
 
     def on(self, backend: KeyValueBackend) -> Mapping[str, Row]:
         """Carry it out."""
-        return backend.multiGet(self.keys)
+        found = backend.multiGet(self.keys)
+        if not isinstance(found, Mapping):
+            raise _wrong_answer(backend, "multiGet", "a dict of the keys that are there, with their Rows", found)
+        return found
 
 
 class Put(NamedTuple):
@@ -30,7 +34,16 @@ class Put(NamedTuple):
 
     def on(self, backend: KeyValueBackend) -> list[str]:
         """Carry it out."""
-        return list(backend.multiPut(self.rows, self.expected))
+        refused = backend.multiPut(self.rows, self.expected)
+        if not isinstance(refused, Iterable) or isinstance(refused, str | bytes):
+            raise _wrong_answer(backend, "multiPut", "the keys that it has not written, [] if it has all", refused)
+        return list(refused)
+
+
+def _wrong_answer(backend: KeyValueBackend, method: str, right: str, answer: object) -> TypeError:
+    if inspect.iscoroutine(answer):
+        answer.close()  # else Python warns of it as well
+    return TypeError(f"{method} of {type(backend).__name__} returns {right}, and not {answer!r}")
 
 
 Steps = Generator[Get | Put, Any, T]

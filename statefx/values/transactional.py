@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from statefx.errors import ValueMismatchError
+from statefx.errors import TopologyError, ValueMismatchError
 from statefx.operators.context import Context
 from statefx.protocol.identity import TransactionAttempt
-from statefx.values.backend import KeyValueBackend, Row
+from statefx.values.backend import KeyValueBackend, Row, check_backend
 from statefx.values.naming import check_keys, owner_of, stamp_of
 from statefx.values.stamp import Stamp
 from statefx.values.steps import Get, Put, Steps, carry_out, decode, encode, refuse_stubborn, version_of
@@ -42,6 +42,7 @@ class TransactionalMap:
     """
 
     def __init__(self, backend: KeyValueBackend, context: Context, name: str | None = None) -> None:
+        check_backend(backend)
         self._backend = backend
         self._context = context
         self._owner = owner_of("transactional", context.component if name is None else name, context)
@@ -89,7 +90,15 @@ class TransactionalMap:
             A later transaction has written, or keys are another map's or task's.
         TypeError
             A key is no str, or JSON can't hold a value.
+        TopologyError
+            The bolt works on several transactions at once.
         """
+        if not self._context.ordered:
+            raise TopologyError(
+                f"a TransactionalMap is changed by {self._context.component!r}, which works on several transactions at "
+                "once (topology.max.spout.pending), so a later one may write first: set the bolt by setCommitterBolt, "
+                "or mark its class Committer"
+            )
         keys = check_keys(changes)
         attempt = TransactionAttempt(self._context.txid, self._context.attempt)
         if attempt != self._attempt:

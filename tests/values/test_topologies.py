@@ -232,6 +232,22 @@ def test_a_transactional_map_is_exact_in_a_committer_and_behind_the_decision(spo
         assert in_database(name) == ALL, f"crash at moment {moment}"
 
 
+def test_a_transactional_map_is_changed_by_bolts_that_see_one_transaction_after_the_other(name, tmp_path):
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("numbers", Planned(tmp_path), parallelism=2)
+    builder.setBolt("totals", Plain(name, []), parallelism=2).fieldsGrouping("numbers", "number")
+    numbers = builder.createTopology()
+    with (
+        TopologyTester(numbers, tmp_path / "many", {"topology.max.spout.pending": 3}) as tester,
+        pytest.raises(BoltError, match=r"changed by 'totals', which works on several transactions.*setCommitterBolt"),
+    ):
+        tester.drain()
+    assert in_database(name) == {}
+    with TopologyTester(numbers, tmp_path / "one") as tester:
+        tester.drain()
+    assert in_database(name) == ALL
+
+
 def test_a_second_topology_on_the_table_is_refused_by_name(name, tmp_path):
     with TopologyTester(topology(Whole(tmp_path), Totals(name, OpaqueMap)), tmp_path / "ck") as tester:
         tester.emit()
