@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import TextIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -157,13 +158,13 @@ def _read_json(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Tab
 
 
 def _read_csv(schema: pa.Schema, header: bool, part: Range) -> Iterator[pa.Table]:
-    data = read_range(part)
+    data = memoryview(read_range(part))
     # Every range looks at the header: the columns of a file may stand in another order than the fields.
-    names = _header(part.path) if header else schema.names
-    skipped = 1 if header and part.start == 0 else 0
-    places = [str(place) for place in _places(part.path, names, schema.names)] if header else schema.names
-    if skipped and not re.search(rb"[\r\n][^\r\n]", data):
+    names, size = _header(part.path) if header else (schema.names, 0)
+    data = data[max(0, size - part.start) :]
+    if not re.search(rb"[^\r\n]", data):
         return
+    places = [str(place) for place in _places(part.path, names, schema.names)] if header else schema.names
     # Nothing between two commas is null; "" and words like NA are texts.
     convert = pyarrow.csv.ConvertOptions(
         column_types={place: field.type for place, field in zip(places, schema, strict=True)},
@@ -175,18 +176,27 @@ def _read_csv(schema: pa.Schema, header: bool, part: Range) -> Iterator[pa.Table
     # One block: pyarrow loses its place where a block ends in a quoted line feed. A column is named by its place, since
     # those that are not read may have the same name.
     columns = [str(place) for place in range(len(names))] if header else names
-    whole = pyarrow.csv.ReadOptions(column_names=columns, skip_rows=skipped, block_size=len(data))
+    whole = pyarrow.csv.ReadOptions(column_names=columns, block_size=len(data))
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     yield pyarrow.csv.read_csv(pa.BufferReader(data), whole, parse, convert).rename_columns(schema.names)
 
 
-def _header(path: str) -> list[str]:
-    """Return the names in the first line of a CSV file."""
+def _header(path: str) -> tuple[list[str], int]:
+    """Return the names in the first row of a CSV file, behind empty lines, and how many bytes there are to its end."""
+    size = 0
+
+    def lines(file: TextIO) -> Iterator[str]:
+        nonlocal size
+        for line in file:
+            begin, size = size, size + len(line.encode())
+            yield line if begin else line.removeprefix("\ufeff")
+
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            return [name.strip() for name in next(csv.reader(file), [])]
+        with open(path, newline="", encoding="utf-8") as file:
+            names: list[str] = next(filter(None, csv.reader(lines(file))), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise unreadable("csv", path, ", at its beginning", error) from error
+    return [name.strip() for name in names], size
 
 
 def _places(path: str, names: list[str], fields: list[str]) -> list[int]:

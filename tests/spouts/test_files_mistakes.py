@@ -79,6 +79,12 @@ def test_columns_are_taken_by_the_names_in_the_header_of_each_file(most, folder,
     assert counts(folder, tmp_path, "csv", TEXTS, maxBytesPerFile=max(most, 32)) == {("x", "y"): 4}
 
 
+def test_a_header_of_several_lines_is_a_header(folder, tmp_path):
+    (folder / "1").write_text('\ufeff\n"more\nnames",value,a\n1,y,x\n')
+    (folder / "2").write_text("\n")
+    assert counts(folder, tmp_path, "csv", TEXTS) == {("x", "y"): 1}
+
+
 @pytest.mark.parametrize(
     ("header", "words"), [("a,b", "no field 'value'.*'a', 'b'"), ("a,value,value", "more than one field 'value'")]
 )
