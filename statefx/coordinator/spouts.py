@@ -245,10 +245,10 @@ class SpoutSource:
                 emission, told = self._batches.told(state, each.id, txid, each.emission, names, self._read)
             yield from each.orders(emission, told, state.committed)
 
-    def processed(self, txid: int, said: Mapping[str, Partitions], rows: int) -> None:
-        """Take note of what spouts have emitted in `txid`, by spout and partition."""
+    def processed(self, txid: int, said: Mapping[str, Partitions], found: bool) -> None:
+        """Take note of what spouts have emitted in `txid`, by spout and partition, and whether there was anything."""
         self._batches = self._batches.processed(txid, said, self.log.state.committed)
-        if not rows and not any(said.values()):  # rows that a spout leaves out are read all the same
+        if not found:
             self._empty, self._empties = txid, self._empties + 1
             return
         self._empties = 0
@@ -290,13 +290,16 @@ class _Emissions:
     def processed(self, acks: Iterable[Ack]) -> None:
         acks = list(acks)
         self._contents = emitted_contents(self._orders, acks)
-        self._said, rows = {}, 0
+        self._said = {}
+        # Rows that a spout leaves out are read all the same: tasks that are told what to emit say nothing of it.
+        found = any(order.emission is Emission.AGAIN and order.partitions for order in self._orders.values())
         for ack in acks:
             order = self._orders.get(TaskId(ack.component, ack.task))
             if order is not None:
-                rows += sum(ack.emitted.values())
-                self._said.setdefault(ack.component, {}).update(changed(order, ack.metadata or {}))
-        self.source.processed(self.txid, self._said, rows)
+                said = changed(order, ack.metadata or {})
+                found = found or bool(said) or any(ack.emitted.values())
+                self._said.setdefault(ack.component, {}).update(said)
+        self.source.processed(self.txid, self._said, found)
 
     def emitted(self, emission: Emission) -> BySpout:
         return to_be_durable(self._orders, self._said, emission)

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import pytest
 
+from statefx import TopologyBuilder
 from statefx.coordinator import metadata
 from statefx.coordinator.log import read_state
 from statefx.errors import FailedException, FencedError, StateCorruptedError
@@ -181,3 +182,39 @@ def test_a_spout_may_change_the_metadata_that_it_is_given(kind, tmp_path):
         tester.drain()
         assert tester.state("count") == ALL
     check_replays(kind, spout)
+
+
+class Filters:
+    """Emits nothing of its second batch: there is one, and all its rows are left out."""
+
+    def emit(self, collector, partition, metadata):
+        if metadata["start"] != TAKEN:
+            super().emit(collector, partition, metadata)
+
+
+LEFT = {number: 1 for number in ALL if not TAKEN <= number % 1000 < 2 * TAKEN}
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+@pytest.mark.parametrize("kind", [Whole, Planned])
+def test_a_planned_batch_without_rows_is_no_end_beside_a_spout_that_has_nothing(kind, pending, tmp_path):
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("numbers", type("Filtered", (Filters, kind), {})(tmp_path), parallelism=2)
+    builder.setSpout("idle", Opaque(tmp_path, each=0))
+    counting = builder.setBolt("count", Count(), parallelism=2)
+    counting.fieldsGrouping("numbers", "number").fieldsGrouping("idle", "number")
+    config = {"topology.max.spout.pending": pending}
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config) as tester:
+        tester.drain()
+        assert tester.state("count") == LEFT
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+def test_a_saved_batch_without_rows_is_no_end_when_it_is_emitted_again(pending, tmp_path):
+    """The task of the attempt that emits again says nothing of what it emits: it was told."""
+    filtered = type("Filtered", (Filters, Emitted), {})(tmp_path)
+    config = {"topology.max.spout.pending": pending}
+    with TopologyTester(topology(filtered, FailsOnce()), tmp_path / "ck", config) as tester:
+        tester.drain()
+        assert len(tester.pauses) == 1, "transaction 2 was emitted again"
+        assert tester.state("count") == LEFT
