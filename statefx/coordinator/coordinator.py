@@ -261,12 +261,16 @@ class Coordinator:
         else:
             assert secs is not None, "nothing runs, and nothing is waited for"
             if not self.pause(secs):
-                raise self._resolver.stopped() if self._waits.resolution else StoppedError("the query was stopped")
+                raise self._resolver.stopped() if self._waits.resolution else self._stopped()
         if first is not None:
             self._waits.remove(first)
             if first.then is not None:
                 self.log.check()  # a successor may have swept the state that the tasks need: they would ask for ever
                 self._advance(first.then)
+
+    def _stopped(self) -> StoppedError:
+        away = self.progress.away_reason
+        return StoppedError("the query was stopped" + (f" while nothing could be read: {away}" if away else ""))
 
     def _heed_stops(self) -> None:
         while self._stops:

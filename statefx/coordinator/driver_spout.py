@@ -1,4 +1,4 @@
-"""The driver's copy of a spout: what it is asked, and how what it answers is checked."""
+"""The driver's copy of a spout: what it plans, and how what it raises is told."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from statefx.coordinator.progress import Progress
 from statefx.errors import BoltError, CheckpointMismatchError, FailedException, FencedError, InputError
 from statefx.operators import OpaquePartitionedTransactionalSpout, ReplayingSpout, TransactionalSpout
-from statefx.operators.spouts import DRIVER, check_json, plans
+from statefx.operators.context import DRIVER
+from statefx.operators.spouts import check_json, plans
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.batches import Partitions
 from statefx.protocol.identity import TaskId
@@ -37,11 +39,14 @@ class DriverSpout:
     id : str
     spout : ReplayingSpout
     parallelism : int
+    progress : Progress
+        Shows a hook that takes long.
     """
 
     id: str
     spout: ReplayingSpout
     parallelism: int
+    progress: Progress = field(default_factory=Progress)
     _planned: tuple[int, Partitions] | None = field(default=None, init=False)
     """What it planned last, and for which transaction."""
     _warned: bool = field(default=False, init=False)
@@ -50,7 +55,8 @@ class DriverSpout:
     def calling(self, hook: str, txid: int) -> Iterator[None]:
         """Give what the spout raises the name of the spout."""
         try:
-            yield
+            with self.progress.asking(self.id, hook, txid):
+                yield
         except FailedException as failure:
             raise FailedException(f"spout {self.id!r}, {hook}: {failure.message}", component=self.id) from failure
         except (BoltError, FencedError, InputError):

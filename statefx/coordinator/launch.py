@@ -277,7 +277,7 @@ class Launch:
             coordinator.log,
             self.settings.mapping(),
             trigger,
-            coordinator.progress.clock,
+            coordinator.progress,
         )
 
     @property

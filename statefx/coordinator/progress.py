@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,9 @@ from statefx.protocol.ledger import Complete
 
 RECENT = 100
 
+SLOW_SECS = 10.0
+"""A hook of a spout's copy on the driver that takes longer is shown as stuck: no commit goes on while it runs."""
+
 
 @dataclass(frozen=True)
 class TransactionProgress:
@@ -27,7 +31,7 @@ class TransactionProgress:
     ----------
     txid, attempt : int
     input_rows : int
-        Rows of all raw DataFrames.
+        Rows of all raw DataFrames, or those that all spouts emitted.
     rows : Mapping[str, int]
         Rows that each bolt received.
     keys, state_bytes : Mapping[str, int]
@@ -69,7 +73,7 @@ class TransactionProgress:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows of the raw DataFrames, by the time that the transaction took."""
+        """Input rows, by the time that the transaction took."""
         secs = sum(self.duration_ms.values()) / 1000
         return self.input_rows / secs if secs > 0 else 0.0
 
@@ -89,6 +93,30 @@ class TransactionProgress:
             "boltMs": {bolt: dict(spent) for bolt, spent in self.bolt_ms.items()},
             "durationMs": {phase: round(ms, 3) for phase, ms in self.duration_ms.items()},
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A hook of a spout's copy on the driver that is running.
+
+    Attributes
+    ----------
+    spout, hook : str
+    txid : int
+    began : float
+        By the clock of `Progress`; `since`: in seconds since the epoch.
+    since : float
+    """
+
+    spout: str
+    hook: str
+    txid: int
+    began: float
+    since: float
+
+    def reason(self, now: float) -> str:
+        """Say what runs, and for how long."""
+        return f"spout {self.spout!r} has been in {self.hook} on the driver for {now - self.began:.0f} s"
 
 
 @dataclass
@@ -126,6 +154,8 @@ class Progress:
         self._under_way: dict[int, _Attempt] = {}
         self._last: TransactionAttempt | None = None
         self._stuck: dict[str, Any] | None = None
+        self._away: dict[str, Any] | None = None
+        self._asked: Asked | None = None
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
@@ -215,6 +245,42 @@ class Progress:
                 since = self._stuck["since"] if self._stuck else self.now()
                 self._stuck = {"phase": str(phase), "txid": txid, "since": since, "reason": reason}
 
+    def away(self, txid: int, reason: str) -> None:
+        """A spout can't say what there is to read for `txid`, and is asked again; no reason: all have answered."""
+        with self._lock:
+            if not reason:
+                self._away = None
+                return
+            since = self._away["since"] if self._away else self.now()
+            self._away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
+
+    @property
+    def away_reason(self) -> str:
+        """Why nobody knows what there is to read; empty if nothing is wrong."""
+        with self._lock:
+            return self._away["reason"] if self._away else ""
+
+    @contextmanager
+    def asking(self, spout: str, hook: str, txid: int) -> Iterator[None]:
+        """While the block runs, a hook of a spout's copy on the driver is called: nothing is committed meanwhile."""
+        asked = Asked(spout, hook, txid, self.clock(), self.now())
+        with self._lock:
+            self._asked = asked
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked = None
+
+    def asked(self, secs: float) -> Asked | None:
+        """Return the hook that has been running for so many seconds, or longer."""
+        with self._lock:
+            return self._long_asked(secs)
+
+    def _long_asked(self, secs: float) -> Asked | None:
+        asked = self._asked
+        return asked if asked is not None and self.clock() - asked.began >= secs else None
+
     def found_sinks(self, names: Iterable[str], past: Iterable[Past]) -> None:
         """A topology with these sinks starts; `past` is what the log says of transactions, oldest first."""
         with self._lock:
@@ -261,8 +327,14 @@ class Progress:
             name = self._last if lowest is None else lowest.name
             if name is not None:
                 status |= {"txid": name.txid, "attempt": name.attempt}
+            slow = self._long_asked(SLOW_SECS)
             if self._stuck is not None:
                 status["stuck"] = dict(self._stuck)
+            elif slow is not None:
+                reason = slow.reason(self.clock())
+                status["stuck"] = {"phase": "PLANNING", "txid": slow.txid, "since": slow.since, "reason": reason}
+            elif self._away is not None:
+                status["stuck"] = dict(self._away)
             if self._sinks:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status
@@ -304,8 +376,9 @@ def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:
 
 
 def received_rows(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
-    """Return how many rows each bolt received."""
-    return {bolt: sum(sum(ack.received.values()) for ack in of) for bolt, of in by_bolt(acks).items()}
+    """Return how many rows each bolt received; spouts, whose acks name no edge, receive none."""
+    found = by_bolt(acks).items()
+    return {bolt: sum(sum(ack.received.values()) for ack in of) for bolt, of in found if any(a.received for a in of)}
 
 
 def _spent(acks: Iterable[Ack]) -> dict[str, float]:

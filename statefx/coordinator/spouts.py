@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -17,13 +17,15 @@ from typing import Any
 from statefx.coordinator.driver_spout import RAISED, DriverSpout
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import lost_metadata, read_metadata
+from statefx.coordinator.progress import Progress
 from statefx.coordinator.replays import Replays, emitted_contents
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
 from statefx.errors import FailedException, InputError
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
+from statefx.operators.context import DRIVER
 from statefx.operators.hooks import overrides
-from statefx.operators.spouts import DRIVER, plans
+from statefx.operators.spouts import plans
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
@@ -75,8 +77,8 @@ class SpoutSource:
     config : Mapping[str, Any]
         What spouts see as ``context.config``.
     trigger : SpoutTrigger
-    clock : callable
-        Seconds; for the trigger.
+    progress : Progress
+        Shows why nobody knows what there is to read; its clock is that of the trigger.
 
     Attributes
     ----------
@@ -89,7 +91,7 @@ class SpoutSource:
     log: TransactionLog
     config: Mapping[str, Any]
     trigger: SpoutTrigger
-    clock: Callable[[], float]
+    progress: Progress
     idle_looks: int = field(default=0, init=False)
     _nothing: bool = field(default=False, init=False)
     """Whether there was nothing to read when it looked last."""
@@ -109,13 +111,14 @@ class SpoutSource:
 
     def __post_init__(self) -> None:
         self.replays = Replays(self.storage, self.log)
+        self.clock = self.progress.clock
 
     def open(self) -> None:
         """Make the driver's copies."""
         for component in self.plan.components.values():
             if not isinstance(component.operator, ReplayingSpout):
                 continue
-            own = DriverSpout(component.id, copy.deepcopy(component.operator), component.parallelism)
+            own = DriverSpout(component.id, copy.deepcopy(component.operator), component.parallelism, self.progress)
             context = Context(
                 config=MappingProxyType(dict(self.config)),
                 component=component.id,
@@ -144,7 +147,8 @@ class SpoutSource:
                 continue
             try:
                 said = self._last(each.id, state.committed + 1)
-                each.spout.committed({int(name): metadata for name, metadata in said.items()})  # type: ignore[attr-defined]
+                with self.progress.asking(each.id, "committed", state.committed):
+                    each.spout.committed({int(name): metadata for name, metadata in said.items()})  # type: ignore[attr-defined]
             except RAISED:
                 logger.exception("committed of spout %s failed; it changes nothing", each.id)
 
@@ -153,7 +157,8 @@ class SpoutSource:
         self._tell_committed()
         for each in self._spouts:
             try:
-                each.spout.close()
+                with self.progress.asking(each.id, "close", self.log.state.committed):
+                    each.spout.close()
             except RAISED:
                 logger.exception("close of spout %s failed; it changes nothing", each.id)
         self._spouts.clear()
@@ -183,9 +188,11 @@ class SpoutSource:
                 self._refusals += 1
                 wait_secs = backoff_secs(self._refusals, self.config["topology.transaction.retry.delay.ms"] / 1000)
                 self._look_after, self._nothing = self.clock() + wait_secs, False
+                self.progress.away(txid, failure.message)
                 logger.warning("what there is to read is asked again in %g s: %s", wait_secs, failure.message)
                 return False  # and not idle: there may be something to read
             self._refusals = 0
+            self.progress.away(txid, "")
             if self._planned is None:
                 self._look_after = self.clock() + _IDLE_SHARE * (self.clock() - began)
             self._nothing = self._planned is None

@@ -8,6 +8,9 @@ from typing import Any
 
 from statefx.protocol.identity import TransactionAttempt
 
+DRIVER = -1
+"""``context.task`` of the driver's copy of a spout."""
+
 
 @dataclass(frozen=True, eq=False)
 class Context:

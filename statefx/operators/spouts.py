@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 Metadata = Any
 """JSON: None, booleans, numbers, texts, lists, and dicts with texts as keys."""
 
-DRIVER = -1
-"""``context.task`` of the driver's copy."""
-
 
 class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abstract methods
     """What all spouts of transactions have in common; derive from one of the three below.

@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 
 from statefx.errors import BoltError, SinkMismatchError
+from statefx.operators.context import DRIVER
 
 _SHOWN = 2000
 _TRACEBACK_SHOWN = 20_000
@@ -21,9 +22,12 @@ _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "pure
 
 def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int, kind: str = "bolt") -> BoltError:
     """Build the error that a failing hook becomes; its text, one line, can be found again in a Spark stack trace."""
-    cause = _printable(" | ".join(f"{type(error).__name__}: {_text(error)}".splitlines())[:_SHOWN] + place_of(error))
+    where = "on the driver" if task == DRIVER else f"task {task}"
+    # "BoltError" twice in one line says nothing: what a collector refuses is one already
+    text = _text(error) if isinstance(error, BoltError) else f"{type(error).__name__}: {_text(error)}"
+    cause = _printable(" | ".join(text.splitlines())[:_SHOWN] + place_of(error))
     return BoltError(
-        f"{kind} {component!r}, task {task}, hook {name}, transaction {txid}: {cause}",
+        f"{kind} {component!r}, {where}, hook {name}, transaction {txid}: {cause}",
         component=component,
         task=task,
         hook=name,

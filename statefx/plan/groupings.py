@@ -236,7 +236,7 @@ class Direct(Router):
     def _unnamed(self) -> BoltError:
         edge = self._edge
         return BoltError(
-            f"stream {edge.stream!r} of bolt {edge.source!r} is read by {edge.target!r} with directGrouping: "
+            f"stream {edge.stream!r} of {edge.source!r} is read by {edge.target!r} with directGrouping: "
             "name the task, as in collector.emit(values, stream=..., task=0)",
             component=edge.source,
             stream=edge.stream,

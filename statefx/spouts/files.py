@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
-from statefx.operators.spouts import DRIVER
+from statefx.operators.context import DRIVER
 from statefx.protocol.identity import TransactionAttempt
 from statefx.spouts.fields import given_schema, spark_schema
 from statefx.spouts.folders import folder_of, refuse_manifest, refuse_missing

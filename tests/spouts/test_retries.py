@@ -8,7 +8,7 @@ import pytest
 
 from statefx import BasicBolt, BatchBolt, FailedException, Stateful, TopologyBuilder
 from statefx.errors import AttemptsExhaustedError
-from statefx.operators.spouts import DRIVER
+from statefx.operators.context import DRIVER
 from statefx.testing import Crash, TopologyTester
 from statefx.testing.faults import Zombie
 from tests.spouts.numbers import ALL, PARTITIONS, TAKEN, Count, Emitted, Opaque, Planned, Whole, topology

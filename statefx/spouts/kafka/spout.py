@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
-from statefx.operators.spouts import DRIVER
+from statefx.operators.context import DRIVER
 from statefx.protocol.identity import TransactionAttempt
 from statefx.spouts.kafka.arguments import check_bound, check_choice, format_of, start_of, topics_of
 from statefx.spouts.kafka.client import Clients, Place
