@@ -223,7 +223,7 @@ class Coordinator:
                 return True
             self._delay_retry(*self._retry)
         upcoming = self._pipeline.next.txid
-        if self._may_begin and source.ready(upcoming):
+        if self._may_begin and source.ready(upcoming) and not self._stops:  # `ready` may have taken long
             self._offered = source.next(upcoming)  # step 1
             self._advance(Offered())
             return True

@@ -32,6 +32,7 @@ from statefx.spark.failures import cant_start_workers, job_error
 from statefx.spark.frames import Chain, keeps_shuffles, mapping, no_rows
 from statefx.spark.job_status import JobStatus
 from statefx.spark.labels import Labels, collected, own_properties
+from statefx.spark.processing_jobs import ProcessingJobs
 from statefx.spark.session import activate, is_local
 from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
 
@@ -67,6 +68,7 @@ class SparkEngine:
         self._storage = deployment.storage
         self._orders = Orders(deployment.plan, deployment.storage)
         self._tags: dict[str, str] = {}
+        self._processing = ProcessingJobs(self._plan, self._context)
         self._waiting: deque[Job] = deque()
         self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._kept: dict[TransactionAttempt, CutShuffle] = {}
@@ -123,7 +125,17 @@ class SparkEngine:
         self._tags[job.id] = f"statefx-{uuid.uuid4().hex}"
         if not self._plan.cut:
             self._waiting.append(job)
-            return
+        elif isinstance(job.work, SegmentRun) and job.work.segment is Segment.PROCESSING:
+            self._processing.waiting.append(job)
+            self._begin_processing()
+        else:
+            self._begin(job)
+
+    def _begin_processing(self) -> None:
+        for job in self._processing.turn():
+            self._begin(job)
+
+    def _begin(self, job: Job) -> None:
         # An InheritableThread has a thread of its own in the JVM as well, with a copy of this one's local properties.
         InheritableThread(target=self._run_aside, args=(job,), name=f"statefx-{job.id}", daemon=True).start()
 
@@ -131,8 +143,13 @@ class SparkEngine:
         """Run the job that waits, or wait for one that runs (see `Engine.next`)."""
         if self._waiting:
             return self._run(self._waiting.popleft())
+        self._begin_processing()  # not in `cancel`: what it makes room for is what is cancelled next
         with contextlib.suppress(queue.Empty):
-            return self._finished.get(timeout=timeout_secs)
+            finished = self._finished.get(timeout=timeout_secs)
+            if finished is not None:
+                self._processing.ended(finished.job_id)
+                self._begin_processing()
+            return finished
         return None
 
     def cancel(self, job_id: str) -> None:
@@ -142,6 +159,7 @@ class SparkEngine:
         """
         tag = self._tags.pop(job_id, None)
         self._waiting = deque(job for job in self._waiting if job.id != job_id)
+        self._processing.ended(job_id)
         if tag is not None:
             with contextlib.suppress(Py4JError):  # the context was stopped, and the job with it
                 self._context().cancelJobsWithTag(tag)

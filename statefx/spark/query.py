@@ -20,6 +20,9 @@ logger = logging.getLogger("statefx")
 _LOOK_SECS = 0.1
 """Between two looks: nothing wakes `start` when a recovery gets stuck, nor `stop` when the query ends by itself."""
 
+_HOOK_SECS = 1.0
+"""A hook of a spout's copy on the driver that runs for so long when time is up is not waited for."""
+
 
 class Feed(Protocol):
     """Brings transactions to the coordinator until its input ends or it is told to stop."""
@@ -133,7 +136,11 @@ class Query:
         self._raise()
 
     def stop(self, timeout: float = 60.0) -> None:
-        """End the query: wait up to `timeout` seconds for the running transaction, else roll it back."""
+        """End the query: wait up to `timeout` seconds for the running transaction, else roll it back.
+
+        A hook of a spout's copy on the driver that does not return keeps the query active; `stop` does not wait for it
+        longer than `timeout` and a second.
+        """
         _check_secs("stop", timeout)
         # On a thread of its own: it waits for a transaction, and `timeout` says for how long this call does.
         drain = threading.Thread(target=self._feed.drain, daemon=True)
@@ -142,7 +149,16 @@ class Query:
         while drain.is_alive() and not self._ended.is_set() and time.monotonic() < end:
             drain.join(min(_LOOK_SECS, max(0.0, end - time.monotonic())))
         self._feed.cancel()
-        self._ended.wait()
+        while not self._ended.wait(_LOOK_SECS):
+            asked = self._coordinator.progress.asked(_HOOK_SECS)
+            if asked is not None:  # it may never return, and nobody can end it
+                logger.warning(
+                    "query %s: %s: stop does not wait for it. What is under way is rolled back when it returns, or by "
+                    "the next start",
+                    self.name,
+                    asked.reason(self._coordinator.progress.clock()),
+                )
+                return
 
     def _run(self) -> None:
         try:

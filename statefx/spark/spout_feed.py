@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.progress import SLOW_SECS
 from statefx.coordinator.spouts import SpoutSource
 from statefx.spark.engine import SparkEngine
 
+logger = logging.getLogger("statefx")
+
 _LOOK_SECS = 0.05
+_WATCH_SECS = 1.0
 
 
 class SpoutFeed:
@@ -30,6 +35,7 @@ class SpoutFeed:
 
     def run(self, started: Callable[[], None]) -> None:
         """Run transactions until the trigger asks for no more (see `Feed.run`)."""
+        threading.Thread(target=self._watch, name="statefx-hooks", daemon=True).start()
         try:
             self._source.open()
             started()
@@ -37,6 +43,15 @@ class SpoutFeed:
         finally:
             self._ended.set()
             self._source.close()
+
+    def _watch(self) -> None:
+        """Warn of each hook on the driver that takes long: the loop that calls it waits for it."""
+        progress, told = self._coordinator.progress, None
+        while not self._ended.wait(_WATCH_SECS):
+            asked = progress.asked(SLOW_SECS)
+            if asked is not None and asked != told:
+                logger.warning("%s: nothing is committed while it runs", asked.reason(progress.clock()))
+                told = asked
 
     def drain(self) -> None:
         """Begin no further transaction, and wait for the lowest one under way (see `Feed.drain`)."""

@@ -74,6 +74,39 @@ def test_results_are_those_of_one_after_the_other_and_no_stage_runs_twice(spark,
     wait_for(lambda: shuffles(spark) <= before, "what was kept to be freed")
 
 
+class Waits(Split):
+    """Every task waits as long as a file exists."""
+
+    def __init__(self, hold):
+        self.hold = hold
+
+    def execute(self, tup, collector):
+        held(self.hold)
+        super().execute(tup, collector)
+
+
+def test_no_more_jobs_run_than_fill_the_slots_and_one(spark, place):
+    """Else each job O, and so the first commit, queues behind the jobs P of all transactions in flight."""
+    works, hold = [[f"{number} b c"] * 4 for number in range(20)], place / "hold"
+    hold.touch()
+    driver = InFlight(spark, place / "ck", works, pending=len(works), split=Waits(hold))
+    running = threading.Thread(target=driver.drive)
+    running.start()
+    try:
+        wait_for(lambda: at_once(place / "ck") == len(works), "all transactions to be under way")
+        tracker = spark.sparkContext.statusTracker()
+        wait_for(lambda: len(tracker.getActiveJobsIds()) == 2, "two jobs to run, on two slots")
+        assert len(driver.engine._processing.waiting) == len(works) - 2
+    finally:
+        hold.unlink()
+        running.join(BOUND_SECS)
+    assert not running.is_alive()
+    assert state(place / "ck", "count") == recount([line for lines in works for line in lines])
+    committed = [txid for kind, txid, _ in kinds(place / "ck") if kind == "COMMITTING"]
+    assert committed == list(range(1, len(works) + 1))
+    assert not reasons(place / "ck"), "waiting is no try"
+
+
 class Odd:
     """Does something odd once, in transaction 2; comes in front of a bolt's class."""
 

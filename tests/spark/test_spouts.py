@@ -8,7 +8,8 @@ import pytest
 
 from statefx import BatchBolt, FailedException, TopologyBuilder, TransactionAttempt, openState, submit
 from statefx.errors import InputError
-from tests.spark.running import run, wait_for
+from tests.spark.running import BOUND_SECS, run, wait_for
+from tests.spark.test_faults import held
 from tests.spouts.numbers import ALL, Count, Planned, Whole, topology
 from tests.spouts.test_transactions import FailsOnce
 
@@ -44,6 +45,38 @@ def test_a_worker_that_is_killed_changes_nothing(spark, place, kind, pending):
     assert Path(place, "killed").exists()
     assert counts(place / "ck") == ALL
     assert not list((place / "ck").glob("sources*")), "there is nothing of Spark's own checkpoint"
+
+
+class Hangs(Planned):
+    """Its copy on the driver hangs in the third transaction, as long as a file exists."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.hold, self.asked = place / "hold", place / "asked"
+
+    def planPartitionBatch(self, partition, lastMetadata):
+        if lastMetadata and lastMetadata["start"] and self.hold.exists():
+            self.asked.touch()
+            held(self.hold)
+        return super().planPartitionBatch(partition, lastMetadata)
+
+
+def test_stop_returns_although_a_hook_on_the_driver_hangs(spark, place, caplog, monkeypatch):
+    monkeypatch.setattr("statefx.spark.spout_feed.SLOW_SECS", 0.1)
+    spout = Hangs(place)
+    spout.hold.touch()
+    query = submit(topology(spout), spark, place / "ck", {"topology.max.spout.pending": 3})
+    try:
+        wait_for(spout.asked.exists, "the hook to be called")
+        wait_for(lambda: "in planPartitionBatch on the driver for" in caplog.text, "a warning")
+        query.stop(timeout=1)
+        assert query.isActive
+        assert "stop does not wait for it" in caplog.text
+    finally:
+        spout.hold.unlink()
+    assert query.awaitTermination(BOUND_SECS), "it ends when the hook returns"
+    submit(topology(Planned(place)), spark, place / "ck", trigger={"availableNow": True}).awaitTermination()
+    assert counts(place / "ck") == ALL
 
 
 class Notes(BatchBolt):

@@ -123,7 +123,9 @@ def test_a_spout_that_ends_its_process_on_the_driver_is_named(tmp_path, hook, ra
 
     spout = type("Ends", (Planned,), {hook: ends})(tmp_path)
     with (
-        pytest.raises(BoltError, match=rf"spout 'numbers', on the driver, hook {hook}, .*{raised.__name__}: that is all"),
+        pytest.raises(
+            BoltError, match=rf"spout 'numbers', on the driver, hook {hook},.*{raised.__name__}: that is all"
+        ),
         TopologyTester(topology(spout), tmp_path / "ck") as tester,
     ):
         tester.emit()
