@@ -24,7 +24,7 @@ def bolt_error(error: BaseException, component: str, task: int, name: str, txid:
     """Build the error that a failing hook becomes; its text, one line, can be found again in a Spark stack trace."""
     where = "on the driver" if task == DRIVER else f"task {task}"
     # "BoltError" twice in one line says nothing: what a collector refuses is one already
-    text = _text(error) if isinstance(error, BoltError) else f"{type(error).__name__}: {_text(error)}"
+    text = _text(error) if type(error) is BoltError else f"{type(error).__name__}: {_text(error)}"
     cause = _printable(" | ".join(text.splitlines())[:_SHOWN] + place_of(error))
     return BoltError(
         f"{kind} {component!r}, {where}, hook {name}, transaction {txid}: {cause}",

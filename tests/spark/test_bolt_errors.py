@@ -229,7 +229,7 @@ THINGS = [
     (lambda state, tup, out: out.emit((1,)), "execute", r"SchemaError: .*emitted 1 values .*2 fields: n, word"),
     (lambda state, tup, out: out.emit(5), "execute", r"(SchemaError|TypeError): .*5|int"),
     (lambda state, tup, out: out.emit((1,), stream="sid"), "execute", r"SchemaError: .*'sid'.*\['default', 'side'\]"),
-    (lambda state, tup, out: out.emit((1,), stream="side"), "execute", r"BoltError: .*directGrouping: name the task"),
+    (lambda state, tup, out: out.emit((1,), stream="side"), "execute", r"stream .*directGrouping: name the task"),
     (lambda state, tup, out: out.emit((1,), stream="side", task=2), "execute", r"task 2 of .*has tasks 0\.\.1"),
     (lambda state, tup, out: tup.nosuch, "execute", r"AttributeError: .*\(n\).* no attribute 'nosuch'"),
     (lambda state, tup, out: tup["nosuch"], "execute", r"KeyError: .*no field 'nosuch'; the fields are n"),
