@@ -20,13 +20,14 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.spouts.fields import given_schema, spark_schema
 from statefx.spouts.folders import folder_of, refuse_manifest, refuse_missing
 from statefx.spouts.formats import READERS, UNITS, compressed, is_fault, parts_of, read, unreadable
-from statefx.spouts.logs import COMPRESSED, Logs, head_of, present_path, stats
+from statefx.spouts.logs import COMPRESSED, Logs, born, head_of, present_path, stats
 from statefx.spouts.ranges import Range, ShorterError, behind_last_line, behind_last_row
 
 BATCH_BYTES = 64 << 20
 """Of one file in one transaction: a task holds it in memory as text and as Arrow, some 300 MB."""
 
 _HIDDEN = ("_", ".")
+_LOGS = "; if lines are added to it, start with growing=True and a new checkpointLocation"
 _GONE = ""
 """In the place of the name of a log that is in the folder under no name."""
 
@@ -145,9 +146,21 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self._files, self._logs = [], Logs(self.path)
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Take over which file is which partition; one of which nothing was read can be any file."""
+        """Take over which file is which partition; one of which nothing was read can be any file.
+
+        Raises
+        ------
+        InputError
+            `growing` is another than before: logs are known by other things than files.
+        """
         self._files = [None] * (max(metadata, default=-1) + 1)
         for number, said in metadata.items():
+            if ("head" in said) != self.growing:
+                raise InputError(
+                    f"{os.path.join(self.path, said['file'])} was read with growing={not self.growing}, and now "
+                    f"growing={self.growing}: go back, or start with a new checkpointLocation",
+                    path=os.path.join(self.path, said["file"]),
+                )
             self._files[number] = said["file"]
             self._logs.take(number, said)
 
@@ -163,14 +176,29 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     def _follow_logs(self) -> int:
         """Find each log under its present name; files of which nothing was read are new logs."""
         found = stats(self.path, self._entries())
-        for partition, name in self._logs.locate(found).items():
+        located = self._logs.locate(found)
+        waiting = set(found).difference(name for name in located.values() if name is not None)
+        # A name of which nothing was read may by now be another name of a log: that would be read a second time.
+        self._files = [name if name in waiting else None for name in self._files]
+        for partition, name in located.items():
             self._files[partition] = _GONE if name is None else name
         known = set(self._files)
-        new = [name for name in found if name not in known]
-        for name in new:
-            self._logs.refuse_copy(name, found[name])
-        self._add(new)
+        self._add([name for name in found if name not in known])
         return len(self._files)
+
+    def _followed(self, partition: int, last: Any) -> str | None:
+        """Return the name of a log, by a second look if it was renamed while the first one was taken."""
+        name = self._files[partition]
+        if not self.growing or last is None or name is None or (name == _GONE and last["end"]):
+            return name
+        try:
+            if name != _GONE and os.stat(os.path.join(self.path, name)).st_ino == last["stamp"]:
+                return name
+        except FileNotFoundError:
+            pass
+        again = self._logs.locate(stats(self.path, self._entries()))[partition]
+        self._files[partition] = _GONE if again is None else again
+        return self._files[partition]
 
     def _add(self, names: list[str]) -> None:
         new = iter(names)
@@ -193,7 +221,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         """Return the next range of a file."""
-        name, start = self._files[partition], 0 if lastMetadata is None else lastMetadata["stop"]
+        name, start = self._followed(partition, lastMetadata), 0 if lastMetadata is None else lastMetadata["stop"]
         if name is None or self._planned == self.files_max:
             return None
         path = os.path.join(self.path, lastMetadata["file"] if name == _GONE else name)
@@ -203,12 +231,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             said = os.stat(path)
             size, stamp = said.st_size, self._stamp(said)
             self._check(path, size, stamp, lastMetadata)
-            if (
-                self.growing
-                and lastMetadata is not None
-                and not self._logs.is_same(partition, path, said, lastMetadata)
-            ):
-                raise self._replaced(path)
+            if self.growing and not self._is_own(partition, path, said, lastMetadata):
+                return None
             if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata["end"]:
                 return None
             stop, end = self._stop(path, start, size)
@@ -228,9 +252,18 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self._planned += 1
         planned = {"file": name, "start": start, "stop": stop, "size": size, "stamp": stamp, "end": end}
         if self.growing:
-            planned["head"] = head_of(path, stop)
+            planned |= {"head": head_of(path, stop), "born": born(path)}
             self._logs.take(partition, planned)
         return planned
+
+    def _is_own(self, partition: int, path: str, said: os.stat_result, last: Any) -> bool:
+        """Refuse a log that is another one, or a copy; tell whether it is not one of another partition."""
+        if last is None and self._logs.has(path, said):
+            return False  # it was given this name while the look was taken
+        if last is not None and not self._logs.is_same(partition, path, said, last):
+            raise self._replaced(path)
+        self._logs.refuse_copy(partition, path, said)
+        return True
 
     def _stamp(self, said: os.stat_result) -> int:
         """Return what tells a file from another one of its name: a log has a new time with each line."""
@@ -244,7 +277,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if fits:
             raise self._replaced(path)
         how = "is shorter than it was" if size < last["size"] else "has grown"
-        remedy = "" if size < last["size"] or self.format in UNITS else "; if lines are added to it, set growing=True"
+        remedy = "" if size < last["size"] or self.format in UNITS else _LOGS
         raise InputError(
             f"{path} {how} ({size:,} bytes, and {last['size']:,} when it was read last): it was cut, replaced or "
             f"written to. Restore it, and give new rows a file of their own{remedy}",

@@ -11,7 +11,7 @@ import pytest
 from statefx import StatefulBolt, TopologyBuilder
 from statefx.errors import BoltError, InputError, StatefxError, TopologyError
 from statefx.spouts import FilePartitionedSpout, MemoryTransactionalSpout
-from statefx.testing import Crash, TopologyTester
+from statefx.testing import TopologyTester
 
 SCHEMA = pa.schema({"name": pa.string(), "number": pa.int64()})
 DDL = "name string, number long"
@@ -239,106 +239,3 @@ def test_an_empty_file_and_a_log_that_was_read_may_be_deleted(folder, tmp_path):
         (folder / "c").write_text("or\n")
         tester.drain()
         assert tester.state("count") == {("to be",): 1, ("or",): 1}
-
-
-def lines(*texts):
-    return "".join(f"{text}\n" for text in texts)
-
-
-def logs(folder, tmp_path, **options):
-    return TopologyTester(topology(FilePartitionedSpout(folder, "text", growing=True, **options)), tmp_path / "ck")
-
-
-def read(tester):
-    tester.drain()
-    return {value: count for (value,), count in tester.state("count").items()}
-
-
-def test_a_log_that_is_rotated_is_read_to_its_end_and_the_new_one_from_its_beginning(folder, tmp_path):
-    (folder / "app.log").write_text(lines("one"))
-    with logs(folder, tmp_path) as tester:
-        assert read(tester) == {"one": 1}
-        with (folder / "app.log").open("a") as log:
-            log.write(lines("two"))
-        (folder / "app.log").rename(folder / "app.log.1")
-        (folder / "app.log").write_text(lines("three", "one"))
-        assert read(tester) == {"one": 2, "two": 1, "three": 1}
-        (folder / "app.log.1").rename(folder / "app.log.2")
-        (folder / "app.log").rename(folder / "app.log.1")
-        with (folder / "app.log.1").open("a") as log:  # who writes may not know yet that it was renamed
-            log.write(lines("four"))
-        (folder / "app.log").write_text(lines("five"))
-        (folder / "app.log.3.gz").write_bytes(b"what is no longer written")
-        found = {"one": 2, "two": 1, "three": 1, "four": 1, "five": 1}
-        assert read(tester) == found
-        (folder / "app.log.2").unlink()
-        assert read(tester) == found
-    with tester.restart() as other:
-        (folder / "app.log").rename(folder / "app.log.0")
-        (folder / "app.log").write_text(lines("six"))
-        assert read(other) == {**found, "six": 1}
-
-
-def test_a_log_that_is_rotated_between_plan_and_emission_is_found(folder, tmp_path):
-    (folder / "app.log").write_text(lines("one", "two"))
-    spout = FilePartitionedSpout(folder, "text", growing=True)
-    rehearsal = TopologyTester(topology(spout), tmp_path / "rehearsal")
-    with rehearsal:
-        rehearsal.emit()
-        at = rehearsal.steps.index("after PREPARING(1, 0)") + 1
-    with pytest.raises(Crash):
-        TopologyTester(topology(spout), tmp_path / "ck", crash_at=at).emit()
-    (folder / "app.log").rename(folder / "app.log.1")
-    (folder / "app.log").write_text(lines("three"))
-    with logs(folder, tmp_path) as successor:
-        assert read(successor) == {"one": 1, "two": 1, "three": 1}
-
-
-def test_a_log_may_be_moved_out_of_the_folder_when_all_of_it_was_read(folder, tmp_path):
-    (folder / "app.log").write_text(lines("one"))
-    with logs(folder, tmp_path) as tester:
-        assert read(tester) == {"one": 1}
-        (folder / "app.log").rename(tmp_path / "app.log")
-        (folder / "app.log").write_text(lines("two"))
-        assert read(tester) == {"one": 1, "two": 1}
-        with (folder / "app.log").open("a") as log:
-            log.write("half a li")
-        assert read(tester) == {"one": 1, "two": 1}
-        with (folder / "app.log").open("a") as log:
-            log.write("ne\nand a ha")
-        assert read(tester) == {"one": 1, "two": 1, "half a line": 1}
-        (folder / "app.log").rename(tmp_path / "app.log.1")
-        with pytest.raises(InputError, match=r"app.log was deleted or moved away before all of it was read"):
-            tester.emit()
-
-
-LONG = [f"{number} " + "x" * 30 for number in range(100)]
-
-
-@pytest.mark.parametrize("first", ["copied", "cut"])
-def test_a_log_that_is_rotated_by_copy_and_truncation_is_refused_whatever_is_seen_first(first, folder, tmp_path):
-    (folder / "app.log").write_text(lines(*LONG))
-    with logs(folder, tmp_path) as tester:
-        assert len(read(tester)) == 100
-        if first == "copied":
-            (folder / "app.log.1").write_text(lines(*LONG))
-            with pytest.raises(InputError, match=r"app.log.1 begins as app.log does.*not copytruncate"):
-                tester.emit()
-        else:
-            (folder / "app.log").write_text("")
-            with pytest.raises(InputError, match="is shorter than it was"):
-                tester.emit()
-
-
-def test_a_log_that_was_cut_and_has_grown_again_is_not_taken_for_the_former(folder, tmp_path):
-    """Its number is the same one, as is that of a new log that gets the number of a deleted one."""
-    (folder / "app.log").write_text(lines("one"))
-    with logs(folder, tmp_path) as tester:
-        assert read(tester) == {"one": 1}
-        (folder / "app.log").write_text(lines("two", "three"))
-        with pytest.raises(InputError, match=r"app.log is another file than the one that was read.*logrotate"):
-            tester.emit()
-    other = folder / "b.log"
-    (folder / "app.log").rename(other)  # the number of a log, and not that log: a new one
-    with tester.restart() as again:
-        assert read(again) == {"one": 1, "two": 1, "three": 1}

@@ -1,0 +1,218 @@
+"""FilePartitionedSpout with logs: every line once, however logs are renamed, linked, copied and cut."""
+
+import os
+
+import pytest
+
+from statefx.errors import InputError, StatefxError
+from statefx.spouts import FilePartitionedSpout
+from statefx.spouts import files as files_module
+from statefx.spouts import logs as logs_module
+from statefx.spouts.logs import born
+from statefx.testing import Crash, TopologyTester
+from tests.spouts.test_files import folder, topology
+
+__all__ = ["folder"]
+
+
+def lines(*texts):
+    return "".join(f"{text}\n" for text in texts)
+
+
+def logs(folder, tmp_path, **options):
+    return TopologyTester(topology(FilePartitionedSpout(folder, "text", growing=True, **options)), tmp_path / "ck")
+
+
+def read(tester):
+    tester.drain()
+    return {value: count for (value,), count in tester.state("count").items()}
+
+
+def test_a_log_that_is_rotated_is_read_to_its_end_and_the_new_one_from_its_beginning(folder, tmp_path):
+    (folder / "app.log").write_text(lines("one"))
+    with logs(folder, tmp_path) as tester:
+        assert read(tester) == {"one": 1}
+        with (folder / "app.log").open("a") as log:
+            log.write(lines("two"))
+        (folder / "app.log").rename(folder / "app.log.1")
+        (folder / "app.log").write_text(lines("three", "one"))
+        assert read(tester) == {"one": 2, "two": 1, "three": 1}
+        (folder / "app.log.1").rename(folder / "app.log.2")
+        (folder / "app.log").rename(folder / "app.log.1")
+        with (folder / "app.log.1").open("a") as log:  # who writes may not know yet that it was renamed
+            log.write(lines("four"))
+        (folder / "app.log").write_text(lines("five"))
+        (folder / "app.log.3.gz").write_bytes(b"what is no longer written")
+        found = {"one": 2, "two": 1, "three": 1, "four": 1, "five": 1}
+        assert read(tester) == found
+        (folder / "app.log.2").unlink()
+        assert read(tester) == found
+    with tester.restart() as other:
+        (folder / "app.log").rename(folder / "app.log.0")
+        (folder / "app.log").write_text(lines("six"))
+        assert read(other) == {**found, "six": 1}
+
+
+def test_a_log_that_is_rotated_between_plan_and_emission_is_found(folder, tmp_path):
+    (folder / "app.log").write_text(lines("one", "two"))
+    spout = FilePartitionedSpout(folder, "text", growing=True)
+    rehearsal = TopologyTester(topology(spout), tmp_path / "rehearsal")
+    with rehearsal:
+        rehearsal.emit()
+        at = rehearsal.steps.index("after PREPARING(1, 0)") + 1
+    with pytest.raises(Crash):
+        TopologyTester(topology(spout), tmp_path / "ck", crash_at=at).emit()
+    (folder / "app.log").rename(folder / "app.log.1")
+    (folder / "app.log").write_text(lines("three"))
+    with logs(folder, tmp_path) as successor:
+        assert read(successor) == {"one": 1, "two": 1, "three": 1}
+
+
+def test_a_log_may_be_moved_out_of_the_folder_when_all_of_it_was_read(folder, tmp_path):
+    (folder / "app.log").write_text(lines("one"))
+    with logs(folder, tmp_path) as tester:
+        assert read(tester) == {"one": 1}
+        (folder / "app.log").rename(tmp_path / "app.log")
+        (folder / "app.log").write_text(lines("two"))
+        assert read(tester) == {"one": 1, "two": 1}
+        with (folder / "app.log").open("a") as log:
+            log.write("half a li")
+        assert read(tester) == {"one": 1, "two": 1}
+        with (folder / "app.log").open("a") as log:
+            log.write("ne\nand a ha")
+        assert read(tester) == {"one": 1, "two": 1, "half a line": 1}
+        (folder / "app.log").rename(tmp_path / "app.log.1")
+        with pytest.raises(InputError, match=r"app.log was deleted or moved away before all of it was read"):
+            tester.emit()
+
+
+LONG = [f"{number} " + "x" * 30 for number in range(100)]
+
+
+@pytest.mark.parametrize("first", ["copied", "cut"])
+def test_a_log_that_is_rotated_by_copy_and_truncation_is_refused_whatever_is_seen_first(first, folder, tmp_path):
+    (folder / "app.log").write_text(lines(*LONG))
+    with logs(folder, tmp_path) as tester:
+        assert len(read(tester)) == 100
+        if first == "copied":
+            (folder / "app.log.1").write_text(lines(*LONG))
+            with pytest.raises(InputError, match=r"app.log.1 begins as app.log does.*not copytruncate"):
+                tester.emit()
+        else:
+            (folder / "app.log").write_text("")
+            with pytest.raises(InputError, match="is shorter than it was"):
+                tester.emit()
+
+
+@pytest.mark.parametrize("link", [os.link, lambda log, name: os.symlink(log.name, name)], ids=["hard", "symbolic"])
+@pytest.mark.parametrize("name", ["app.INFO", "z.log"])
+@pytest.mark.parametrize("when", ["before", "empty", "after"])
+def test_a_log_with_two_names_is_read_once(when, name, link, folder, tmp_path):
+    (folder / "app.log").write_text("" if when == "empty" else lines("one"))
+    if when != "after":
+        link(folder / "app.log", folder / name)
+    with logs(folder, tmp_path) as tester:
+        tester.emit()
+        if when == "after":
+            link(folder / "app.log", folder / name)
+        with (folder / "app.log").open("a") as log:
+            log.write(lines("two"))
+        found = {"two": 1} if when == "empty" else {"one": 1, "two": 1}
+        tester.emit()
+        assert tester.emit() is None, "a log that is read again under its other name has no end"
+        assert read(tester) == found
+    with tester.restart() as again:
+        assert again.emit() is None
+
+
+def test_a_new_log_with_number_and_name_of_a_deleted_one_is_read(folder, tmp_path, monkeypatch):
+    """The file that is cut in place stands for the one that a file system gives the number of the deleted one."""
+    log, birth = folder / "app.log", [1]
+    for module in (files_module, logs_module):
+        monkeypatch.setattr(module, "born", lambda path: birth[0])
+    log.write_text(lines("one", "two"))
+    with logs(folder, tmp_path) as tester:
+        assert read(tester) == {"one": 1, "two": 1}
+        birth[0] = 2
+        log.write_text(lines("three"))
+        assert read(tester) == {"one": 1, "two": 1, "three": 1}
+    with tester.restart() as again:
+        birth[0] = 3
+        log.write_text(lines("four", "five") + "half")
+        assert len(read(again)) == 5
+        birth[0] = 4
+        log.write_text(lines("six"))
+        with pytest.raises(InputError, match="moved away before all of it was read"):
+            again.emit()
+
+
+def test_the_time_of_birth_is_that_of_the_file_and_not_of_its_name(folder):
+    (folder / "a").write_text("")
+    time = born(str(folder / "a"))
+    (folder / "a").rename(folder / "b")
+    (folder / "b").write_text("more")
+    assert born(str(folder / "b")) == time
+    assert born(str(folder / "a")) is None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_growing_is_not_switched_in_a_checkpoint(before, folder, tmp_path):
+    (folder / "app.log").write_text(lines("one"))
+    with TopologyTester(topology(FilePartitionedSpout(folder, "text", growing=before)), tmp_path / "ck") as tester:
+        assert read(tester) == {"one": 1}
+    other = TopologyTester(topology(FilePartitionedSpout(folder, "text", growing=not before)), tmp_path / "ck")
+    with pytest.raises(StatefxError, match=f"was read with growing={before}.*new checkpointLocation"):
+        other.emit()
+
+
+@pytest.mark.parametrize("seen", [0, 500])
+def test_a_copy_that_was_seen_while_it_was_short_is_refused(seen, folder, tmp_path):
+    (folder / "app.log").write_text(lines(*LONG))
+    with logs(folder, tmp_path) as tester:
+        tester.drain()
+        (folder / "app.log.1").write_text(lines(*LONG)[:seen])
+        tester.drain()
+        (folder / "app.log.1").write_text(lines(*LONG))
+        with pytest.raises(InputError, match=r"app.log.1 begins as app.log does"):
+            tester.emit()
+
+
+def test_a_rotation_while_the_folder_is_looked_at_is_followed(folder, tmp_path, monkeypatch):
+    log, one, two = (folder / name for name in ("app.log", "app.log.1", "app.log.2"))
+    real, begun = files_module.stats, []
+
+    def look(folder, names):
+        found = real(folder, names)
+        if not begun:  # the first look ends as if it had come to app.log.1 and app.log.2 before they had these names
+            begun.append(one.rename(two))
+            log.rename(one)
+            log.write_text(lines("new"))
+            return {"app.log": found["app.log"]}
+        return found
+
+    log.write_text(lines("old"))
+    with logs(folder, tmp_path) as tester:
+        tester.drain()
+        log.rename(one)
+        log.write_text(lines("middle"))
+        with one.open("a") as file:
+            file.write(lines("more") + "half")
+        assert read(tester) == {"old": 1, "more": 1, "middle": 1}
+        monkeypatch.setattr(files_module, "stats", look)
+        tester.drain()
+        assert begun
+        assert read(tester) == {"old": 1, "more": 1, "middle": 1, "new": 1}
+
+
+def test_a_log_that_was_cut_and_has_grown_again_is_not_taken_for_the_former(folder, tmp_path):
+    """Its number is the same one, as is that of a new log that gets the number of a deleted one."""
+    (folder / "app.log").write_text(lines("one"))
+    with logs(folder, tmp_path) as tester:
+        assert read(tester) == {"one": 1}
+        (folder / "app.log").write_text(lines("two", "three"))
+        with pytest.raises(InputError, match=r"app.log is another file than the one that was read.*logrotate"):
+            tester.emit()
+    other = folder / "b.log"
+    (folder / "app.log").rename(other)  # the number of a log, and not that log: a new one
+    with tester.restart() as again:
+        assert read(again) == {"one": 1, "two": 1, "three": 1}
