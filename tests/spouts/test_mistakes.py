@@ -211,12 +211,15 @@ def test_a_tester_that_is_sent_rows_says_how_spouts_are_run(tmp_path):
         tester.send({"numbers": [(1,)]})
 
 
-def test_rows_with_the_metadata_of_the_batch_before_are_refused(tmp_path):
+@pytest.mark.parametrize("changing", [False, True])
+def test_rows_with_the_metadata_of_the_batch_before_are_refused(changing, tmp_path):
     """They could not be told from those, and would not be emitted again after a failure."""
 
     class Same(Emitted):
         def emitPartitionBatchNew(self, attempt, collector, partition, lastMetadata):
             collector.emit((partition,))
+            if changing and lastMetadata:
+                lastMetadata["stop"] = 1  # its own to change; it returns another one
             return {"stop": 0}
 
     with TopologyTester(topology(Same(tmp_path)), tmp_path / "ck") as tester:

@@ -158,7 +158,7 @@ def test_metadata_that_is_lost_is_named(place, monkeypatch):
             tester.emit()
 
 
-@pytest.mark.parametrize("kind", [Whole, Planned])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_spout_may_change_the_metadata_that_it_is_given(kind, tmp_path):
     """What the first transaction reads stays as it was when the second is planned, also if the first is tried again."""
 
