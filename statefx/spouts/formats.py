@@ -150,9 +150,21 @@ def _refuse_without(path: str, fields: list[str], names: list[str]) -> None:
             )
 
 
+_NULL = re.compile(rb"\n(?:\xef\xbb\xbf)?[ \t\r]*null(?!\s*[,}\]])")
+"""Null at the beginning of a line that belongs to no object; `_read_json` puts a line feed before the first line."""
+
+
 def _read_json(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
     options = pyarrow.json.ParseOptions(explicit_schema=texts_for_dates(schema), unexpected_field_behavior="ignore")
-    if data := read_range(part).strip(b"\n"):
+    data = read_range(part)
+    if b"null" in data and (found := _NULL.search(b"\n" + data)):
+        place = part.start + found.end() - len(b"\nnull")
+        raise InputError(
+            f"{part.path} has null in the place of an object, at byte {place}: write objects, one in each line, or "
+            "take the file out of the folder",
+            path=part.path,
+        )
+    if data := data.strip(b"\n"):
         whole = pyarrow.json.ReadOptions(block_size=len(data))  # a line longer than a block is an error
         yield pyarrow.json.read_json(pa.BufferReader(data), whole, options)
 

@@ -221,6 +221,19 @@ def test_dates_in_json_are_read_also_inside_of_others(folder, tmp_path):
         counts(folder, tmp_path, "json", "value date")
 
 
+def test_null_in_the_place_of_a_json_object_is_told_with_its_place(folder, tmp_path):
+    """Where it comes first, pyarrow ends the process (26.0); else it would be a row without values."""
+    good = b'{"value": null}\n{"value":\nnull}\n'
+    (folder / "1").write_bytes(good)
+    assert len(counts(folder, tmp_path, "json", "value string")) == 1
+    wrong = (b"null\n", b"\xef\xbb\xbf null\n", b"\n\r\nnull\n{}\n", good + b"null\n", good + b" null\n{}\n")
+    for number, lines in enumerate(wrong):
+        (folder / "1").write_bytes(lines)
+        place = lines.rindex(b"null")
+        with pytest.raises(StatefxError, match=rf"in/1 has null .* object, at byte {place}: .*one in each line"):
+            counts(folder, tmp_path / str(number), "json", "value string")
+
+
 @pytest.mark.parametrize("name", ["1.gz", "1"])
 @pytest.mark.parametrize(("form", "schema"), [("text", None), ("json", "value string"), ("csv", "value string")])
 def test_a_compressed_file_is_told(name, form, schema, folder, tmp_path):
