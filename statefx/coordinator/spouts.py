@@ -98,6 +98,8 @@ class SpoutSource:
     _spouts: list[DriverSpout] = field(default_factory=list, init=False)
     _planned: tuple[int, dict[str, Metadata]] | None = field(default=None, init=False)
     """What is planned of the next transaction, and not in the log yet."""
+    _kept: tuple[int, dict[str, Metadata]] = field(default=(0, {}), init=False)
+    """Batches that were planned of the next transaction when another spout was away: no spout plans one twice."""
     _look_after: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
     """How often in a row a spout has raised FailedException when it was asked."""
@@ -211,7 +213,12 @@ class SpoutSource:
             if not ready:
                 return
         planning = [each for each in self._spouts if plans(each.spout)]
-        planned = {each.id: self._plan(each, txid) for each in planning}
+        kept = self._kept[1] if self._kept[0] == txid else {}
+        self._kept = txid, kept
+        for each in planning:
+            if each.id not in kept and (found := self._plan(each, txid)).partitions:
+                kept[each.id] = found
+        planned = {each.id: kept.get(each.id, Metadata()) for each in planning}
         if len(planned) < len(self._spouts) or any(each.partitions for each in planned.values()):
             self._planned = txid, planned
 

@@ -218,3 +218,31 @@ def test_a_saved_batch_without_rows_is_no_end_when_it_is_emitted_again(pending, 
         tester.drain()
         assert len(tester.pauses) == 1, "transaction 2 was emitted again"
         assert tester.state("count") == LEFT
+
+
+def test_a_batch_is_planned_once_also_if_another_spout_is_away_meanwhile(tmp_path):
+    """Who takes a batch out of a queue, when asked what there is, would lose it."""
+    asked = []
+
+    class Noting(Whole):
+        def initializeTransaction(self, txid, previous):
+            asked.append(txid)
+            return super().initializeTransaction(txid, previous)
+
+    class Away(Planned):
+        def planPartitionBatch(self, partition, lastMetadata):
+            if not (tmp_path / "back").exists():
+                (tmp_path / "back").touch()
+                raise FailedException("away for a moment")
+            return super().planPartitionBatch(partition, lastMetadata)
+
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("one", Noting(tmp_path))
+    builder.setSpout("two", Away(tmp_path, first=10_000))
+    counting = builder.setBolt("count", Count(), parallelism=2)
+    counting.fieldsGrouping("one", "number").fieldsGrouping("two", "number")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck") as tester:
+        tester.emit()
+        assert asked == [1]
+        tester.drain()
+        assert tester.state("count") == ALL | {10_000 + number: 1 for number in ALL}
