@@ -42,7 +42,7 @@ _EMPTY_SECS = 0.05  # from an empty transaction to the next, at first, when spou
 
 _IDLE_SHARE = 9
 """How much longer than a look it waits for the next one: 10,000 partitions in which nothing is new take a tenth of a
-processor, not all of it."""
+processor, not all of it. A second at most: a look may have waited for a server that is back now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class SpoutSource:
             self._refusals = 0
             self.progress.away(txid, "")
             if self._planned is None:
-                self._look_after = self.clock() + _IDLE_SHARE * (self.clock() - began)
+                self._look_after = self.clock() + min(1.0, _IDLE_SHARE * (self.clock() - began))
             self._nothing = self._planned is None
         if (self._nothing or self._found_nothing(txid)) and not state.in_flight:
             self.idle_looks += 1

@@ -14,8 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.kafka.libraries import java, libraries, quiet
 from tests.ports import free_port
@@ -156,6 +163,21 @@ class KafkaBroker:
         """Write records in a transaction: behind them stands its marker, which takes an offset."""
         with self.open_transaction(topic, *values) as producer:
             (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_SECS)
+
+    def settle(self, topic: str) -> None:
+        """Wait until the last transaction of a topic has its marker: the producer is answered before.
+
+        Who kills the broker in between may leave the transaction open, and nothing behind it is read.
+        """
+        limit = time.monotonic() + WAIT_SECS
+        while len({self._end(topic, level) for level in IsolationLevel}) > 1:
+            assert time.monotonic() < limit, "the transaction does not end"
+
+    def _end(self, topic: str, level: IsolationLevel) -> int:
+        """Return the end of partition 0, as readers of that level see it."""
+        place = TopicPartition(topic, 0)
+        found = self.admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)
+        return int(found[place].result(WAIT_SECS).offset)
 
     @contextmanager
     def open_transaction(self, topic: str, *values: Any) -> Iterator[Producer]:

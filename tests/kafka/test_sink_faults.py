@@ -55,7 +55,14 @@ def at(moment, do):
         yield
 
 
-@pytest.mark.parametrize("moment", [f"before {step}" for step in STEPS[1:]] + ["after _commit"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        *(f"before {step}" for step in ("_mark", "_commit")),
+        *(pytest.param(f"before {step}", marks=pytest.mark.soak) for step in STEPS[1:] if step in ("_begin", "_send")),
+        pytest.param("after _commit", marks=pytest.mark.soak),
+    ],
+)
 def test_a_broker_that_is_killed_and_comes_back_has_each_row_once(kafka, topic, tmp_path, moment):
     with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester:
         tester.send({"lines": [("a",)]})

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 BOUND_SECS = 60
 START = ["after _initialised", "after _mark", "after _commit"]
 LATER = [f"{when} {step}" for step in STEPS[1:] for when in ("before", "after")]
-OFTEN = [("after _initialised", 0), ("after _send", 2), ("before _commit", 2), ("after _commit", 2)]
+OFTEN = [("after _mark", 0), ("before _commit", 2), ("after _commit", 2)]
 CASES = [
     pytest.param((moment, number), id=f"{moment} {number}", marks=[] if (moment, number) in OFTEN else pytest.mark.soak)
     for number, moments in ((0, START), (2, LATER))

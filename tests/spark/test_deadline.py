@@ -96,7 +96,10 @@ class Gated(Planned):
 
 @pytest.mark.slow
 def test_transactions_that_wait_for_slots_are_not_rolled_back(spark, place, monkeypatch):
-    """Two slots, both of which another job holds for longer than the timeout, and four transactions in flight."""
+    """Two slots, both of which another job holds for longer than the timeout, and four transactions in flight.
+
+    Two jobs P of two tasks begin, as many as fill the slots and one; the others wait for their turn.
+    """
     monkeypatch.setattr(deadline, "LOOK_SECS", 0.1)
     waited, waits = Counter(), JobStatus.waits
 
@@ -116,7 +119,7 @@ def test_transactions_that_wait_for_slots_are_not_rolled_back(spark, place, monk
     pool = spark.sparkContext._jsc.sc().taskScheduler().rootPool()
     wait_for(lambda: pool.runningTasks() == slots, "all slots to be taken")
     (place / "gate").touch()
-    wait_for(lambda: len(waited) == 4 and min(waited.values()) > 25, "four jobs to have waited for long")
+    wait_for(lambda: len(waited) == 2 and min(waited.values()) > 25, "two jobs to have waited for long")
     assert not reasons(place / "ck")
     assert ("PREPARING", 4, 0) in kinds(place / "ck")
     hold.unlink()

@@ -49,13 +49,18 @@ def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, pla
     assert counts(place / "ck") == once(*expected)
 
     kafka.transact(topic, *lines(300, 310), commit=False)
+    kafka.settle(topic)
     kafka.restart()
     kafka.transact(topic, *lines(400, 410))
     expected += lines(400, 410)
     wait_for(lambda: counts(place / "ck") == once(*expected), "what came after the restart")
     query.stop()
     assert query.exception() is None
-    assert kafka.group_offsets("on-spark", topic) == {0: 82, 1: 60, 2: 60}
+    told = kafka.group_offsets("on-spark", topic)
+    # Behind 80 records stand the markers of two transactions. The first one may be there twice: who kills a broker may
+    # do so before it has noted that the marker is written.
+    assert told.pop(0) in (82, 83)
+    assert told == {1: 60, 2: 60}
 
 
 def test_the_program_of_the_page_runs(spark, kafka, place, monkeypatch, capsys):
