@@ -84,6 +84,34 @@ def kafka() -> Iterator["object"]:
 
 
 @pytest.fixture(scope="session")
+def postgres() -> Iterator["object"]:
+    """The one PostgreSQL server of a process that runs tests; each test has a database of its own."""
+    from tests.sinks.postgres_server import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_database(postgres: "object", tmp_path: Path) -> "object":
+    from tests.sinks.database import PostgresDatabase
+
+    return PostgresDatabase(postgres, tmp_path)
+
+
+@pytest.fixture
+def sqlite_database(tmp_path: Path) -> "object":
+    from tests.sinks.database import SqliteDatabase
+
+    return SqliteDatabase(tmp_path)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def database(request: pytest.FixtureRequest) -> "object":
+    return request.getfixturevalue(f"{request.param}_database")
+
+
+@pytest.fixture(scope="session")
 def spark() -> Iterator["object"]:
     """The one Spark session of a test run, with the settings that the documentation recommends."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

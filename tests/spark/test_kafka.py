@@ -1,39 +1,24 @@
 """KafkaSpout on real Spark: workers are killed, several transactions are in flight, and each record counts once."""
 
 import json
-import os
-import signal
-from pathlib import Path
 
 import pytest
 
-from statefx import openState, submit
+from statefx import submit
 from tests.conftest import ROOT
-from tests.spark.running import wait_for
+from tests.spark.bolts import KilledOnce
+from tests.spark.running import state, wait_for
 from tests.spouts.kafka_topologies import Count, as_json, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
 
 
-class Killed(Count):
-    """Its worker is killed once, in transaction 2."""
-
-    def __init__(self, place):
-        self.mark = Path(place, "killed")
-
-    def open(self, context):
-        self.context = context
-
-    def execute(self, tup, collector):
-        super().execute(tup, collector)
-        if self.context.txid == 2 and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+class Killed(KilledOnce, Count):
+    pass
 
 
 def counts(location):
-    with openState(location, "count") as view:
-        return {row[0]: count for row, count in view.items()}
+    return {row[0]: count for row, count in state(location, "count").items()}
 
 
 def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, place):

@@ -1,14 +1,13 @@
 """Spouts on real Spark: jobs without a query, several in flight, killed workers, stops."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
 
-from statefx import BatchBolt, FailedException, TopologyBuilder, TransactionAttempt, openState, submit
+from statefx import BatchBolt, FailedException, TopologyBuilder, TransactionAttempt, submit
 from statefx.errors import InputError
-from tests.spark.running import BOUND_SECS, run, wait_for
+from tests.spark.bolts import KilledOnce
+from tests.spark.running import BOUND_SECS, run, state, wait_for
 from tests.spark.test_faults import held
 from tests.spouts.numbers import ALL, Count, Planned, Whole, topology
 from tests.spouts.test_transactions import FailsOnce
@@ -16,25 +15,8 @@ from tests.spouts.test_transactions import FailsOnce
 pytestmark = pytest.mark.slow
 
 
-def counts(location):
-    with openState(location, "count") as view:
-        return dict(view.items())
-
-
-class Killed(Count):
-    """Its worker is killed once, in transaction 2."""
-
-    def __init__(self, place):
-        self.mark = Path(place, "killed")
-
-    def open(self, context):
-        self.context = context
-
-    def execute(self, tup, collector):
-        super().execute(tup, collector)
-        if self.context.txid == 2 and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+class Killed(KilledOnce, Count):
+    pass
 
 
 @pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), (Planned, 3)])
@@ -43,7 +25,7 @@ def test_a_worker_that_is_killed_changes_nothing(spark, place, kind, pending):
     now = {"availableNow": True}
     submit(topology(kind(place), Killed(place)), spark, place / "ck", config, now).awaitTermination()
     assert Path(place, "killed").exists()
-    assert counts(place / "ck") == ALL
+    assert state(place / "ck", "count") == ALL
     assert not list((place / "ck").glob("sources*")), "there is nothing of Spark's own checkpoint"
 
 
@@ -76,7 +58,7 @@ def test_stop_returns_although_a_hook_on_the_driver_hangs(spark, place, caplog, 
         spout.hold.unlink()
     assert query.awaitTermination(BOUND_SECS), "it ends when the hook returns"
     submit(topology(Planned(place)), spark, place / "ck", trigger={"availableNow": True}).awaitTermination()
-    assert counts(place / "ck") == ALL
+    assert state(place / "ck", "count") == ALL
 
 
 class Notes(BatchBolt):
@@ -107,7 +89,7 @@ def test_committers_without_state_finish_their_batches_in_order_also_over_a_fail
     builder.setBolt("count", Count()).globalGrouping("d")
     config = {"topology.max.spout.pending": 3, "topology.transaction.retry.delay.ms": 0}
     run(builder.createTopology(), spark, place / "ck", config, trigger={"availableNow": True})
-    assert counts(place / "ck") == ALL
+    assert state(place / "ck", "count") == ALL
     lines = [line for line in notes.read_text().splitlines() if line[0] != "a"]
     attempts = ["1 0", "2 0", "2 1", f"3 {lines[-1].split()[2]}"]
     assert lines == [f"{name} {attempt}" for attempt in attempts for name in "bd"]
@@ -124,16 +106,16 @@ def test_it_waits_for_what_comes_later_and_stops(spark, place):
 
     query = submit(topology(Growing(place)), spark, place / "ck", trigger={"processingTime": "0 seconds"})
     query.processAllAvailable()
-    assert counts(place / "ck").keys() == {key for key in ALL if key % 1000 < 4}
+    assert state(place / "ck", "count").keys() == {key for key in ALL if key % 1000 < 4}
     more.touch()
     wait_for(lambda: query.lastProgress["txid"] > 1, "what came later to be read")
     query.processAllAvailable()
-    assert counts(place / "ck") == ALL
+    assert state(place / "ck", "count") == ALL
     assert query.lastProgress["numInputRows"]
     query.stop()
     assert query.exception() is None
     submit(topology(Growing(place)), spark, place / "ck", trigger={"once": True}).awaitTermination()
-    assert counts(place / "ck") == ALL
+    assert state(place / "ck", "count") == ALL
 
 
 class Drifting(Planned):
@@ -149,4 +131,4 @@ def test_other_rows_after_a_failure_end_the_query(spark, place):
     query = submit(topology(Drifting(place), FailsOnce()), spark, place / "ck", trigger={"availableNow": True})
     with pytest.raises(InputError, match=r"spout 'numbers', partition 2: transaction 2 was tried again \(attempt 1\)"):
         query.awaitTermination()
-    assert len(counts(place / "ck")) == 12, "of the first transaction"
+    assert len(state(place / "ck", "count")) == 12, "of the first transaction"

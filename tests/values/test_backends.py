@@ -10,16 +10,9 @@ import pytest
 from statefx.errors import ConfigError, FailedException
 from statefx.protocol.identity import TransactionAttempt
 from statefx.values import MemoryBackend, OpaqueMap, Row, SqlBackend
-from tests.sinks.postgres_server import PostgresServer
 from tests.values.actors import Actor, Kept, add, context
 
 OLD, NEW, NEWER = Row("1.0 r o", "1", None), Row("2.0 r o", "2", "1"), Row("3.0 r o", None, "2")
-
-
-@pytest.fixture(scope="module")
-def postgres():
-    with PostgresServer() as server:
-        yield server
 
 
 @pytest.fixture(params=["memory", "atomic", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
