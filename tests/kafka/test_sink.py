@@ -132,7 +132,7 @@ def murmur2(data):
     [
         ({"servers": ""}, "'host:9092'"),
         ({"topic": "a b"}, "name of a topic"),
-        ({"config": {"acks": "1"}}, "'acks' itself: leave it out"),
+        ({"config": {"acks": "1"}}, "'acks': a transaction of Kafka needs all"),
         ({"config": {"transactional.id": "x"}}, "give transactionalId"),
         ({"transactionTimeoutSecs": 0}, "from 1 to"),
         ({"transactionalId": ""}, "transactionalId"),

@@ -29,7 +29,7 @@ def topology(sink, name="words"):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A broker of tests that is restarted is back in two seconds: nobody waits long for one that is gone."""
-    for name, secs in (("CALL_SECS", 2.0), ("_ABORT_SECS", 0.5), ("_GRACE_SECS", 0.5)):
+    for name, secs in (("CALL_SECS", 2.0), ("_ABORT_SECS", 0.5)):
         monkeypatch.setattr(publishing, name, secs)
 
 

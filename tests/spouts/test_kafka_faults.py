@@ -9,8 +9,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
+from statefx.kafka import calls
 from statefx.operators import Context
-from statefx.spouts.kafka import client, planning, reading
+from statefx.spouts.kafka import planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.limits import Limits
@@ -184,7 +185,7 @@ def rule(kafka, topic, operation, permission):
 
 
 def test_the_end_waits_no_longer_than_for_an_answer_when_the_broker_is_gone(kafka, monkeypatch):
-    monkeypatch.setattr(client, "REQUEST_SECS", 0.5)
+    monkeypatch.setattr(calls, "REQUEST_SECS", 0.5)
     topic = kafka.topic()
     reads = spout(kafka, topic)
     reads.open(Context({"topology.transactional.id": "gone"}, "records", -1, 1, 1))

@@ -15,9 +15,8 @@ from confluent_kafka import Message
 from statefx import TopologyBuilder
 from statefx.errors import ConfigError, TopologyError
 from statefx.spouts import KafkaSpout
-from statefx.spouts.kafka.client import Place
 from statefx.spouts.kafka.planning import Limits, Shares
-from statefx.spouts.kafka.rows import Records
+from statefx.spouts.kafka.rows import Place, Records
 
 PLACE = Place("t", 3)
 AVRO = {

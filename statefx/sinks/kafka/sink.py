@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import ConfigError, SinkError, TopologyError
+from statefx.kafka.clients import Clients
 from statefx.operators.sinks import Committable, SinkWriter, WriterContext
 from statefx.sinks.formats import row_to_json, to_json
-from statefx.sinks.kafka.client import TopicLimits, limits_of, require_client
+from statefx.sinks.kafka.limits import TopicLimits, limits_of
 from statefx.sinks.kafka.topic import KafkaTopic
 from statefx.sinks.staged import StagedSink, Stager
 
 _OWNED = {
-    "bootstrap.servers": "it is the first argument",
     "transactional.id": "give transactionalId",
     "transaction.timeout.ms": "give transactionTimeoutSecs",
     "enable.idempotence": "each transaction would not be there once without it",
@@ -27,6 +27,15 @@ _OWNED = {
     "isolation.level": "the marker must be read committed",
 }
 """Settings of the client that are not the user's to set, and why."""
+
+_DEFAULTS = {
+    # While the coordinator still ends a transaction, it has each request of the next one sent again: by default after
+    # 100 ms.
+    "retry.backoff.ms": 5,
+    "partitioner": "murmur2_random",  # as Kafka's clients in Java
+}
+
+_KEPT = {"enable.auto.commit": False}
 
 _OVERHEAD_BYTES = 100
 """What Kafka adds to a message: a batch of one has a header of 61 bytes, and lengths and times take up to 36."""
@@ -95,14 +104,9 @@ class KafkaSink(StagedSink):
         transactionTimeoutSecs: float = 60.0,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        require_client("KafkaSink")
-        if not isinstance(servers, str) or not servers.strip(", "):
-            raise ConfigError(f"KafkaSink needs the servers, such as 'host:9092', got {servers!r}")
+        self.clients = Clients("KafkaSink", servers, config, _OWNED, _DEFAULTS, _KEPT)
         if not isinstance(topic, str) or not _ID.fullmatch(topic):
             raise ConfigError(f"KafkaSink needs the name of a topic (letters, digits, '.', '_', '-'), got {topic!r}")
-        for name, reason in _OWNED.items():
-            if name in (config or {}):
-                raise ConfigError(f"KafkaSink sets {name!r} itself: leave it out of config; {reason}", option=name)
         id = f"statefx.{topic}" if transactionalId is None else transactionalId
         if not isinstance(id, str) or not _ID.fullmatch(id):
             raise ConfigError(f"KafkaSink's transactionalId has letters, digits, '.', '_' and '-', got {id!r}")
@@ -110,7 +114,6 @@ class KafkaSink(StagedSink):
             raise ConfigError(
                 f"KafkaSink's transactionTimeoutSecs is from 1 to {_TIMEOUT_SECS_MAX}, not {transactionTimeoutSecs!r}"
             )
-        self.servers = ",".join(sorted(each.strip() for each in servers.split(",") if each.strip()))
         self.topic = topic
         self.key = (key,) if isinstance(key, str) else tuple(key)
         self.value = value
@@ -119,12 +122,11 @@ class KafkaSink(StagedSink):
         self.partition = partition
         self.transactional_id = id
         self.timeout_secs = float(transactionTimeoutSecs)
-        self.config = dict(config or {})
 
     @property
     def target(self) -> str:
         """The servers, the topic, and who writes there."""
-        return f"kafka://{self.servers}/{self.topic}#{self.transactional_id}"
+        return f"kafka://{self.clients.servers}/{self.topic}#{self.transactional_id}"
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse fields that there are not, and types that a message can't have there."""
@@ -153,7 +155,7 @@ class KafkaSink(StagedSink):
 
     def connect(self, schema: pa.Schema) -> KafkaTopic:
         """Return the topic; it connects when it is asked something."""
-        return KafkaTopic(self.servers, self.topic, self.transactional_id, self.timeout_secs, self.config, self.target)
+        return KafkaTopic(self.clients, self.topic, self.transactional_id, self.timeout_secs, self.target)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -242,7 +244,7 @@ class _Writer(SinkWriter):
         """
         if self._limits is None:
             sink = self._sink
-            self._limits = limits_of(sink.servers, sink.topic, sink.config, sink.target)
+            self._limits = limits_of(sink.clients, sink.topic, sink.target)
         limits = self._limits
         size = pc.add(_lengths(columns["value"]), _OVERHEAD_BYTES)
         if "key" in columns:

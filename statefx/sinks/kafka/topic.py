@@ -13,19 +13,21 @@ that comes later, and which then refuses this one (rule 10.8).
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from statefx.errors import SinkError
+from statefx.kafka.calls import Answer, bounded, end
+from statefx.kafka.clients import Clients
+from statefx.kafka.words import kafka
 from statefx.operators.sinks import Marker
-from statefx.sinks.kafka.client import CALL_SECS, Questions, client_of, limits_of, logger, require_client, told
+from statefx.sinks.kafka.limits import CALL_SECS, Questions, limits_of, told
 from statefx.sinks.staged import StagedRows, Target
 
 _STABLE_SECS = 2.0
@@ -40,45 +42,31 @@ _MARKED_PARTITION = 0  # a group can't have an offset of a partition that the to
 
 _RETRIED_SECS = 0.005
 
-_GRACE_SECS = 1.0
-"""How much longer than it was told to a call may take before it is left alone."""
-
-Answer = TypeVar("Answer")
-
 
 class KafkaTopic(Target):
     """One topic, and the marker of one transactional id.
 
     Parameters
     ----------
-    servers, topic, transactional_id : str
+    clients : Clients
+    topic, transactional_id : str
     timeout_secs : float
         Of a transaction.
-    config : Mapping
-        Of the client.
     target : str
         What messages name.
     """
 
-    def __init__(
-        self,
-        servers: str,
-        topic: str,
-        transactional_id: str,
-        timeout_secs: float,
-        config: Mapping[str, Any],
-        target: str,
-    ) -> None:
-        self._servers, self._topic, self._id = servers, topic, transactional_id
-        self._timeout_secs, self._config, self._target = timeout_secs, config, target
-        self._kafka = require_client("KafkaSink")
+    def __init__(self, clients: Clients, topic: str, transactional_id: str, timeout_secs: float, target: str) -> None:
+        self._clients, self._topic, self._id = clients, topic, transactional_id
+        self._timeout_secs, self._target = timeout_secs, target
+        self._kafka = kafka()
         self._producer: Any = None
         self._consumers: dict[str, Any] = {}
         self._published: Marker | None = None
 
     def check(self) -> None:
         """Refuse a topic that is not there, and a timeout that the broker does not allow (see `Place.check`)."""
-        questions = Questions(self._servers, self._config, self._target)
+        questions = Questions(self._clients, self._target)
         questions.limits(self._topic)
         allowed_ms = questions.timeout_ms_max()
         if allowed_ms is not None and self._timeout_secs * 1000 > allowed_ms:
@@ -146,8 +134,7 @@ class KafkaTopic(Target):
         self._drop_producer()
         consumers, self._consumers = self._consumers, {}
         for each in consumers.values():
-            with suppress(self._kafka.KafkaException):  # one whose broker is gone may not return for minutes
-                self._bounded(lambda _: each.close(), _ABORT_SECS)  # noqa: B023 - it is called here, in this very turn
+            end(each)
 
     def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
@@ -174,14 +161,13 @@ class KafkaTopic(Target):
 
     def _initialised(self) -> Any:
         """Return a producer after which no older one of this transactional id can write."""
-        limits = limits_of(self._servers, self._topic, self._config, self._target)
+        limits = limits_of(self._clients, self._topic, self._target)
         settings = {
-            **client_of(self._servers, {"partitioner": "murmur2_random", **self._config}),
             "transactional.id": self._id,
             "transaction.timeout.ms": int(self._timeout_secs * 1000),
             "message.max.bytes": min(max(limits.message_bytes_max, 1_000), 1_000_000_000),  # what the client allows
         }
-        producer = self._kafka.Producer(settings, logger=logger)
+        producer = self._clients.producer(**settings)
         self._patiently(producer.init_transactions)
         return producer
 
@@ -222,50 +208,24 @@ class KafkaTopic(Target):
         """Let others read on: an open transaction hides from them what anybody has written behind it."""
         with suppress(self._kafka.KafkaException):
             self._producer.purge()
-            self._bounded(self._producer.abort_transaction, _ABORT_SECS)
+            bounded(self._producer.abort_transaction, _ABORT_SECS)
 
     def _reader(self, level: str = "read_committed") -> Any:
         """Return a consumer; with ``read_committed`` it waits for transactions that hold an offset of the group."""
         if level not in self._consumers:
-            group = {"group.id": self._id, "enable.auto.commit": False, "isolation.level": level}
-            client = client_of(self._servers, self._config)
-            self._consumers[level] = self._kafka.Consumer({**client, **group}, logger=logger)
+            self._consumers[level] = self._clients.consumer(self._id, **{"isolation.level": level})
         return self._consumers[level]
 
     def _patiently(self, call: Callable[[float], Answer], secs: float | None = None) -> Answer:
         """Call, again as long as the broker says that it can't tell yet; `secs` in all, by default `CALL_SECS`."""
-        end = time.monotonic() + (CALL_SECS if secs is None else secs)
+        limit = time.monotonic() + (CALL_SECS if secs is None else secs)
         while True:
             try:
-                return self._bounded(call, max(end - time.monotonic(), _RETRIED_SECS))
+                return bounded(call, max(limit - time.monotonic(), _RETRIED_SECS))
             except self._kafka.KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > end:
+                if not error.args[0].retriable() or time.monotonic() > limit:
                     raise
             time.sleep(_RETRIED_SECS)
-
-    def _bounded(self, call: Callable[[float], Answer], secs: float) -> Answer:
-        """Call in a thread of its own, which is left behind with its client if it does not return.
-
-        The client is given the time as well. But when a broker ends under `send_offsets_to_transaction`, it never
-        returns, also after the broker is back.
-        """
-        answers: list[Answer] = []
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                answers.append(call(secs))
-            except BaseException as error:  # noqa: BLE001 - who waits raises it
-                errors.append(error)
-
-        thread = threading.Thread(target=run, name="statefx-kafka", daemon=True)
-        thread.start()
-        thread.join(secs + _GRACE_SECS)
-        if errors:
-            raise errors[0]
-        if answers:
-            return answers[0]
-        raise self._kafka.KafkaException(self._kafka.KafkaError(self._kafka.KafkaError._TIMED_OUT))
 
     def _too_slow(self) -> SinkError:
         return SinkError(

@@ -10,7 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.errors import FailedException, InputError
-from statefx.spouts.kafka.client import REQUEST_SECS, Clients, Place, answer, end, failure, kafka, named, text_of
+from statefx.kafka.calls import REQUEST_SECS, answer, end
+from statefx.kafka.clients import Clients
+from statefx.kafka.words import failure, kafka, named, text_of
+from statefx.spouts.kafka.rows import Place
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

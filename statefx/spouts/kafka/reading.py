@@ -9,8 +9,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FailedException, InputError
-from statefx.spouts.kafka.client import REQUEST_SECS, Clients, Place, answer, end, failure, kafka, named, text_of
-from statefx.spouts.kafka.rows import Records
+from statefx.kafka.calls import REQUEST_SECS, answer, end
+from statefx.kafka.clients import Clients
+from statefx.kafka.words import failure, kafka, named, text_of
+from statefx.spouts.kafka.rows import Place, Records
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.spouts.kafka.client import Place, kafka
+from statefx.kafka.words import kafka
 from statefx.spouts.kafka.values import Bytes, Format, Text
 
 if TYPE_CHECKING:
@@ -30,6 +30,16 @@ _METADATA: dict[str, pa.DataType] = {
 }
 
 _KEYS: dict[str, Callable[[str], Format]] = {"bytes": Bytes, "string": Text}
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 class Records:

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from statefx.errors import FailedException, InputError, TopologyError
+from statefx.kafka.clients import Clients
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
 from statefx.protocol.identity import TransactionAttempt
 from statefx.spouts.kafka.arguments import check_bound, check_choice, format_of, start_of, topics_of
-from statefx.spouts.kafka.client import Clients, Place
 from statefx.spouts.kafka.planning import Cluster, Limits, Shares, Sizes, Start, first_offsets
 from statefx.spouts.kafka.reading import Readers
-from statefx.spouts.kafka.rows import Refused, Rows
+from statefx.spouts.kafka.rows import Place, Refused, Rows
+from statefx.spouts.kafka.settings import DEFAULTS, KEPT, OWNED
 
 logger = logging.getLogger("statefx")
 
@@ -121,7 +122,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         self.group, self.patience_secs = group, float(patience)
         self.rows = Rows(format_of(value, schema, schemas), key, columns, maxRecordBytes)
         self.outputFields = to_ddl(self.rows.schema)
-        self.clients = Clients(servers, dict(config or {}), isolation)
+        self.clients = Clients("KafkaSpout", servers, config, OWNED, DEFAULTS, {**KEPT, "isolation.level": isolation})
         self._cluster: Cluster | None = None
         self._readers: Readers | None = None
 

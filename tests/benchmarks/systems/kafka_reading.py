@@ -26,8 +26,8 @@ from measuring import RECOMMENDED, arguments, session
 
 from statefx import BatchBolt, TopologyBuilder, submit
 from statefx.spouts import KafkaSpout
-from statefx.spouts.kafka.client import Place
 from statefx.spouts.kafka.reading import Readers
+from statefx.spouts.kafka.rows import Place
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.libraries import UnavailableError
 from tests.kafka.libraries import connector as jars_of_connector

@@ -1,0 +1,74 @@
+"""Calls of the client that may never return, within bounds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from statefx.errors import FailedException
+from statefx.kafka.words import kafka
+
+REQUEST_SECS = 5.0
+"""Of one question to a broker. The driver waits that long between two looks at its other work."""
+
+GRACE_SECS = 1.0
+"""How much longer than it was told to a call may take before it is left alone."""
+
+Answer = TypeVar("Answer")
+
+
+def bounded(call: Callable[[float], Answer], secs: float) -> Answer:
+    """Call in a thread of its own, which is left behind with its client if it does not return.
+
+    The client is given the time as well. But when a broker ends under `send_offsets_to_transaction`, that call never
+    returns, also after the broker is back; nor does the `close` of a consumer whose commit is on its way to a broker
+    that is gone.
+
+    Raises
+    ------
+    confluent_kafka.KafkaException
+        It has not returned: ``_TIMED_OUT``.
+    """
+    answers: list[Answer] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(call(secs))
+        except BaseException as error:  # noqa: BLE001 - who waits raises it
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="statefx-kafka", daemon=True)
+    thread.start()
+    thread.join(secs + GRACE_SECS)
+    if errors:
+        raise errors[0]
+    if answers:
+        return answers[0]
+    raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT))
+
+
+def end(consumer: Any) -> None:
+    """End a client, and wait no longer than for an answer."""
+    with suppress(kafka().KafkaException):
+        bounded(lambda _: consumer.close(), REQUEST_SECS)
+
+
+def answer(future: Future[Answer], what: str) -> Answer:
+    """Return what a broker answers to one question, within bounds.
+
+    Raises
+    ------
+    confluent_kafka.KafkaException
+        The broker has answered, or the client gave up; see `failure`.
+    FailedException
+        Nobody has answered.
+    """
+    try:
+        return future.result(REQUEST_SECS + 1)
+    except FutureTimeoutError:
+        raise FailedException(f"{what}: no broker has answered within {REQUEST_SECS:g} s") from None
