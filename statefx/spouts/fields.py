@@ -31,7 +31,7 @@ def given_schema(form: str, fields: Any) -> pa.Schema:
         if form == "json" and _has(field.type, kinds.is_map):
             raise TopologyError(
                 f"schema=, field {field.name!r}: a map can't be read from JSON. Declare a struct of the keys that you "
-                "need, or read the lines with format='text' and parse them in a bolt"
+                "need, or read texts and parse them in a bolt"
             )
         if form == "csv" and kinds.is_nested(field.type):
             raise TopologyError(

@@ -94,12 +94,37 @@ def test_json_is_one_object_in_each_value():
     assert refused == []
 
 
+def test_json_as_others_write_it():
+    """A mark of the byte order, line feeds, texts for dates, great numbers."""
+    reads = spout("json", "number long, day date, price decimal(9,2)")
+    rows, refused = read(
+        reads,
+        b'\xef\xbb\xbf{"number": 9223372036854775807}',
+        b'\xef\xbb\xbf {\n"day": "2024-02-29"}\r\n',
+        b'{"price": 1.5}',
+        b'{"more": {"a": 1, "a": 2}}',
+    )
+    assert refused == []
+    assert [tuple(row.values()) for row in rows] == [
+        (2**63 - 1, None, None),
+        (None, date(2024, 2, 29), None),
+        (None, None, Decimal("1.50")),
+        (None, None, None),
+    ]
+
+
 @pytest.mark.parametrize(
     "bad",
-    [b"", b"  ", b"[1]", b"7", b"null", b'{"number": "x"}', b'{"number": 1}{"number": 2}', b'{"number": 1', b"\xff"],
-)
+    [
+        b"", b"  ", b"[1]", b"7", b"null", b'{"number": "x"}', b'{"number": 1}{"number": 2}', b'{"number": 1', b"\xff",
+        b'{"number": 9223372036854775808}', b'{"number": 1.5}', b'{"number": 1, "number": 2}',
+        b'{\n"number": 1, "number": 2}', b'{"text": "\xff"}', b'{"text": "a\nb"}', b'{} null {}',
+        b'\0\0\0\0\1{"number": 1}', b'{\n"number": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)  # fmt: skip
 def test_json_that_is_none_is_found_by_its_offset(bad):
-    rows, refused = read(spout("json", "number long"), b'{"number": 1}', bad, b'{"number": 3}')
+    reads = spout("json", "number long, text string")
+    rows, refused = read(reads, b'{"number": 1}', bad, b'{"number": 3}')
     assert ([row["number"] for row in rows], refused) == ([1, 3], [1])
 
 
@@ -132,27 +157,134 @@ def test_avro_with_the_number_of_the_schema_it_was_written_with():
     assert refused == [2, 3, 4]
 
 
+def test_logical_types_of_avro_that_have_no_column_are_what_they_are_written_as():
+    kinds = {
+        "id": {"type": "string", "logicalType": "uuid"},
+        "at": {"type": "int", "logicalType": "time-millis"},
+        "nanos": {"type": "long", "logicalType": "timestamp-nanos"},
+        "local": {"type": "long", "logicalType": "local-timestamp-micros"},
+        "price": {"type": "fixed", "name": "F", "size": 4, "logicalType": "decimal", "precision": 5, "scale": 2},
+        "other": ["null", "F"],  # a name stands for the type that was called so
+    }
+    schema = {"type": "record", "name": "P", "fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
+    price = Decimal("1.23")
+    row = {"id": "u", "at": 1, "nanos": 2, "local": datetime(2024, 2, 29), "price": price, "other": price}
+    assert read(spout("avro", schema), avro(row, schema)) == ([row], [])
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "value", "expected"),
+    [
+        ("long", "timestamp-millis", 5, datetime(1970, 1, 1, 0, 0, 0, 5_000, UTC)),
+        ({"type": "long"}, "timestamp-micros", 5, datetime(1970, 1, 1, 0, 0, 0, 5, UTC)),
+        (
+            {"type": "long", "logicalType": "timestamp-micros"},
+            "timestamp-millis",
+            datetime(2024, 1, 1, tzinfo=UTC),
+            None,
+        ),
+        ({"type": "long", "logicalType": "timestamp-micros"}, None, datetime(1970, 1, 1, 0, 0, 0, 5, UTC), 5),
+        (["null", "long"], "timestamp-millis", 5, datetime(1970, 1, 1, 0, 0, 0, 5_000, UTC)),
+    ],
+)
+def test_numbers_of_avro_mean_what_the_schema_says_that_reads_them(written, meant, value, expected):
+    """Those of a writer that knew of no time yet would else be taken for microseconds."""
+    to = {"type": "long", "logicalType": meant} if meant else "long"
+    reads = spout("avro", field(["null", to]), schemas={1: field(written)})
+    rows, refused = read(reads, avro({"f": value}, field(written), b"\0\0\0\0\1"))
+    assert (rows, refused) == ([{"f": value if expected is None else expected}], [])
+    inside = {"type": "array", "items": {"type": "map", "values": written}}
+    reads = spout(
+        "avro", field({"type": "array", "items": {"type": "map", "values": ["null", to]}}), schemas={1: field(inside)}
+    )
+    rows, _ = read(reads, avro({"f": [{"k": value}]}, field(inside), b"\0\0\0\0\1"))
+    assert rows == [{"f": [[("k", value if expected is None else expected)]]}]
+
+
+@pytest.mark.parametrize(
+    ("reads", "value", "words"),
+    [
+        (("avro", '"long"'), b"\0\0\0\0\7\2", "the number of its schema, 7"),
+        (("avro", '"long"', {1: "long", 2: "long"}), b"\0\0\0\0\7\2", "of schema 7, and schemas= has 1, 2"),
+        (("avro", '"long"', {1: "long"}), b"\2", "not with a zero byte"),
+        (("json", "a int"), b"\0\0\0\0\7{}", r"no object of JSON: b'\x00\x00"),
+        (("json", "a int"), b'{"a": "x"}', "Column(/a) changed from number to string"),
+        (("string",), b"\xff", "its value is no text in UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_said(reads, value, words):
+    kind, schema, schemas = (*reads, None, None)[:3]
+    _, refused = spout(kind, schema, schemas=schemas).rows.of(PLACE, records(value))
+    assert words in refused[0].reason
+    assert "row" not in refused[0].reason
+
+
+def field(kind, **more):
+    return {"type": "record", "name": "P", "fields": [{"name": "f", "type": kind, **more}]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"value": "xml"}, "bytes, string, json and avro"),
-        ({"value": "json"}, "needs schema="),
-        ({"schema": "a int"}, "have no schema"),
+        ({"value": "json"}, "need schema=, such as"),
+        ({"value": "avro"}, "need schema=, an Avro schema"),
+        ({"schema": "a int"}, "say 'json' or 'avro'"),
+        ({"value": "json", "schema": "a lng"}, "the nearest is 'long'"),
+        ({"value": "json", "schema": "a map<string,int>"}, "a map can't be read from JSON"),
+        ({"value": "avro", "schema": "a int"}, "no Avro schema"),
+        ({"value": "avro", "schema": 5}, "no Avro schema"),
         ({"value": "avro", "schema": '{"type": "recrd"}'}, "no Avro schema"),
+        ({"value": "avro", "schema": '{"type": "record"'}, "which is JSON"),
+        ({"value": "avro", "schema": {"type": "record", "name": "P", "fields": []}}, "has no fields"),
         ({"value": "avro", "schema": ["int", "string"]}, "union of 2"),
+        ({"value": "avro", "schema": field(["null", "int", "string"])}, "no column for 'f'"),
+        ({"value": "avro", "schema": field(["null", "P"])}, "contains itself"),
+        ({"value": "avro", "schema": field("null")}, "nothing but null"),
+        ({"value": "avro", "schema": field({"type": "bytes", "logicalType": "decimal", "precision": 39})}, "1 to 38"),
+        ({"value": "avro", "schema": '"int"', "schemas": {"1": "int"}}, "by their numbers"),
+        ({"value": "avro", "schema": '"int"', "schemas": {}}, "by their numbers"),
+        ({"value": "avro", "schema": '"int"', "schemas": {1: "nope"}}, "schema 1 of schemas= is no Avro schema"),
+        (
+            {
+                "value": "avro",
+                "schema": field({"type": "long", "logicalType": "timestamp-millis"}),
+                "schemas": {1: field("int")},
+            },
+            "field 'f' was written as int",
+        ),
+        ({"schemas": {1: "int"}}, "schemas= is for"),
         ({"value": "json", "schema": "key int", "columns": ("key", "value")}, "two columns 'key'"),
         ({"columns": ("valeu",)}, "no column 'valeu'"),
+        ({"columns": "value"}, "columns= names what is emitted"),
+        ({"columns": ()}, "columns= names what is emitted"),
+        ({"value": "json", "schema": "account int", "columns": ("account",)}, "'value' stands for all fields"),
         ({"key": "json"}, "no keys as 'json'"),
         ({"start": "first"}, "start is"),
+        ({"start": date(2024, 1, 1)}, "start is"),
         ({"start": datetime(2024, 1, 1)}, "no time zone"),
-        ({"start": {0: 5}}, "names no offsets"),
+        ({"start": {}}, "start is"),
+        ({"start": {"t": 5}}, "whole numbers from 0"),
+        ({"start": {"t": {"0": 5}}}, "whole numbers from 0"),
+        ({"start": {"t": {0: -1}}}, "whole numbers from 0"),
+        ({"start": {"payments": {0: 5}}}, "'payments', which topics= does not name"),
+        ({"topics": re.compile("p-.*"), "start": {"payments": {0: 5}}}, "'payments', which topics= does not name"),
         ({"maxRows": 0}, "maxRows"),
+        ({"maxBytes": "1MB"}, "maxBytes"),
+        ({"maxPartitions": 1.0}, "maxPartitions"),
         ({"patience": 0}, "patience"),
+        ({"patience": "30"}, "patience"),
+        ({"patience": float("inf")}, "patience"),
         ({"isolation": "dirty"}, "isolation is"),
         ({"lost": "ignore"}, "lost is"),
-        ({"topics": []}, "topics are names"),
+        ({"group": ""}, "group is"),
+        ({"group": "g-{topology}"}, "group is"),
+        ({"topics": None}, "topics are"),
+        ({"topics": []}, "topics are"),
         ({"topics": ["a", "a"]}, "named twice"),
-        ({"schemas": {1: "int"}}, "schemas= is for"),
+        ({"topics": "a,b"}, "several names are a list"),
+        ({"topics": "payments-.*"}, "re.compile('payments-.*')"),
+        ({"topics": re.compile(b"p")}, "of a text"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(arguments, words):

@@ -4,7 +4,7 @@
 
     driver    planning    which partitions there are, how far each can be read, and what a transaction reads of it
     tasks     reading     the records of a range of offsets, and no others
-              rows        records as Arrow columns; values     JSON and Avro
+              rows        records as Arrow columns; values, avro     what values mean
     both      settings    what clients are set to, and which of it is not a user's (`statefx.kafka` makes them)
 """
 

@@ -126,7 +126,7 @@ class Rows:
     Raises
     ------
     TopologyError
-        A column is unknown, or comes twice.
+        A column comes twice.
     """
 
     def __init__(self, value: Format, key: str, columns: Sequence[str], bytes_max: int | None) -> None:
@@ -139,8 +139,6 @@ class Rows:
         self._bytes_max = bytes_max
         fields: list[pa.Field] = []
         for name in self._columns:
-            if name not in COLUMNS:
-                raise TopologyError(f"KafkaSpout has no column {name!r}: there are {', '.join(COLUMNS)}")
             own = {"key": self._key, "value": value}.get(name)
             fields += [pa.field(name, _METADATA[name])] if own is None else list(own.schema)
         names = [field.name for field in fields]

@@ -7,12 +7,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from statefx.errors import FailedException, InputError, TopologyError
+from statefx.errors import FailedException, InputError
 from statefx.kafka.clients import Clients
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
 from statefx.protocol.identity import TransactionAttempt
-from statefx.spouts.kafka.arguments import check_bound, check_choice, format_of, start_of, topics_of
+from statefx.spouts.kafka.arguments import (
+    check_bound,
+    check_choice,
+    columns_of,
+    format_of,
+    group_of,
+    patience_of,
+    start_of,
+    topics_of,
+)
 from statefx.spouts.kafka.planning import Cluster, Limits, Shares, Sizes, Start, first_offsets
 from statefx.spouts.kafka.reading import Readers
 from statefx.spouts.kafka.rows import Place, Refused, Rows
@@ -107,7 +116,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.topics = topics_of(topics)
-        self.start = start_of(start)
+        self.start = start_of(start, self.topics)
         check_bound("maxRows", maxRows)
         check_bound("maxBytes", maxBytes)
         check_bound("maxPartitions", maxPartitions)
@@ -115,12 +124,11 @@ class KafkaSpout(PartitionedTransactionalSpout):
         check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         check_choice("lost", lost, ("fail", "skip"))
         check_choice("bad", bad, ("fail", "skip"))
-        if not patience > 0:
-            raise TopologyError(f"patience is a number of seconds above 0, not {patience!r}")
         self.limits = Limits(maxRows, maxBytes, maxPartitions)
         self.isolation, self.lost, self.bad = isolation, lost, bad
-        self.group, self.patience_secs = group, float(patience)
-        self.rows = Rows(format_of(value, schema, schemas), key, columns, maxRecordBytes)
+        self.group, self.patience_secs = group_of(group), patience_of(patience)
+        values = format_of(value, schema, schemas)
+        self.rows = Rows(values, key, columns_of(columns, values), maxRecordBytes)
         self.outputFields = to_ddl(self.rows.schema)
         self.clients = Clients("KafkaSpout", servers, config, OWNED, DEFAULTS, {**KEPT, "isolation.level": isolation})
         self._cluster: Cluster | None = None
