@@ -76,7 +76,7 @@ BOLT = {"outputFields", "executeBatch", "combinedFields", "initCombine", "combin
 STATEFUL = {"initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"}
 COLLECTOR = {"emitBatch", "resetTimeout"}
 
-SPOUT = {"outputFields", "isReady", "cleanupBefore"}
+SPOUT = {"outputFields", "isReady", "prepareForAvailableNow", "cleanupBefore"}
 PARTITIONED = {"numPartitions", "initPartitions", "emitPartitionBatch"}
 
 CAMEL = re.compile(r"[a-z]+[A-Z]\w*")

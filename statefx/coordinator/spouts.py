@@ -132,6 +132,9 @@ class SpoutSource:
             with own.calling("open", self.log.state.committed + 1):
                 own.spout.open(context)
             self._spouts.append(own)
+            if self.trigger.available_now:
+                with own.calling("prepareForAvailableNow", self.log.state.committed + 1):
+                    own.spout.prepareForAvailableNow()
             known = self._last(own.id, max(self.log.state.planned_metadata, default=0) + 1)
             own.check_names(known)
             if not isinstance(own.spout, TransactionalSpout):

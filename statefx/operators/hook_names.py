@@ -90,6 +90,7 @@ SPOUTS = HookNames(
     called={
         "open": ("context",),
         "close": (),
+        "prepareForAvailableNow": (),
         "isReady": (),
         "cleanupBefore": ("txid",),
         "initializeTransaction": ("txid", "previous"),

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 Metadata = Any
 """JSON: None, booleans, numbers, texts, lists, and dicts with texts as keys."""
 
+INCOMPLETE = object()
+"""Returned by `emitPartitionBatch` of a spout of ours that was told to go on where rows of a batch are gone: the replay
+check would else refuse for ever what its user has asked for."""
+
 
 class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abstract methods
     """What all spouts of transactions have in common; derive from one of the three below.
@@ -75,6 +79,14 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
 
     def close(self) -> None:
         """Release what `open` made, in good order; a copy whose process dies is not closed."""
+
+    def prepareForAvailableNow(self) -> None:
+        """Take note, on the driver, that the query ends when it has read what is there now.
+
+        Called once, after `open` and before anything else, where the trigger is ``availableNow``. What comes later is
+        for the next run, so plan only what is there at the first look. A spout without this method goes on while it
+        finds anything.
+        """
 
     def isReady(self) -> bool:
         """Tell, on the driver, whether a transaction may begin now; False: the driver asks again a little later.

@@ -15,7 +15,7 @@ from statefx.operators import (
     ReplayingSpout,
     TransactionalSpout,
 )
-from statefx.operators.spouts import check_json, plans
+from statefx.operators.spouts import INCOMPLETE, check_json, plans
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.runtime.bolts import close_bolt, hook
@@ -109,7 +109,7 @@ class SpoutOperator(TaskOperator):
             if emission is not Emission.AGAIN:
                 last = self._before(name, metadata) if emission is Emission.NEW and returned is not None else None
                 self._take(method, name, returned, self._rows - before, last)
-            if emission is Emission.AGAIN or name in self._metadata:
+            if (emission is Emission.AGAIN or name in self._metadata) and returned is not INCOMPLETE:
                 self._emitted.append(name)
             if outbox.pressing:
                 yield

@@ -19,6 +19,16 @@ class Count(StatefulBolt):
         self.counts[row] = self.counts.get(row, 0) + 1
 
 
+class Meanwhile(Count):
+    """Has something happen outside, with each row: what `does` is, since a bolt that is sent can hold no broker."""
+
+    does = staticmethod(lambda tup: None)
+
+    def execute(self, tup, collector):
+        Meanwhile.does(tup)
+        super().execute(tup, collector)
+
+
 def spout(kafka, topics, value="string", schema=None, **options):
     given = {"columns": ("value",), "config": QUICK, "patience": 20.0, **options}
     return KafkaSpout(kafka.address, topics, value, schema, **given)

@@ -1,14 +1,17 @@
 """KafkaSpout against a real broker: each record once, whatever stands between them and however it is parted."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import NewPartitions
 
+from statefx.operators import Context
+from statefx.spouts.kafka import planning
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
-from tests.spouts.kafka_topologies import counted, lines, once, spout, topology
+from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +79,17 @@ def test_the_start_is_what_was_said_and_stays(kafka, tmp_path):
         "earliest": ("earliest", ["old", "new", "later", "elsewhere"]),
         "latest": ("latest", ["later", "elsewhere"]),
         "time": (datetime.fromtimestamp(5, UTC), ["new", "later", "elsewhere"]),
+        "elsewhere": (
+            datetime(1970, 1, 1, 2, 0, 9, tzinfo=timezone(timedelta(hours=2))),
+            ["new", "later", "elsewhere"],
+        ),
+        "behind it": (datetime(1970, 1, 1, 0, 0, 9, 1, UTC), ["later", "elsewhere"]),
+        "before there were times": (
+            datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC),
+            ["old", "new", "later", "elsewhere"],
+        ),
+        "long before": (datetime(1900, 1, 1, tzinfo=UTC), ["old", "new", "later", "elsewhere"]),
+        "after all": (datetime(9999, 1, 1, tzinfo=UTC), ["later", "elsewhere"]),
         "offsets": ({topic: {0: 2}}, ["later", "elsewhere"]),
     }
     for name, (start, _) in starts.items():
@@ -87,6 +101,44 @@ def test_the_start_is_what_was_said_and_stays(kafka, tmp_path):
         with TopologyTester(topology(spout(kafka, topic, start=start)), tmp_path / name) as tester:
             tester.drain()
             assert counted(tester) == once(*expected), name
+
+
+def test_available_now_reads_what_was_there_when_it_began(kafka, tmp_path, monkeypatch):
+    """Who writes all the time would else keep it from ending; new partitions are all of the next run."""
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 10))
+
+    def write(tup):
+        if tup.value == "line 0":
+            kafka.admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+            kafka.send(topic, "of the new one", partition=1)
+        if tup.value != "again":
+            kafka.send(topic, "again")
+
+    monkeypatch.setattr(Meanwhile, "does", staticmethod(write))
+    monkeypatch.setattr(planning, "DISCOVERY_SECS", 0.0)
+    reads = spout(kafka, topic, maxRows=3, isolation="read_uncommitted")
+    with TopologyTester(topology(reads, Meanwhile()), tmp_path / "ck", freshObjects=False) as tester:
+        assert tester.drain() == 4
+        assert counted(tester) == once(*lines(0, 10))
+        tester.drain()
+        assert counted(tester) == once(*lines(0, 10), "of the new one") | {"again": 10}
+        tester.drain()
+        assert counted(tester)["again"] == 11
+
+
+def test_a_topic_that_comes_when_a_pattern_fitted_none_is_read_from_its_beginning(kafka, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "DISCOVERY_SECS", 0.0)
+    reads = spout(kafka, re.compile("comes-.*"), start="latest")
+    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
+    reads.initPartitions({})
+    assert reads.numPartitions() == 0
+    first = kafka.topic(name="comes-first")
+    kafka.send(first, "a", "b")
+    assert reads.numPartitions() == 1
+    planned = reads.planPartitionBatch(0, None)
+    assert (planned["start"], planned["end"]) == (0, 2)
+    reads.close()
 
 
 def test_partitions_and_topics_that_come_later_are_read_from_their_beginning(kafka, tmp_path):
@@ -135,6 +187,27 @@ def test_the_group_is_told_what_is_committed(kafka, tmp_path):
             tester.drain()
         if group is not None:
             assert kafka.group_offsets(group, topic) == found
+    kafka.admin.delete_consumer_groups(["watched"])["watched"].result(30)
+    with TopologyTester(topology(spout(kafka, topic, group="watched")), tmp_path / "named") as tester:
+        assert tester.drain() == 0  # it was killed before it could tell: the next start does
+    assert kafka.group_offsets("watched", topic) == {0: 0, 1: 7}
+
+
+def test_a_group_that_others_use_keeps_what_it_has_and_is_no_matter(kafka, tmp_path, caplog):
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 30))
+    member = Consumer(kafka.client(group_id="theirs", auto_offset_reset="earliest", enable_auto_commit=False))
+    member.subscribe([topic])
+    assert member.poll(30) is not None
+    reads = spout(kafka, topic, group="theirs", maxRows=10)
+    with TopologyTester(topology(reads), tmp_path / "ck", freshObjects=False) as tester:
+        assert tester.drain() == 3
+        assert counted(tester) == once(*lines(0, 30))
+    said = [each.message for each in caplog.records if "can't be told" in each.message]
+    assert len(said) == 1
+    assert "give the spout a group of its own" in said[0]
+    assert kafka.group_offsets("theirs", topic) == {}
+    member.close()
 
 
 def test_what_a_client_fetches_ahead_is_counted_once(kafka, tmp_path):

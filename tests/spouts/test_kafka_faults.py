@@ -15,7 +15,7 @@ from statefx.spouts.kafka import planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.limits import Limits
-from tests.spouts.kafka_topologies import counted, lines, once, spout, topology
+from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +81,49 @@ def test_records_that_are_gone_after_they_were_planned(kafka, lost, before, tmp_
         else:
             other.drain()
             assert counted(other) == once(*lines(0, 10), *lines(before, 20))
+
+
+@pytest.mark.parametrize("lost", ["fail", "skip"])
+def test_records_that_are_gone_between_two_attempts_of_a_driver(kafka, lost, tmp_path, monkeypatch):
+    """The replay check knows of more rows than come now: it must not refuse for ever what the user has asked for."""
+    topic = kafka.topic(partitions=2)
+    kafka.send(topic, *lines(0, 10))
+    kafka.send(topic, *lines(50, 60), partition=1)
+    fails = iter([True])
+
+    def trim_once(tup):
+        if tup.value == "line 9" and next(fails, False):
+            trim(kafka, topic, 4)
+            raise FailedException("once")
+
+    monkeypatch.setattr(Meanwhile, "does", staticmethod(trim_once))
+    reads = spout(kafka, topic, lost=lost)
+    with TopologyTester(topology(reads, Meanwhile()), tmp_path / "ck", OFTEN, limits=PATIENT) as tester:
+        if lost == "fail":
+            with pytest.raises(BoltError, match=f"4 offsets of {topic}-0, from 0 to before 4, were deleted"):
+                tester.drain()
+        else:
+            tester.drain()
+            assert counted(tester) == once(*lines(4, 10), *lines(50, 60))
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        ({0: 0}, "offset 0 of {}-0, which has those from 1 to 2"),
+        ({0: 3}, "offset 3 of"),
+        ({1: 0}, "which is not there"),
+    ],
+)
+def test_offsets_to_begin_with_that_are_not_there_are_told_by_the_start(kafka, start, words, tmp_path):
+    topic = kafka.topic()
+    kafka.send(topic, "a", "b")
+    trim(kafka, topic, 1)
+    reads = spout(kafka, topic, start={topic: start})
+    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
+    with pytest.raises(InputError, match=words.format(topic)):
+        reads.initPartitions({})
+    reads.close()
 
 
 @pytest.mark.parametrize("again", [True, False])

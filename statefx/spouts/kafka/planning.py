@@ -6,13 +6,14 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.errors import FailedException, InputError
 from statefx.kafka.calls import REQUEST_SECS, answer, end
 from statefx.kafka.clients import Clients
-from statefx.kafka.words import failure, kafka, named, text_of
+from statefx.kafka.words import failure, kafka, named
+from statefx.spouts.kafka.group import Group
 from statefx.spouts.kafka.rows import Place
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ logger = logging.getLogger("statefx")
 
 _END, _BEGINNING = -1, -2
 """What the protocol has in the place of a time."""
+
+_EPOCH, _MILLI = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 DISCOVERY_SECS = 10.0
 """How often it looks for new partitions and topics. A look is one request for all topics."""
@@ -64,7 +67,8 @@ class Cluster:
     ) -> None:
         # It reads no more than a few records, to see how large they are.
         small = {"fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 1_024, "socket.timeout.ms": 10_000}
-        self.consumer: Consumer = clients.consumer(group, **small, on_commit=note_group)
+        self._group = Group(group)
+        self.consumer: Consumer = clients.consumer(group, **small, on_commit=self._group.hear)
         self._admin = clients.admin()
         self._topics = topics
         self._clock = clock
@@ -83,8 +87,7 @@ class Cluster:
             Topics that were read, which may no longer fit the pattern, or be gone.
         """
         now = self._clock()
-        doubted = any(now < since + DOUBT_SECS for since in self._doubts.values())
-        if self._looked is not None and now < self._looked + DISCOVERY_SECS and not doubted:
+        if self._looked is not None and now < self._looked + DISCOVERY_SECS and not self.doubts:
             return
         wanted, read = self._wanted(), set(read)
         names = sorted({*wanted, *read})
@@ -96,19 +99,27 @@ class Cluster:
                 "user DESCRIBE and READ, or name another one",
                 topic=missing[0],
             )
-        self.ids = {name: said[0] for name, said in found.items()}
-        self.places = [Place(name, number) for name in names if name in found for number in sorted(found[name][1])]
+        places = [Place(name, number) for name in names if name in found for number in sorted(found[name][1])]
+        # The client looks for new partitions of topics that it knows every 5 minutes, and refuses to ask about others.
+        for name in sorted({place.topic for place in set(places) - set(self.places)} & set(self.ids)):
+            self._listed(topic=name)
+        self.ids, self.places = {name: said[0] for name, said in found.items()}, places
         self._looked = self._clock()
+        self._group.repeat(self.consumer)
 
     def _wanted(self) -> list[str]:
         if not isinstance(self._topics, re.Pattern):
             return list(self._topics)
+        fits = self._topics.fullmatch
+        return [name for name in self._listed() if fits(name) and not name.startswith("__")]
+
+    def _listed(self, **topic: str) -> Mapping[str, Any]:
+        """Return what the client now knows of all topics, or of one."""
         try:
-            known = self.consumer.list_topics(timeout=REQUEST_SECS).topics
+            found: Mapping[str, Any] = self.consumer.list_topics(**topic, timeout=REQUEST_SECS).topics  # type: ignore[arg-type]  # it is a text
         except kafka().KafkaException as error:
             raise failure(error, "the topics can't be listed") from error
-        fits = self._topics.fullmatch
-        return [name for name in known if fits(name) and not name.startswith("__")]
+        return found
 
     def _described(self, names: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
         """Return by topic its identity and its partitions; without those that are not there."""
@@ -126,6 +137,11 @@ class Cluster:
             else:
                 found[name] = str(said.topic_id), [part.id for part in said.partitions]
         return found
+
+    @property
+    def doubts(self) -> bool:
+        """Whether something that a broker says is not believed yet."""
+        return any(self._clock() < since + DOUBT_SECS for since in self._doubts.values())
 
     def doubted(self, what: str, wrong: bool) -> bool:
         """Tell whether something is wrong, and has been for a while; FailedException if it may be about to pass."""
@@ -168,48 +184,42 @@ class Cluster:
         return {Place(each.topic, each.partition): each.offset for each in told}
 
     def tell_group(self, read: Mapping[Place, int]) -> None:
-        """Have the group's offsets follow, for those who watch them; nothing depends on it, and nobody waits."""
-        self.consumer.commit(offsets=[kafka().TopicPartition(*place, offset) for place, offset in read.items()])
-        self.consumer.poll(0)  # hears what became of the one before
+        """Have the group's offsets follow, for those who watch them."""
+        # One topic that is gone would have the broker refuse it with each transaction.
+        self._group.tell(self.consumer, {place: offset for place, offset in read.items() if place.topic in self.ids})
 
     def close(self) -> None:
         """End the client; what the group was told last is on its way by then, and waited for."""
         end(self.consumer)
 
 
-def note_group(error: Any, told: Any) -> None:
-    """Say that a group could not be told; given to the client."""
-    error = error or next((each.error for each in told if each.error is not None), None)
-    if error is not None:
-        logger.warning(
-            "the group can't be told how far its topics were read: %s. Nothing depends on it but what watches the "
-            "group's lag; KafkaSpout(group=None) leaves it out", text_of(error),
-        )  # fmt: skip
-
-
 def first_offsets(cluster: Cluster, start: Start, places: Sequence[Place]) -> dict[Place, int]:
-    """Return where reading begins, by partition.
+    """Return where a first run begins, by partition.
 
     Raises
     ------
     InputError
-        An offset was given that is not there.
+        An offset was given that is not there, or of a partition that is not there.
     """
     found, ends = cluster.beginnings(places), cluster.ends(places)
     if start == "latest":
         return ends
     if isinstance(start, datetime):
-        later = cluster.offsets(dict.fromkeys(found, int(start.timestamp() * 1000)))
+        # Before 1970 the protocol has no times: -1 is the end. No record is older. Between two milliseconds, the later.
+        millis = max(0, -((_EPOCH - start) // _MILLI))
+        later = cluster.offsets(dict.fromkeys(found, millis))
         return {place: later[place] if later.get(place, -1) >= 0 else ends[place] for place in found}
     if isinstance(start, Mapping):
-        for place, first in found.items():
-            given = start.get(place.topic, {}).get(place.partition, first)
-            if not first <= given <= ends[place]:
-                raise InputError(
-                    f"start= names offset {given} of {place}, which has those from {first} to {ends[place]}",
-                    topic=place.topic, partition=place.partition, offset=given,
-                )  # fmt: skip
-            found[place] = given
+        given = {Place(topic, number): at for topic, offsets in start.items() for number, at in offsets.items()}
+        for place, first in given.items():
+            if place in found and found[place] <= first <= ends[place]:
+                found[place] = first
+                continue
+            why = f"which has those from {found[place]} to {ends[place]}" if place in found else "which is not there"
+            raise InputError(
+                f"start= names offset {first} of {place}, {why}", topic=place.topic, partition=place.partition,
+                offset=first,
+            )  # fmt: skip
     return found
 
 

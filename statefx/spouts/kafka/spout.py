@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal
 
 from statefx.errors import FailedException, InputError
 from statefx.kafka.clients import Clients
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
+from statefx.operators.spouts import INCOMPLETE
 from statefx.protocol.identity import TransactionAttempt
 from statefx.spouts.kafka.arguments import (
     check_bound,
@@ -31,6 +33,9 @@ logger = logging.getLogger("statefx")
 
 DEFAULT_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 GROUP = "statefx.{application}.{spout}"
+
+_DOUBT_AGAIN_SECS = 0.1
+"""Between two looks of a start while it is not believed yet that a topic is not there."""
 
 Policy = Literal["fail", "skip"]
 
@@ -144,12 +149,17 @@ class KafkaSpout(PartitionedTransactionalSpout):
             **named
         )  # a client must have the name of one, and never tells it anything
         if context.task != DRIVER:
-            self._readers = Readers(self.clients, reading, self.patience_secs, self._pass)
+            self._readers = Readers(self.clients, reading, self.patience_secs, self._pass_read)
             return
         self._cluster = Cluster(self.clients, reading, self.topics)
         self._shares = Shares(self.limits)
         self._sizes = Sizes(self._cluster.consumer) if self.limits.bytes is not None else None
         self._numbers: list[Place | None] = []
+        self._first: dict[Place, int] | None = None
+        """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
+        self._until: dict[Place, int] | None = None
+        """Where it ends, if it reads what was there when it began (`prepareForAvailableNow`)."""
+        self._bounded = self._has_looked = False
         self._read: dict[Place, Any] = {}
         self._planned: dict[Place, Any] = {}
         """What the last look has planned, and no transaction is known to have begun with."""
@@ -168,15 +178,34 @@ class KafkaSpout(PartitionedTransactionalSpout):
         assert self._cluster is not None
         return self._cluster
 
+    def prepareForAvailableNow(self) -> None:
+        """End where the partitions end at the first look; what comes later is for the next run."""
+        self._bounded = True
+
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Take over which number stands for which partition: the metadata of each says it."""
+        """Take over which number stands for which partition: the metadata of each says it; and look what there is.
+
+        So a topic that is not there, or access that is denied, is told by the start. Nobody who answers is none: the
+        query waits, and its status says so.
+        """
         self._numbers = [None] * (max(metadata, default=-1) + 1)
         for number, said in metadata.items():
             self._numbers[number] = place = Place(said["topic"], said["partition"])
             self._read[place] = said
+        while not self._has_looked:
+            try:
+                self.numPartitions()
+                self._has_looked = True
+            except FailedException:
+                if not self._there.doubts:
+                    return
+                time.sleep(_DOUBT_AGAIN_SECS)
 
     def numPartitions(self) -> int:
         """Look what there is, and return how many partitions there have been; new ones come last."""
+        if self._has_looked:  # a moment ago, by the start
+            self._has_looked = False
+            return len(self._numbers)
         cluster = self._there
         cluster.discover({place.topic for place in self._read | self._planned})
         known = set(self._numbers)
@@ -191,17 +220,36 @@ class KafkaSpout(PartitionedTransactionalSpout):
         cluster, read, listed = self._there, self._read | self._planned, set(self._there.places)
         numbers = {place: number for number, place in enumerate(self._numbers) if place is not None and place in listed}
         self._ends = cluster.ends(numbers)
-        fresh = [place for place in numbers if place not in read]
-        # A first run begins where it was told to. What is found later is all new: it begins at the beginning.
-        self._starts = first_offsets(cluster, "earliest" if read else self.start, fresh) if fresh else {}
+        self._starts = self._begin_fresh([place for place in numbers if place not in read], bool(read))
         starts = self._starts | {place: read[place]["end"] for place in numbers if place in read}
-        lags = {place: self._ends[place] - start for place, start in starts.items() if self._ends[place] > start}
-        self._beginnings = cluster.beginnings(place for place in lags if place in read)
+        self._end_now(starts)
+        lags = {place: lag for place, start in starts.items() if (lag := self._readable(place) - start) > 0}
+        self._beginnings = cluster.beginnings(
+            place for place in lags if place not in self._starts or self.start != "earliest"
+        )
         sizes = {} if self._sizes is None else self._sizes.of({place: starts[place] for place in lags})
         self._share = self._shares.of(
             {numbers[place]: lag for place, lag in lags.items()},
             {numbers[place]: size for place, size in sizes.items()},
         )
+
+    def _begin_fresh(self, fresh: Sequence[Place], later: bool) -> dict[Place, int]:
+        """Return where partitions begin that nothing was read of; `later`: others were read."""
+        if self._first is None:
+            # A first run begins where it was told to. What is found later is all new.
+            known = later or self.start == "earliest"
+            self._first = {} if known else first_offsets(self._there, self.start, fresh)
+        found = self._there.beginnings([place for place in fresh if place not in self._first])
+        return found | {place: self._first[place] for place in fresh if place in self._first}
+
+    def _end_now(self, starts: Mapping[Place, int]) -> None:
+        """Take down where this run ends, unless a broker that starts says that less is there than was read."""
+        if self._bounded and self._until is None and all(self._ends[place] >= at for place, at in starts.items()):
+            self._until = dict(self._ends)
+
+    def _readable(self, place: Place) -> int:
+        """Return how far a partition is read, at most."""
+        return self._ends[place] if self._until is None else self._until.get(place, -1)
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         """Return the next range of offsets.
@@ -221,7 +269,9 @@ class KafkaSpout(PartitionedTransactionalSpout):
         if (found := self._begin(place, lastMetadata)) is None:
             return None
         start, skipped = found
-        end = max(start, min(self._ends[place], start + self._share.get(partition, 0)))
+        if self._until is not None and place not in self._until:
+            return None  # it came later: the next run reads it from its beginning
+        end = max(start, min(self._readable(place), start + self._share.get(partition, 0)))
         topic_id = self._there.ids[place.topic]
         if lastMetadata is not None and (end, topic_id) == (lastMetadata["end"], lastMetadata["id"]):
             return None
@@ -233,7 +283,11 @@ class KafkaSpout(PartitionedTransactionalSpout):
         """Return where a batch begins, and how many offsets of the partition were passed over; None if none does."""
         if last is not None:
             return self._went_on(place, last)
-        return (self._starts[place], 0) if place in self._starts else None
+        if place not in self._starts:
+            return None
+        start = self._starts[place]
+        first = self._beginnings.get(place, start)
+        return self._pass(place, start, first) if first > start else (start, 0)
 
     def _went_on(self, place: Place, last: Any) -> tuple[int, int] | None:
         """Return where a partition goes on, and how many offsets were passed over in it; None if it does not."""
@@ -262,10 +316,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
                 topic=place.topic, partition=place.partition, offset=start,
             )  # fmt: skip
         first = self._beginnings.get(place, start)
-        if first > start:
-            self._pass(place, start, first)
-            return first, skipped + first - start
-        return start, skipped
+        return self._pass(place, start, first, skipped) if first > start else (start, skipped)
 
     def committed(self, metadata: Mapping[int, Any]) -> None:
         """Tell the group what was read."""
@@ -277,14 +328,15 @@ class KafkaSpout(PartitionedTransactionalSpout):
 
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
-    ) -> Iterator[None]:
-        """Emit a range of offsets, batch by batch."""
+    ) -> Generator[None, None, Any]:
+        """Emit a range of offsets, batch by batch; return INCOMPLETE if some of them were passed over."""
         place, start, end = Place(metadata["topic"], metadata["partition"]), metadata["start"], metadata["end"]
         assert self._readers is not None
         if start == end:
-            return
+            return None
         if attempt.attempt and self._is_gone(place, metadata):
-            return
+            return INCOMPLETE
+        self._is_whole = True
         refused: list[Refused] = []
         for records in self._readers.read(place, start, end, self.rows.wanted):
             batch, without = self.rows.of(place, records)
@@ -307,6 +359,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
                 "transaction %d leaves out %d records of %s between %d and %d; the first is %d: %s",
                 attempt.txid, len(refused), place, start, end, refused[0].offset, refused[0].reason,
             )  # fmt: skip
+        return None if self._is_whole else INCOMPLETE
 
     def _is_gone(self, place: Place, metadata: Any) -> bool:
         """Tell whether there is nothing left of what was planned; InputError if that is no matter of indifference."""
@@ -319,8 +372,13 @@ class KafkaSpout(PartitionedTransactionalSpout):
         self._pass(place, metadata["start"], metadata["end"])
         return True
 
-    def _pass(self, place: Place, start: int, first: int) -> None:
-        """Pass over offsets, or refuse to."""
+    def _pass_read(self, place: Place, start: int, first: int) -> None:
+        """Pass over offsets of a batch that was planned, or refuse to."""
+        self._pass(place, start, first)
+        self._is_whole = False
+
+    def _pass(self, place: Place, start: int, first: int, skipped: int = 0) -> tuple[int, int]:
+        """Pass over offsets, or refuse to; return where it goes on, and how many of the partition were passed over."""
         said = f"{first - start} offsets of {place}, from {start} to before {first}, were deleted and never read"
         if self.lost == "fail":
             raise InputError(
@@ -329,6 +387,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
                 topic=place.topic, partition=place.partition, start=start, stop=first,
             )  # fmt: skip
         logger.warning("%s; they are passed over (lost='skip')", said)
+        return first, skipped + first - start
 
 
 def _made_again(place: Place, offset: int) -> str:
