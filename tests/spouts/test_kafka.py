@@ -79,17 +79,6 @@ def test_the_start_is_what_was_said_and_stays(kafka, tmp_path):
         "earliest": ("earliest", ["old", "new", "later", "elsewhere"]),
         "latest": ("latest", ["later", "elsewhere"]),
         "time": (datetime.fromtimestamp(5, UTC), ["new", "later", "elsewhere"]),
-        "elsewhere": (
-            datetime(1970, 1, 1, 2, 0, 9, tzinfo=timezone(timedelta(hours=2))),
-            ["new", "later", "elsewhere"],
-        ),
-        "behind it": (datetime(1970, 1, 1, 0, 0, 9, 1, UTC), ["later", "elsewhere"]),
-        "before there were times": (
-            datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC),
-            ["old", "new", "later", "elsewhere"],
-        ),
-        "long before": (datetime(1900, 1, 1, tzinfo=UTC), ["old", "new", "later", "elsewhere"]),
-        "after all": (datetime(9999, 1, 1, tzinfo=UTC), ["later", "elsewhere"]),
         "offsets": ({topic: {0: 2}}, ["later", "elsewhere"]),
     }
     for name, (start, _) in starts.items():
@@ -101,6 +90,25 @@ def test_the_start_is_what_was_said_and_stays(kafka, tmp_path):
         with TopologyTester(topology(spout(kafka, topic, start=start)), tmp_path / name) as tester:
             tester.drain()
             assert counted(tester) == once(*expected), name
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        (datetime(1970, 1, 1, 2, 0, 9, tzinfo=timezone(timedelta(hours=2))), 1),
+        (datetime(1970, 1, 1, 0, 0, 9, 1, UTC), 2),  # between two milliseconds
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), 0),  # Kafka's -1, which is the end
+        (datetime(1900, 1, 1, tzinfo=UTC), 0),
+        (datetime(9999, 1, 1, tzinfo=UTC), 2),
+    ],
+)
+def test_times_to_begin_with(kafka, start, first):
+    topic = kafka.topic(retention_ms=-1)
+    kafka.send(topic, "old", timestamp=1_000)
+    kafka.send(topic, "new", timestamp=9_000)
+    cluster = planning.Cluster(spout(kafka, topic).clients, "g", [topic])
+    assert planning.first_offsets(cluster, start, [(topic, 0)]) == {(topic, 0): first}
+    cluster.close()
 
 
 def test_available_now_reads_what_was_there_when_it_began(kafka, tmp_path, monkeypatch):

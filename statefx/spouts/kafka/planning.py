@@ -116,7 +116,7 @@ class Cluster:
     def _listed(self, **topic: str) -> Mapping[str, Any]:
         """Return what the client now knows of all topics, or of one."""
         try:
-            found: Mapping[str, Any] = self.consumer.list_topics(**topic, timeout=REQUEST_SECS).topics  # type: ignore[arg-type]  # it is a text
+            found: Mapping[str, Any] = self.consumer.list_topics(**topic, timeout=REQUEST_SECS).topics
         except kafka().KafkaException as error:
             raise failure(error, "the topics can't be listed") from error
         return found
