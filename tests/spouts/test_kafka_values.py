@@ -80,6 +80,32 @@ def test_all_columns():
     assert reads.outputFields.startswith("key string, value string, topic string, partition int")
 
 
+def test_each_record_has_its_own_offset_whether_offsets_follow_each_other_or_not():
+    reads = spout(columns=("offset", "value"), maxRecordBytes=3)
+    found = Records(reads.rows.wanted)
+    takes = [[5], [6, 7, 8], [], [10, 11, 13], [14, 16]]
+    for take in takes:
+        found.add([Message(topic="t", offset=offset, value=b"%d" % offset) for offset in take])
+    rows, refused = reads.rows.of(PLACE, found)
+    assert (rows.to_pylist(), refused) == ([{"offset": n, "value": b"%d" % n} for take in takes for n in take], [])
+    large = spout(columns=("offset",), maxRecordBytes=1)
+    rows, refused = large.rows.of(PLACE, found)
+    assert rows["offset"].to_pylist() == [5, 6, 7, 8]
+    assert [each.offset for each in refused] == [10, 11, 13, 14, 16]
+
+
+def test_records_become_batches_of_many_rows_and_a_refused_one_is_told_with_those_before_it():
+    reads = spout("string", columns=("value", "offset"))
+    parts = [records(*[b"x"] * 2_000) for _ in range(11)]
+    found = list(reads.rows.batches(PLACE, parts))
+    assert [(len(batch), refused) for batch, refused in found] == [(10_000, []), (10_000, []), (2_000, [])]
+    parts.insert(1, records(b"y", b"\xff", b"z"))
+    first, *rest = reads.rows.batches(PLACE, parts)
+    assert (len(first[0]), [each.offset for each in first[1]]) == (2_002, [1])
+    assert [(len(batch), refused) for batch, refused in rest] == [(10_000, []), (10_000, [])]
+    assert list(reads.rows.batches(PLACE, [])) == []
+
+
 def test_json_is_one_object_in_each_value():
     reads = spout("json", "name string, number long")
     good = [b'{"name": "a", "number": 1}', None, b' {"number": 2, "more": []}\n', b'{\n"name": "c"\n}', b"{}"]

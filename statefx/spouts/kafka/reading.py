@@ -22,9 +22,10 @@ logger = logging.getLogger("statefx")
 TAKEN = 400
 """Messages that are taken from the client at once: fewer than 700, of which Python's garbage collector takes notice."""
 
-ROWS = 10_000
+ROWS = 2_000
 ROWS_BYTES = 16 << 20
-"""Of the records that become one Arrow batch, at most."""
+"""Of the records that are held as objects of Python, more or less: what more of them take is no longer in the
+processor's second cache when they become columns."""
 
 READERS_MAX = 16
 """Partitions that a task keeps warm. Each is a client with threads and up to 16 MB of its own; to use one for another
@@ -132,8 +133,9 @@ class Reader:
             if (first := self._consumer.poll(_POLL_SECS)) is None:
                 return False
             messages = [first, *self._consumer.consume(TAKEN, 0)]
-        events = [each for each in messages if each.error() is not None]
-        if events:
+        events: list[Message] = []
+        if any(map(kafka().Message.error, messages)):
+            events = [each for each in messages if each.error() is not None]
             messages = [each for each in messages if each.error() is None]
         if messages:
             self._check(place, messages)

@@ -338,8 +338,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
             return INCOMPLETE
         self._is_whole = True
         refused: list[Refused] = []
-        for records in self._readers.read(place, start, end, self.rows.wanted):
-            batch, without = self.rows.of(place, records)
+        for batch, without in self.rows.batches(place, self._readers.read(place, start, end, self.rows.wanted)):
             if without and self.bad == "fail":
                 raise InputError(
                     f"the record at offset {without[0].offset} of {place} can't be read: {without[0].reason}. Mend "

@@ -102,8 +102,8 @@ def task(broker: KafkaBroker, topic: str) -> None:
     rows = 0
     for partition in range(PARTITIONS):
         place = Place(topic, partition)
-        for records in readers.read(place, 0, total // PARTITIONS, spout.rows.wanted):
-            rows += len(spout.rows.of(place, records)[0])
+        records = readers.read(place, 0, total // PARTITIONS, spout.rows.wanted)
+        rows += sum(len(batch) for batch, _ in spout.rows.batches(place, records))
     readers.close()
     if rows != total:
         raise RuntimeError(f"{rows} rows")
