@@ -84,6 +84,15 @@ def kafka() -> Iterator["object"]:
 
 
 @pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator["object"]:
+    """The one process that runs pages and examples which need none of their own."""
+    from tests.programs import Programs
+
+    with Programs(tmp_path_factory.mktemp("programs")) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator["object"]:
     """The one PostgreSQL server of a process that runs tests; each test has a database of its own."""
     from tests.sinks.postgres_server import PostgresServer

@@ -1,7 +1,7 @@
 """Every ``python`` block of README.md and docs/ is run, page by page.
 
-The blocks of a page are one program, run in order in a process and a temporary folder of their own. Lines keep their
-numbers, so that a traceback points into the page. Two HTML comments, which readers do not see, steer it::
+The blocks of a page are one program, run in order, with nothing of another page's but the session of Spark. Lines keep
+their numbers, so that a traceback points into the page. Two HTML comments, which readers do not see, steer it::
 
     <!-- not run: needs a Kafka broker -->      the next block is not run; a reason is required
     <!-- run:                                   lines that are run at this place, such as making an input folder
@@ -9,17 +9,15 @@ numbers, so that a traceback points into the page. Two HTML comments, which read
     -->
 """
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import Programs
+
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-TIMEOUT_SECS = 280
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>.*)$")
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->$")
@@ -67,21 +65,13 @@ def _runnable() -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", _runnable(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+def test_the_code_of_a_page_runs(programs: Programs, page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program(page.read_text(encoding="utf-8")), encoding="utf-8")
-    folder = tmp_path / "work"
-    folder.mkdir()
-    run = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=folder,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=False,
+    done = programs.run(script)
+    assert done["failure"] is None, (
+        f"{page.name}:\n{done['stdout'][-2000:]}\n{done['stderr'][-4000:]}\n{done['failure']}"
     )
-    assert run.returncode == 0, f"{page.name}:\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
 
 
 def test_blocks_become_one_program_with_the_lines_of_the_page() -> None:

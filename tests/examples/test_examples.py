@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import Programs
 from tests.sinks.postgres_server import PostgresServer
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -33,8 +34,16 @@ def run(name: str, *arguments: str, folder: Path, timeout_secs: float = TIMEOUT_
     return done.stdout
 
 
-def test_hooks_come_in_their_order(tmp_path: Path) -> None:
-    lines = run("hooks.py", folder=tmp_path).splitlines()
+def told(programs: Programs, name: str) -> list[str]:
+    """Run an example that starts and kills nothing, from another folder; return the lines that it prints."""
+    done = programs.run(EXAMPLES / name)
+    assert done["failure"] is None, f"{done['stdout'][-4000:]}\n{done['stderr'][-4000:]}\n{done['failure']}"
+    assert done["left"] == [], "an example leaves something behind where it was run"
+    return str(done["stdout"]).splitlines()
+
+
+def test_hooks_come_in_their_order(programs: Programs) -> None:
+    lines = told(programs, "hooks.py")
     assert [re.sub(r"transaction (\d), attempt (\d): (\w+).*", r"\1.\2 \3", line) for line in lines] == [
         "1.0 initState",
         "1.0 execute",
@@ -66,15 +75,15 @@ def test_a_sum_that_was_killed_goes_on(tmp_path: Path) -> None:
     ]
 
 
-def test_a_join_waits_for_both_sides(tmp_path: Path) -> None:
-    assert run("join_two_streams.py", folder=tmp_path).splitlines() == [
+def test_a_join_waits_for_both_sides(programs: Programs) -> None:
+    assert told(programs, "join_two_streams.py") == [
         "sold: {1: ('book', 1250), 2: ('lamp', 4900)}",
         "waiting: {3: {'item': 'vase'}}",
     ]
 
 
-def test_a_provider_of_ones_own_keeps_state(tmp_path: Path) -> None:
-    assert run("custom_provider.py", folder=tmp_path).splitlines() == [
+def test_a_provider_of_ones_own_keeps_state(programs: Programs) -> None:
+    assert told(programs, "custom_provider.py") == [
         "after transaction 1: {'be': 2, 'not': 1, 'or': 1, 'to': 2}",
         "after transaction 2: {'be': 3, 'not': 1, 'or': 1, 'to': 3}",
     ]
@@ -98,8 +107,8 @@ def test_three_stores_are_as_without_failure_whoever_is_killed(kills: int, tmp_p
     assert lines[-1] == "exact: all three stores are as without failure", lines
 
 
-def test_the_global_count_has_each_tuple_once(tmp_path: Path) -> None:
-    assert run("global_count.py", folder=tmp_path).splitlines() == [
+def test_the_global_count_has_each_tuple_once(programs: Programs) -> None:
+    assert told(programs, "global_count.py") == [
         "transaction 1, attempt 0: 0 + 9 = 9",
         "transaction 2, attempt 0: 9 + 7 = 16",
         "transaction 3, attempt 0: 16 + 3 = 19",
@@ -108,8 +117,8 @@ def test_the_global_count_has_each_tuple_once(tmp_path: Path) -> None:
     ]
 
 
-def test_state_of_a_former_version_is_read_in_the_new_form(tmp_path: Path) -> None:
-    assert run("upgrade_state.py", folder=tmp_path).splitlines() == [
+def test_state_of_a_former_version_is_read_in_the_new_form(programs: Programs) -> None:
+    assert told(programs, "upgrade_state.py") == [
         "InEuros has stored {'ann': 12.5, 'bob': 5.0}",
         "InCents has stored {'ann': 1349, 'bob': 5.0}",
         "and reads {'ann': 1349, 'bob': 500}",

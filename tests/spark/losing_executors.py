@@ -1,4 +1,6 @@
-"""Topologies on two executors, of which one is killed: ``python -m tests.spark.losing_executors WORK``; prints JSON.
+"""Topologies on two executors, of which one is killed: ``python -m tests.spark.losing_executors WORK NAME ...``.
+
+Prints JSON: what became of each of the topologies that are named.
 
 The executor that runs a certain task is killed, once, when the tasks before it have written what others still read.
 """
@@ -120,9 +122,17 @@ def cut_between_jobs(spark, work):
     assert state(work / "ck", "count") == state(work / "ck", "again") == counted
 
 
-def spouts_in_flight(spark, work):
+def spout_is_lost(spark, work):
+    """One dies while a bolt with state executes; what spouts have emitted on it is lost; four are in flight."""
+    spouts_in_flight(spark, work, ("execute",), rows=12)
+
+
+def spouts_are_lost(spark, work):
     """One dies while a spout emits, one while a bolt with state executes, one in its hook; four are in flight."""
-    phases, rows = ("emit", "execute", "commit"), 40
+    spouts_in_flight(spark, work, ("emit", "execute", "commit"), rows=40)
+
+
+def spouts_in_flight(spark, work, phases, rows):
     for number, phase in enumerate(phases):
         Places(work).kill(phase, 2 + 3 * number, "executor")
     run(spouts(work, rows), spark, work / "ck", config(), trigger={"availableNow": True})
@@ -135,7 +145,19 @@ def executors(spark):
     return spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
 
 
-def main(work):
+PLAYS = {
+    # name: its function, and whether Spark compares checksums of what it computes again
+    "between bolts": (between_bolts, "true"),
+    "random input": (random_input, "false"),
+    "aggregated input": (aggregated_input, "true"),
+    "cut, in job O": (cut_in_job_o, "true"),
+    "cut, between the jobs": (cut_between_jobs, "false"),
+    "spouts": (spout_is_lost, "true"),
+    "spouts, in each phase": (spouts_are_lost, "true"),
+}
+
+
+def main(work, *names):
     spark = session(
         "local-cluster[2,1,1024]",
         **{
@@ -144,14 +166,8 @@ def main(work):
             "spark.sql.shuffle.partitions": "2",
         },
     )
-    for name, play, checksums in (
-        ("between bolts", between_bolts, "true"),  # whether Spark compares checksums of what it computes again
-        ("random input", random_input, "false"),
-        ("aggregated input", aggregated_input, "true"),
-        ("cut, in job O", cut_in_job_o, "true"),
-        ("cut, between the jobs", cut_between_jobs, "false"),
-        ("spouts", spouts_in_flight, "true"),
-    ):
+    for name in names:
+        play, checksums = PLAYS[name]
         folder = Path(work, name.replace(" ", "-"))
         folder.mkdir()
         for key in ("enabled", "enableFullRetryOnMismatch"):
@@ -165,4 +181,4 @@ def main(work):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
