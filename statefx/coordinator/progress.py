@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,8 +29,7 @@ class TransactionProgress:
 
     Attributes
     ----------
-    txid, attempt : int
-    input_rows : int
+    txid, attempt, input_rows : int
         Rows of all raw DataFrames, or those that all spouts emitted.
     rows : Mapping[str, int]
         Rows that each bolt received.
@@ -49,6 +48,8 @@ class TransactionProgress:
         overlap; attempts that were rolled back are not in it.
     committed_at : float
         When COMMITTED was durable, in seconds since the epoch.
+    sources : Mapping[str, JSON]
+        What spouts say of how far they are, if they do.
     """
 
     txid: int
@@ -62,6 +63,7 @@ class TransactionProgress:
     bolt_ms: Mapping[str, Mapping[str, float]]
     duration_ms: Mapping[str, float]
     committed_at: float
+    sources: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Tell of the transaction in one line."""
@@ -85,6 +87,7 @@ class TransactionProgress:
             "timestamp": datetime.fromtimestamp(self.committed_at, UTC).isoformat(timespec="milliseconds"),
             "numInputRows": self.input_rows,
             "processedRowsPerSecond": round(self.rows_per_second, 1),
+            "sources": dict(self.sources),
             "rows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
             "stateBytesChanged": dict(self.state_bytes),
@@ -245,14 +248,18 @@ class Progress:
                 since = self._stuck["since"] if self._stuck else self.now()
                 self._stuck = {"phase": str(phase), "txid": txid, "since": since, "reason": reason}
 
+    def reached(self, spout: str, said: Any) -> None:
+        """A spout says of what is committed how far it is; it is asked when the newest transaction has ended."""
+        with self._lock:
+            if self._recent:
+                self._recent[-1] = replace(self._recent[-1], sources={**self._recent[-1].sources, spout: said})
+
     def away(self, txid: int, reason: str) -> None:
         """A spout can't say what there is to read for `txid`, and is asked again; no reason: all have answered."""
         with self._lock:
-            if not reason:
-                self._away = None
-                return
             since = self._away["since"] if self._away else self.now()
-            self._away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
+            away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
+            self._away = away if reason else None
 
     @property
     def away_reason(self) -> str:

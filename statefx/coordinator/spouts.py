@@ -25,7 +25,7 @@ from statefx.errors import FailedException, InputError
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
 from statefx.operators.context import DRIVER
 from statefx.operators.hooks import overrides
-from statefx.operators.spouts import plans
+from statefx.operators.spouts import check_json, plans
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
@@ -153,7 +153,10 @@ class SpoutSource:
             try:
                 said = self._last(each.id, state.committed + 1)
                 with self.progress.asking(each.id, "committed", state.committed):
-                    each.spout.committed({int(name): metadata for name, metadata in said.items()})  # type: ignore[attr-defined]
+                    read = {int(name): metadata for name, metadata in said.items()}
+                    reached = each.spout.committed(read)  # type: ignore[attr-defined]  # both kinds with partitions
+                if reached is not None:
+                    self.progress.reached(each.id, check_json(reached))
             except RAISED:
                 logger.exception("committed of spout %s failed; it changes nothing", each.id)
 

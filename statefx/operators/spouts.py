@@ -139,10 +139,11 @@ class _Partitioned(ReplayingSpout):
             By partition, the newest; those that nothing was read of are not in it.
         """
 
-    def committed(self, metadata: Mapping[int, Metadata]) -> None:
+    def committed(self, metadata: Mapping[int, Metadata]) -> Any:
         """Take note, on the driver, of what is committed, as for those who watch from outside how far it has come.
 
         Called some time after a transaction is committed, perhaps once for several, and perhaps never after a crash.
+        What it returns is ``query.lastProgress["sources"][id]``: JSON, such as how much there is to read still.
         What it raises is logged, and changes nothing.
 
         Parameters

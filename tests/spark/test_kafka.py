@@ -1,10 +1,12 @@
 """KafkaSpout on real Spark: workers are killed, several transactions are in flight, and each record counts once."""
 
 import json
+import time
 
 import pytest
 
 from statefx import submit
+from statefx.spouts.kafka import planning
 from tests.conftest import ROOT
 from tests.spark.bolts import KilledOnce
 from tests.spark.running import state, wait_for
@@ -21,7 +23,7 @@ def counts(location):
     return {row[0]: count for row, count in state(location, "count").items()}
 
 
-def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, place):
+def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, place, monkeypatch):
     topic = kafka.topic(partitions=3)
     for partition in range(3):
         kafka.send(topic, *lines(partition * 100, partition * 100 + 60), partition=partition)
@@ -32,6 +34,9 @@ def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, pla
     assert (place / "killed").exists()
     expected = [*lines(0, 60), *lines(100, 160), *lines(200, 260)]
     assert counts(place / "ck") == once(*expected)
+    reached = query.lastProgress["sources"]["records"]
+    assert (reached["partitions"], reached["maxOffsetsBehindLatest"]) == (3, 0)
+    assert reached["endOffset"] == reached["latestOffset"] == {topic: {"0": 60, "1": 60, "2": 60}}
 
     kafka.transact(topic, *lines(300, 310), commit=False)
     kafka.settle(topic)
@@ -39,7 +44,14 @@ def test_a_worker_is_killed_and_then_the_broker_and_it_goes_on(spark, kafka, pla
     kafka.transact(topic, *lines(400, 410))
     expected += lines(400, 410)
     wait_for(lambda: counts(place / "ck") == once(*expected), "what came after the restart")
+    kafka.freeze()
+    monkeypatch.setattr(planning, "REQUEST_SECS", 1.0)
+    wait_for(lambda: "stuck" in query.status, "the status to say that nobody answers")
+    assert "can't be asked" in query.status["stuck"]["reason"]
+    began = time.monotonic()
     query.stop()
+    assert time.monotonic() < began + 15, "a broker that does not answer must not hold the end"
+    kafka.thaw()
     assert query.exception() is None
     told = kafka.group_offsets("on-spark", topic)
     # Behind 80 records stand the markers of two transactions. The first one may be there twice: who kills a broker may

@@ -6,7 +6,14 @@ import time
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.kafka import calls
@@ -221,10 +228,16 @@ def test_a_broker_that_stays_away_fails_the_transaction_within_bounds(kafka, tmp
         assert counted(other) == once(*lines(0, 20))
 
 
-def rule(kafka, topic, operation, permission):
+def rule(kafka, name, operation, permission, kind=ResourceType.TOPIC):
     everybody = ("User:ANONYMOUS", "*", operation, permission)
-    made = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *everybody)
+    made = AclBinding(kind, name, ResourcePatternType.LITERAL, *everybody)
     next(iter(kafka.admin.create_acls([made]).values())).result(30)
+
+
+def without_rules(kafka, name):
+    any_rule = (ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY)
+    found = AclBindingFilter(ResourceType.ANY, name, *any_rule)
+    next(iter(kafka.admin.delete_acls([found]).values())).result(30)
 
 
 def test_the_end_waits_no_longer_than_for_an_answer_when_the_broker_is_gone(kafka, monkeypatch):
@@ -255,6 +268,23 @@ def test_access_that_is_denied_is_told_at_once(kafka, tmp_path):
     tester = TopologyTester(topology(spout(kafka, topic)), tmp_path / "describe")
     with tester, pytest.raises(InputError, match=f"topic '{topic}' can't be asked about"):
         tester.drain()
+    without_rules(kafka, topic)
+    with tester.restart() as other:
+        other.drain()
+        assert counted(other) == once("a")
+
+
+def test_a_group_that_is_denied_is_no_matter_and_told_once(kafka, tmp_path, caplog):
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 30))
+    rule(kafka, "denied", AclOperation.READ, AclPermissionType.DENY, ResourceType.GROUP)
+    reads = spout(kafka, topic, group="denied", maxRows=10)
+    with TopologyTester(topology(reads), tmp_path / "ck", freshObjects=False) as tester:
+        tester.drain()
+        assert counted(tester) == once(*lines(0, 30))
+    said = [each.message for each in caplog.records if "can't be told" in each.message]
+    assert len(said) == 1
+    assert "Give the user of this client READ on the group" in said[0]
 
 
 def test_a_topic_that_is_not_there(kafka, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from confluent_kafka import Message
 from statefx import TopologyBuilder
 from statefx.errors import ConfigError, TopologyError
 from statefx.spouts import KafkaSpout
-from statefx.spouts.kafka.planning import Limits, Shares
+from statefx.spouts.kafka.planning import SHOWN, Limits, Shares, distances
 from statefx.spouts.kafka.rows import Place, Records
 
 PLACE = Place("t", 3)
@@ -352,3 +352,18 @@ def test_shares_are_bounded_fair_and_leave_nobody_behind():
     assert sum(Shares(Limits(None, 1_000, None)).of({0: 50, 1: 50}, {0: 50.0, 1: 150.0}).values()) == 10
     assert sum(Shares(Limits(None, 10, None)).of({0: 50}, {0: 500.0}).values()) == 1, "one record at least"
     assert sorted(Shares(Limits(None, None, 2)).of(dict.fromkeys(range(5), 10), {})) == [0, 1]
+
+
+def test_how_far_it_is_behind_what_there_is():
+    read = {Place("a", 0): 5, Place("a", 10): 7, Place("gone", 0): 1}
+    assert distances(read, {Place("a", 0): 9, Place("a", 10): 7}) == {
+        "partitions": 3,
+        "minOffsetsBehindLatest": 0,
+        "avgOffsetsBehindLatest": 1.3,
+        "maxOffsetsBehindLatest": 4,
+        "endOffset": {"a": {"0": 5, "10": 7}, "gone": {"0": 1}},
+        "latestOffset": {"a": {"0": 9, "10": 7}},
+    }
+    many = {Place("a", number): number for number in range(SHOWN + 1)}
+    assert "endOffset" not in distances(many, many)
+    assert distances({}, {})["avgOffsetsBehindLatest"] == 0

@@ -36,11 +36,14 @@ class Group:
     def tell(self, consumer: Consumer, read: Mapping[Place, int]) -> None:
         """Have the group's offsets follow, those that have changed."""
         self._wanted = dict(read)
-        self.repeat(consumer)
+        self._listen(consumer)
+        # While the group is denied, the client keeps what it is told, and its end waits for all of that.
+        if not self._said:
+            self.repeat(consumer)
 
     def repeat(self, consumer: Consumer) -> None:
-        """Hear what became of what the group was told, and tell it again what it has not taken."""
-        consumer.poll(0)
+        """Tell the group again what it has not taken, as often as the driver looks for new partitions."""
+        self._listen(consumer)
         told = [
             kafka().TopicPartition(*place, offset)
             for place, offset in self._wanted.items()
@@ -48,6 +51,12 @@ class Group:
         ]
         if told:
             consumer.commit(offsets=told)
+
+    def _listen(self, consumer: Consumer) -> None:
+        """Hear what became of what the group was told; a denied one is told by an event of the client's alone."""
+        while (event := consumer.poll(0)) is not None:
+            if named(event.error(), "GROUP_AUTHORIZATION_FAILED"):
+                self.hear(event.error(), [])
 
     def hear(self, error: Any, told: Sequence[Any]) -> None:
         """Take note of what the group has taken, and say why not; given to the client as ``on_commit``."""
@@ -57,7 +66,7 @@ class Group:
         if error is None:
             self._said = ""
             return
-        why = text_of(error)
+        why = text_of(error).rstrip(".")
         if named(error, *_MEMBERS):
             why += ". Consumers that subscribe to topics are members of it: give the spout a group of its own"
         elif named(error, "GROUP_AUTHORIZATION_FAILED"):

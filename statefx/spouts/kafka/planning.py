@@ -38,6 +38,9 @@ SAMPLE_SECS = 1.0
 SAMPLE_AGAIN_SECS = 30.0
 """How the size of records is found out where bytes are bounded: no request tells it."""
 
+SHOWN = 100
+"""Partitions whose offsets are shown with each transaction: the last hundred transactions are kept."""
+
 Start = str | datetime | Mapping[str, Mapping[int, int]]
 
 
@@ -220,6 +223,23 @@ def first_offsets(cluster: Cluster, start: Start, places: Sequence[Place]) -> di
                 f"start= names offset {first} of {place}, {why}", topic=place.topic, partition=place.partition,
                 offset=first,
             )  # fmt: skip
+    return found
+
+
+def distances(read: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[str, Any]:
+    """Return how far reading is behind the ends, for those who watch; by the names of Spark's own connector."""
+    behind = [max(0, ends.get(place, offset) - offset) for place, offset in read.items()]
+    found: dict[str, Any] = {
+        "partitions": len(behind),
+        "minOffsetsBehindLatest": min(behind, default=0),
+        "avgOffsetsBehindLatest": round(sum(behind) / max(1, len(behind)), 1),
+        "maxOffsetsBehindLatest": max(behind, default=0),
+    }
+    if len(behind) <= SHOWN:
+        for name, offsets in (("endOffset", read), ("latestOffset", {p: ends[p] for p in read if p in ends})):
+            found[name] = {topic: {} for topic in sorted({place.topic for place in offsets})}
+            for place, offset in sorted(offsets.items()):
+                found[name][place.topic][str(place.partition)] = offset
     return found
 
 

@@ -24,7 +24,7 @@ from statefx.spouts.kafka.arguments import (
     start_of,
     topics_of,
 )
-from statefx.spouts.kafka.planning import Cluster, Limits, Shares, Sizes, Start, first_offsets
+from statefx.spouts.kafka.planning import Cluster, Limits, Shares, Sizes, Start, distances, first_offsets
 from statefx.spouts.kafka.reading import Readers
 from statefx.spouts.kafka.rows import Place, Refused, Rows
 from statefx.spouts.kafka.settings import DEFAULTS, KEPT, OWNED
@@ -160,6 +160,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         self._until: dict[Place, int] | None = None
         """Where it ends, if it reads what was there when it began (`prepareForAvailableNow`)."""
         self._bounded = self._has_looked = False
+        self._ends: dict[Place, int] = {}
         self._read: dict[Place, Any] = {}
         self._planned: dict[Place, Any] = {}
         """What the last look has planned, and no transaction is known to have begun with."""
@@ -318,11 +319,12 @@ class KafkaSpout(PartitionedTransactionalSpout):
         first = self._beginnings.get(place, start)
         return self._pass(place, start, first, skipped) if first > start else (start, skipped)
 
-    def committed(self, metadata: Mapping[int, Any]) -> None:
-        """Tell the group what was read."""
-        if self._group is not None and metadata:
-            read = {Place(said["topic"], said["partition"]): said["end"] for said in metadata.values()}
+    def committed(self, metadata: Mapping[int, Any]) -> Any:
+        """Tell the group what was read, and the progress how far that is behind what there was at the last look."""
+        read = {Place(said["topic"], said["partition"]): said["end"] for said in metadata.values()}
+        if self._group is not None:
             self._there.tell_group(read)
+        return distances(read, self._ends)
 
     # ---- in the tasks
 
