@@ -195,10 +195,26 @@ def test_records_of_megabytes(kafka, tmp_path):
 
 
 def test_a_broker_that_is_killed_between_and_during_transactions(kafka, tmp_path, monkeypatch):
-    monkeypatch.setattr(planning, "REQUEST_SECS", 1.0)
+    """Also: nothing waits for it without bounds, neither a transaction nor the end of a spout."""
+    for module in (planning, reading, calls):
+        monkeypatch.setattr(module, "REQUEST_SECS", 1.0)
     topic, tester = after_ten(kafka, tmp_path, patience=1.0)
+    other = kafka.topic()
+    kafka.send(other, *lines(0, 20))
+    given_up = planned(spout(kafka, other, patience=1.0), tmp_path / "other", 0)
+    ending = spout(kafka, topic)
+    ending.open(Context({"topology.transactional.id": "gone"}, "records", -1, 1, 1))
+    ending.initPartitions({})
     kafka.kill()
-    threading.Timer(1.0, kafka.start).start()
+    try:
+        with given_up.restart(config=TWICE) as away, pytest.raises(AttemptsExhaustedError, match="failed 2 times"):
+            away.drain()
+        began = time.monotonic()
+        ending.committed({0: {"topic": topic, "partition": 0, "end": 1}})
+        ending.close()
+        assert time.monotonic() < began + 30
+    finally:
+        threading.Timer(1.0, kafka.start).start()
     with tester:
         tester.drain()  # the driver asks again until it is there
         assert counted(tester) == once(*lines(0, 20))
@@ -207,25 +223,9 @@ def test_a_broker_that_is_killed_between_and_during_transactions(kafka, tmp_path
         threading.Timer(3.0, kafka.thaw).start()
         tester.drain()
         assert counted(tester) == once(*lines(0, 40))
-
-
-def test_a_broker_that_stays_away_fails_the_transaction_within_bounds(kafka, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "REQUEST_SECS", 1.0)
-    topic = kafka.topic()
-    kafka.send(topic, *lines(0, 20))
-    tester = planned(spout(kafka, topic, patience=2.0), tmp_path, 0)
-    kafka.kill()
-    try:
-        with (
-            tester.restart(config=TWICE) as other,
-            pytest.raises(AttemptsExhaustedError, match=f"failed 2 times.*{topic}"),
-        ):
-            other.drain()
-    finally:
-        kafka.start()
-    with tester.restart(config=OFTEN) as other:
-        other.drain()
-        assert counted(other) == once(*lines(0, 20))
+    with given_up.restart(config=OFTEN) as again:
+        again.drain()
+        assert counted(again) == once(*lines(0, 20))
 
 
 def rule(kafka, name, operation, permission, kind=ResourceType.TOPIC):
@@ -238,21 +238,6 @@ def without_rules(kafka, name):
     any_rule = (ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY)
     found = AclBindingFilter(ResourceType.ANY, name, *any_rule)
     next(iter(kafka.admin.delete_acls([found]).values())).result(30)
-
-
-def test_the_end_waits_no_longer_than_for_an_answer_when_the_broker_is_gone(kafka, monkeypatch):
-    monkeypatch.setattr(calls, "REQUEST_SECS", 0.5)
-    topic = kafka.topic()
-    reads = spout(kafka, topic)
-    reads.open(Context({"topology.transactional.id": "gone"}, "records", -1, 1, 1))
-    kafka.kill()
-    try:
-        reads.committed({0: {"topic": topic, "partition": 0, "end": 1}})
-        began = time.monotonic()
-        reads.close()
-        assert time.monotonic() < began + 30
-    finally:
-        kafka.start()
 
 
 def test_access_that_is_denied_is_told_at_once(kafka, tmp_path):

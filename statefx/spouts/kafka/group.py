@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from statefx.kafka.words import kafka, named, text_of
@@ -33,21 +33,21 @@ class Group:
         self._said = ""
         """Why it has not: said once, and not with each transaction."""
 
-    def tell(self, consumer: Consumer, read: Mapping[Place, int]) -> None:
-        """Have the group's offsets follow, those that have changed."""
+    def tell(self, consumer: Consumer, read: Mapping[Place, int], topics: Collection[str]) -> None:
+        """Have the group's offsets follow, those that have changed; see `repeat`."""
         self._wanted = dict(read)
         self._listen(consumer)
         # While the group is denied, the client keeps what it is told, and its end waits for all of that.
         if not self._said:
-            self.repeat(consumer)
+            self.repeat(consumer, topics)
 
-    def repeat(self, consumer: Consumer) -> None:
-        """Tell the group again what it has not taken, as often as the driver looks for new partitions."""
+    def repeat(self, consumer: Consumer, topics: Collection[str]) -> None:
+        """Tell the group what it has not taken of topics that are there, as often as the driver looks for new ones."""
         self._listen(consumer)
         told = [
             kafka().TopicPartition(*place, offset)
             for place, offset in self._wanted.items()
-            if self._known.get(place) != offset
+            if self._known.get(place) != offset and place.topic in topics
         ]
         if told:
             consumer.commit(offsets=told)

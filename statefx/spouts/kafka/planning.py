@@ -108,7 +108,7 @@ class Cluster:
             self._listed(topic=name)
         self.ids, self.places = {name: said[0] for name, said in found.items()}, places
         self._looked = self._clock()
-        self._group.repeat(self.consumer)
+        self._group.repeat(self.consumer, self.ids)
 
     def _wanted(self) -> list[str]:
         if not isinstance(self._topics, re.Pattern):
@@ -188,8 +188,7 @@ class Cluster:
 
     def tell_group(self, read: Mapping[Place, int]) -> None:
         """Have the group's offsets follow, for those who watch them."""
-        # One topic that is gone would have the broker refuse it with each transaction.
-        self._group.tell(self.consumer, {place: offset for place, offset in read.items() if place.topic in self.ids})
+        self._group.tell(self.consumer, read, self.ids)
 
     def close(self) -> None:
         """End the client; what the group was told last is on its way by then, and waited for."""
