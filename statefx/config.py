@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,15 @@ ARGUMENTS = {"checkpointlocation": "checkpointLocation", "trigger": "trigger", "
 """Arguments of ``submit``, by their plain names."""
 
 REPLAY_CHECK = "topology.transaction.replay.check"
+
+SOURCES = {
+    "startingoffsets": "start=",
+    "maxoffsetspertrigger": "maxRows=",
+    "failondataloss": "lost=",
+    "subscribe": "topics=",
+    "subscribepattern": "topics=re.compile(...)",
+}
+"""Options of Spark's Kafka source, by their plain names; and what KafkaSpout has for them."""
 
 ALIKE = 0.88
 """How like a setting's name another must be to be taken for it; ``message.timeout`` is still the user's own."""
@@ -211,6 +220,16 @@ class Config:
         if values["transactional_id"] is None:
             values["transactional_id"] = topology_name
         return cls(**values, user=given)
+
+    def doubts(self) -> Iterator[str]:
+        """Yield what is likely a mistake, and may be meant: keys of a user's own that are named as options of Spark."""
+        for key in self.user:
+            ours = "config=, without 'kafka.'," if key.startswith("kafka.") else SOURCES.get(key.lower())
+            if ours is not None:
+                yield (
+                    f"config has {key!r}, which nothing but your own bolts can read. An option of Spark's Kafka source "
+                    f"is given to spark.readStream.format('kafka').option(...); KafkaSpout has {ours} for it"
+                )
 
     def mapping(self) -> dict[str, Any]:
         """Return all settings by full name, defaults and the user's own keys included: ``context.config``."""

@@ -5,6 +5,10 @@
 # run and no network is needed.
 set -eu
 
+if [ $# -ne 1 ]; then
+    echo "usage: tools/venv.sh EXTRAS, as in tools/venv.sh rocksdb,dev; the extras are those of pyproject.toml" >&2
+    exit 2
+fi
 extras=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
 venv=$root/.venv

@@ -68,7 +68,8 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
         if was != becomes:
             raise CheckpointMismatchError(
                 f"the checkpoint in {location} is of {what} {was!r}, this one has {becomes!r}: "
-                "give each its own checkpointLocation",
+                f"go back to {was!r}, or give each its own checkpointLocation. A new one has empty state, and reads "
+                "the input from its beginning: give its sinks new targets too",
                 location=location,
                 found=was,
                 wanted=becomes,

@@ -93,6 +93,7 @@ SPOUTS = HookNames(
         "prepareForAvailableNow": (),
         "isReady": (),
         "cleanupBefore": ("txid",),
+        "reads": ("target",),
         "initializeTransaction": ("txid", "previous"),
         "emitBatch": ("attempt", "metadata", "collector"),
         "initPartitions": ("metadata",),

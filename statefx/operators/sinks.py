@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
-from statefx.operators.user_errors import marker_gone
+from statefx.operators.user_errors import marker_gone, not_ours
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,14 +139,8 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
     if takeover or (ours and marker.txid == UNFENCED):
         return reached.committed
     if not ours:
-        whose = f"application {marker.application!r}"
-        if marker.application == owner.application:
-            whose += " with another checkpoint"
-        raise SinkOwnedError(
-            f"{target} belongs to {whose}: give this one a target of its own, or start with adopt='takeover' if "
-            "it shall go on where the other one ended, which will be refused from then on",
-            target=target,
-            owner=marker.application,
+        raise not_ours(
+            target, marker.application, same=marker.application == owner.application, new=not reached.committed
         )
     raise SinkMismatchError(
         f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "

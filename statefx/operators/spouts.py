@@ -95,6 +95,16 @@ class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abst
         """
         return True
 
+    def reads(self, target: str) -> bool:
+        """Tell, when the topology is made, whether it would read what a sink writes: the topology is refused then.
+
+        Parameters
+        ----------
+        target : str
+            Of a sink of the topology, as `Sink.target` has it.
+        """
+        return False
+
     def cleanupBefore(self, txid: int) -> None:
         """Forget, in a task, what transactions before `txid` needed: they are committed.
 

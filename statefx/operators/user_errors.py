@@ -6,7 +6,7 @@ import os
 import sysconfig
 import traceback
 
-from statefx.errors import BoltError, SinkMismatchError
+from statefx.errors import BoltError, SinkMismatchError, SinkOwnedError
 from statefx.operators.context import DRIVER
 
 _SHOWN = 2000
@@ -86,4 +86,24 @@ def marker_gone(target: str) -> SinkMismatchError:
         "adopt='takeover' if it shall begin anew: rows that were lost with it stay missing, and those of a transaction "
         "that was not ended may come twice",
         target=target,
+    )
+
+
+def not_ours(target: str, application: str, *, same: bool, new: bool) -> SinkOwnedError:
+    """Return the error for a target that another application owns, or another checkpoint of the `same` one.
+
+    Who has lost a checkpoint, or has renamed a topology, comes here with a `new` one: the remedy must not double all
+    that is in the target.
+    """
+    remedy = "start with adopt='takeover', which refuses the other one from then on"
+    if new:
+        remedy = (
+            "restore the checkpoint that wrote there: this one is new, and reads its input from the beginning, so that "
+            f"all that is in the target already would come again. Only where its input begins behind that, {remedy}"
+        )
+    whose = f"application {application!r}{' with another checkpoint' if same else ''}"
+    return SinkOwnedError(
+        f"{target} belongs to {whose}: give this one a target of its own, or {remedy}",
+        target=target,
+        owner=application,
     )

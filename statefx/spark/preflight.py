@@ -194,6 +194,8 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
         if missing and module in holders:
             reason = not_importable(missing, local=is_local(context))
             raise ConfigError(f"{holders[module]}: {reason}", module=missing, host=host)
+        if problem and module in holders:
+            raise ConfigError(f"{holders[module]}: {_import_failure(module, problem)}", module=module, host=host)
         if problem == "unseen":
             raise CheckpointError(
                 f"checkpointLocation {folders.location} is not visible on executor {host}: use a folder that is "
@@ -249,12 +251,26 @@ def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordB
                     missing = error.name or name
                 problem = f"{name} can't be imported ({error}): install it there, and statefx with its extras"
                 break
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - code of the user's
+                problem = f"{type(error).__name__}: {error}"
+                break
         if not problem and not os.path.exists(probe):
             problem = "unseen"
         found = {"host": socket.gethostname(), "problem": problem, "module": module, "missing": missing}
         yield pa.RecordBatch.from_pylist([found])
 
     return run  # a nested function travels by value: a module of ours may be just what is missing there
+
+
+def _import_failure(module: str, problem: str) -> str:
+    """Say what to do about a module that workers find, and whose own code raises when they import it."""
+    said = f"Spark's workers import module {module!r} for it, which raises {problem.splitlines()[0]}"
+    if "CONTEXT_ONLY_VALID_ON_DRIVER" in problem:
+        return (
+            f"{said.partition(': ')[0]}: it makes a SparkSession, and only the driver may. Put getOrCreate() under "
+            "`if __name__ == '__main__':` or into a function, or the bolts into a module of their own"
+        )
+    return f"{said}. What a program does belongs under `if __name__ == '__main__':`"
 
 
 def _first_job_failure(text: str) -> str:

@@ -130,6 +130,10 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             "long'"
         )
 
+    def reads(self, target: str) -> bool:
+        """Tell whether it is the folder."""
+        return target == os.path.realpath(self.path)
+
     # ---- on the driver
 
     def open(self, context: Context) -> None:

@@ -142,6 +142,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                     "committed"
                 )
 
+    def reads(self, target: str) -> bool:
+        """Tell whether it is one of the tables."""
+        return target in [f"{self.place}#{table.name}" for table in self.tables]
+
     # ---- on the driver
 
     def open(self, context: Context) -> None:

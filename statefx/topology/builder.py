@@ -101,6 +101,7 @@ class TopologyBuilder:
         self.name = name
         self._components: dict[str, Component] = {}
         self._declarers: dict[str, BoltDeclarer] = {}
+        self._loops: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<TopologyBuilder {self.name!r} of {len(self._components)} components>"
@@ -172,7 +173,7 @@ class TopologyBuilder:
         """Add a bolt whose effects are ordered by txid, as if it were marked ``Committer``; see `setBolt`."""
         return self._set(id, bolt, parallelism, committer=True)
 
-    def setSink(self, id: str, sink: Sink, parallelism: int = 1) -> BoltDeclarer:
+    def setSink(self, id: str, sink: Sink, parallelism: int = 1, *, loop: bool = False) -> BoltDeclarer:
         """Add a sink, which takes rows out of the topology exactly once; declare its inputs on what is returned.
 
         Parameters
@@ -183,6 +184,8 @@ class TopologyBuilder:
             The object, not the class; it is pickled to the executors.
         parallelism : int
             The number of tasks that write, 1 or more. May change from run to run.
+        loop : bool
+            Whether a spout of this topology may read what the sink writes.
 
         Raises
         ------
@@ -192,6 +195,8 @@ class TopologyBuilder:
         checks.check_id(id, self._components)
         checks.check_sink(id, sink, parallelism)
         self._components[id] = Component(id, ComponentKind.SINK, parallelism, {}, sink, committer=True)
+        if loop:
+            self._loops.add(id)
         self._declarers[id] = BoltDeclarer(id)
         return self._declarers[id]
 
@@ -218,6 +223,7 @@ class TopologyBuilder:
         )
         checks.check_edges(components, edges)
         checks.check_sinks(components, edges)
+        checks.check_loops(components.values(), self._loops)
         return Topology(self.name, tuple(components[id] for id in ordered), edges)
 
     def _set(self, id: str, bolt: Bolt, parallelism: int, committer: bool) -> BoltDeclarer:

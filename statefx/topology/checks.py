@@ -5,13 +5,23 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, Sink, Stateful, overrides, parse_schema, parse_streams
+from statefx.operators import (
+    DEFAULT_STREAM,
+    Bolt,
+    ReplayingSpout,
+    Sink,
+    Stateful,
+    overrides,
+    parse_schema,
+    parse_streams,
+)
 from statefx.operators.schema import to_ddl_type
 from statefx.state.encoding import options as encodings
 from statefx.state.encoding.envelope import VERSION_MAX
@@ -144,6 +154,22 @@ def check_sinks(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
                 f"the sinks {targets[target]!r} and {component.id!r} both write to {target}: give each a target of its "
                 "own, or let one sink read both streams",
                 component=component.id,
+            )
+
+
+def check_loops(components: Iterable[Component], wanted: Collection[str]) -> None:
+    """Refuse spouts that read what a sink of the same topology writes, other than the sinks that are `wanted` so."""
+    operators = [(component.id, component.operator) for component in components]
+    spouts = [(id, operator) for id, operator in operators if isinstance(operator, ReplayingSpout)]
+    sinks = [(id, operator.target) for id, operator in operators if isinstance(operator, Sink) and id not in wanted]
+    for (spout, operator), (sink, target) in product(spouts, sinks):
+        if operator.reads(target):
+            raise TopologyError(
+                f"sink {sink!r} writes to {target}, and spout {spout!r} reads it: the topology would be fed with its "
+                f"own output, without end. Give the sink another target, or let the spout leave this one out. If that "
+                f"is wanted, as for rows that are tried again later: setSink({sink!r}, ..., loop=True)",
+                component=sink,
+                source=spout,
             )
 
 

@@ -40,7 +40,7 @@ def check_settings(topology: Any, config: Any, caller: str) -> Config:
         raise TopologyError(f"{caller} needs a Topology, got {given}: pass builder.createTopology()")
     settings = Config.parse(config, topology.name)
     check_config(topology, settings)
-    for doubt in doubts(topology):
+    for doubt in [*doubts(topology), *settings.doubts()]:
         logger.warning("%s", doubt)
     return settings
 

@@ -65,6 +65,16 @@ def test_another_checkpoint_of_the_application_is_refused_and_named_by_its_id(sh
     assert shop.words() == ["a", "b"]
 
 
+def test_who_has_lost_a_checkpoint_is_told_that_a_takeover_brings_all_rows_again(shop):
+    shop.run("words", "ck", "a", "shop")
+    shutil.rmtree(shop.place / "ck")
+    says = "restore the checkpoint.*this one is new, and reads its input from the beginning.*would come again"
+    with pytest.raises(SinkOwnedError, match=says):
+        shop.start("words", "ck", "shop")
+    shop.run("words", "ck", "a", "shop", adopt="takeover")
+    assert shop.words() == ["a", "a"]
+
+
 def test_another_application_is_refused_also_where_the_topologies_have_one_name(shop):
     shop.run("words", "ck1", "a", "shop")
     with pytest.raises(SinkOwnedError, match="belongs to application 'shop': ") as refused:
@@ -75,8 +85,9 @@ def test_another_application_is_refused_also_where_the_topologies_have_one_name(
 def test_who_takes_over_goes_on_and_the_former_owner_is_refused(shop):
     shop.run("first", "ck1", "a", "shop")
     shop.run("second", "ck2", "b", "office", adopt="takeover")
-    with pytest.raises(SinkOwnedError, match="belongs to application 'office'"):
+    with pytest.raises(SinkOwnedError, match="belongs to application 'office'") as refused:
         shop.start("first", "ck1", "shop")
+    assert "would come again" not in str(refused.value)  # its checkpoint is not new
     shop.run("second", "ck2", "c", "office")
     shop.run("first", "ck1", "d", "shop", adopt="takeover")
     assert shop.words() == ["a", "b", "c", "d"]
@@ -94,7 +105,8 @@ def test_a_checkpoint_whose_id_was_changed_is_another_application_and_may_take_o
 def test_a_topology_keeps_its_checkpoint_by_its_name_and_its_targets_by_the_id(shop):
     """A topology that was renamed needs a new checkpoint, which is another owner of the targets."""
     shop.run("words", "ck", "a", "shop")
-    with pytest.raises(CheckpointMismatchError, match="of topology 'words', this one has 'counts'"):
+    says = "of topology 'words', this one has 'counts': go back to 'words', or .* give its sinks new targets too"
+    with pytest.raises(CheckpointMismatchError, match=says):
         shop.start("counts", "ck", "shop")
     with pytest.raises(SinkOwnedError, match="'shop' with another checkpoint"):
         shop.start("counts", "ck2", "shop")

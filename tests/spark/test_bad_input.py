@@ -162,6 +162,43 @@ def test_a_module_that_workers_can_t_import_is_named_before_anything_is_begun(sp
     assert not (place / "ck" / "transactions").exists()
 
 
+SESSION = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "says"),
+    [
+        (
+            "opens_a_session",
+            SESSION,
+            r"which raises \w+: it makes a SparkSession.*Put getOrCreate\(\).*under `if __name__ == '__main__':`",
+        ),
+        (
+            "is_a_program",
+            "import __main__\n__main__.job",
+            "which raises AttributeError: .*'job'. What a program does belongs under",
+        ),
+    ],
+)
+def test_a_module_that_raises_when_workers_import_it_is_named(spark, batch, place, monkeypatch, name, begins, says):
+    (place / "beside").mkdir()
+    (place / "beside" / f"{name}.py").write_text(f"{begins}\n{BESIDE}", encoding="ascii")
+    monkeypatch.syspath_prepend(place / "beside")
+    monkeypatch.setattr(sys.modules["__main__"], "job", None, raising=False)
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(place / "beside"))  # of workers
+    mine = importlib.import_module(name)
+    builder = TopologyBuilder("shouts")
+    builder.setStream("lines", batch)
+    builder.setBolt("shout", mine.Shout()).shuffleGrouping("lines")
+    with pytest.raises(ConfigError, match=f"^bolt 'shout': Spark's workers import module '{name}'.*{says}"):
+        submit(builder.createTopology(), spark, place / "ck")
+    assert not (place / "ck" / "transactions").exists()
+
+
 def test_a_stream_of_maps_only(spark, place):
     builder = TopologyBuilder("maps")
     builder.setStream("maps", spark.sql("select map('a', 1) as m"))

@@ -122,3 +122,10 @@ def test_an_interpreter_that_does_not_fit_is_named(tmp_path: Path) -> None:
     done = run(project(tmp_path), "more", wheels=tmp_path, PYTHON="/bin/false")
     assert done.returncode == 1
     assert "PYTHON=/bin/false is not Python 3.11 or later with its venv module." in done.stderr
+
+
+def test_without_extras_it_says_how_it_is_used(tmp_path: Path) -> None:
+    done = run(project(tmp_path), wheels=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: tools/venv.sh EXTRAS")
+    assert not (tmp_path / "project" / ".venv").exists()

@@ -59,8 +59,7 @@ def _no_start(given: Any) -> Start:
 
 
 def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str]) -> dict[int, int]:
-    fits = topics.fullmatch(str(topic)) if isinstance(topics, re.Pattern) else topic in topics
-    if not fits:
+    if not _is_named(topic, topics):
         raise TopologyError(f"start= has offsets of topic {topic!r}, which topics= does not name")
     if not isinstance(offsets, Mapping) or not all(
         isinstance(number, int) and not isinstance(number, bool) and number >= 0
@@ -72,6 +71,16 @@ def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str
             f"{{0: 17, 1: 5}}}}, not {offsets!r}; partitions that it leaves out begin with the earliest"
         )
     return dict(offsets)
+
+
+def is_target(target: str, servers: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
+    """Tell whether one of the topics is where a `KafkaSink` writes, by its `target`."""
+    topic = target.removeprefix(f"kafka://{servers}/").partition("#")[0]
+    return "/" not in topic and _is_named(topic, topics)
+
+
+def _is_named(topic: Any, topics: Sequence[str] | re.Pattern[str]) -> bool:
+    return topics.fullmatch(str(topic)) is not None if isinstance(topics, re.Pattern) else topic in topics
 
 
 def columns_of(given: Any, values: Format) -> list[str]:

@@ -20,13 +20,14 @@ from statefx.spouts.kafka.arguments import (
     columns_of,
     format_of,
     group_of,
+    is_target,
     patience_of,
     start_of,
     topics_of,
 )
 from statefx.spouts.kafka.planning import Cluster, Limits, Shares, Sizes, Start, distances, first_offsets
 from statefx.spouts.kafka.reading import Readers
-from statefx.spouts.kafka.rows import Place, Refused, Rows
+from statefx.spouts.kafka.rows import Place, Refused, Rows, made_again
 from statefx.spouts.kafka.settings import DEFAULTS, KEPT, OWNED
 
 logger = logging.getLogger("statefx")
@@ -140,6 +141,10 @@ class KafkaSpout(PartitionedTransactionalSpout):
         self._readers: Readers | None = None
 
     # ---- both
+
+    def reads(self, target: str) -> bool:
+        """Tell whether it is one of the topics."""
+        return is_target(target, self.clients.servers, self.topics)
 
     def open(self, context: Context) -> None:
         """Make the clients; they connect when they are asked something."""
@@ -304,10 +309,10 @@ class KafkaSpout(PartitionedTransactionalSpout):
             return None
         if topic_id != last["id"]:
             if self.lost == "fail":
-                raise InputError(_made_again(place, start), topic=place.topic, partition=place.partition, offset=start)
+                raise InputError(made_again(place, start), topic=place.topic, partition=place.partition, offset=start)
             if place not in self._ends:
                 return None  # the new one has fewer partitions
-            logger.warning("%s", _made_again(place, start))
+            logger.warning("%s", made_again(place, start))
             return self._there.beginnings([place])[place], skipped
         if cluster.doubted(f"the end of {place}", self._ends[place] < start):
             raise InputError(
@@ -368,7 +373,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         if self._readers.topic_id(place.topic) == metadata["id"]:
             return False
         if self.lost == "fail":
-            said = _made_again(place, metadata["start"])
+            said = made_again(place, metadata["start"])
             raise InputError(said, topic=place.topic, partition=place.partition, offset=metadata["start"])
         self._pass(place, metadata["start"], metadata["end"])
         return True
@@ -389,10 +394,3 @@ class KafkaSpout(PartitionedTransactionalSpout):
             )  # fmt: skip
         logger.warning("%s; they are passed over (lost='skip')", said)
         return first, skipped + first - start
-
-
-def _made_again(place: Place, offset: int) -> str:
-    return (
-        f"topic {place.topic!r} was deleted, or deleted and made again; {place} was read up to offset {offset} of "
-        "the former one. Start with a new checkpointLocation, or set lost='skip' to read the new one from its beginning"
-    )
