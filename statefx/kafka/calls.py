@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -10,13 +11,24 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from statefx.errors import FailedException
-from statefx.kafka.words import kafka
+from statefx.kafka.words import kafka, named
 
 REQUEST_SECS = 5.0
 """Of one question to a broker. The driver waits that long between two looks at its other work."""
 
 GRACE_SECS = 1.0
 """How much longer than it was told to a call may take before it is left alone."""
+
+_NOT_YET = (
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "CONCURRENT_TRANSACTIONS",
+    "_WAIT_COORD",
+)
+"""Errors that are over soon: a broker has just started, has given groups to another, or ends a transaction still."""
+
+_AGAIN_SECS = 0.01
 
 Answer = TypeVar("Answer")
 
@@ -50,6 +62,18 @@ def bounded(call: Callable[[float], Answer], secs: float) -> Answer:
     if answers:
         return answers[0]
     raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT))
+
+
+def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answer:
+    """Call, again as long as the answer is one that is over soon, or one that is named here; `secs` in all."""
+    limit = time.monotonic() + secs
+    while True:
+        try:
+            return call(max(limit - time.monotonic(), _AGAIN_SECS))
+        except kafka().KafkaException as error:
+            if not (error.args[0].retriable() or named(error, *_NOT_YET, *more)) or time.monotonic() > limit:
+                raise
+        time.sleep(_AGAIN_SECS)
 
 
 def end(consumer: Any) -> None:

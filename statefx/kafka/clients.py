@@ -52,6 +52,8 @@ class Clients:
     ----------
     servers : str
         In order, so that the same servers are the same text.
+    user : str
+        Whom the brokers ask for permissions, in words.
 
     Raises
     ------
@@ -76,11 +78,17 @@ class Clients:
             if name in (config or {}):
                 raise ConfigError(f"{who}'s config can't have {name!r}: {reason}", option=name)
         self._config = {**_DEFAULTS, **defaults, **(config or {}), **kept}
+        name = self.setting("sasl.username", None)
+        self.user = "this client's user" if name is None else f"user {name!r}"
         trial = {**self._config, "group.id": "statefx", "log_level": 0}  # without servers it connects to nobody
         try:
             kafka().Consumer(trial).close()
         except (kafka().KafkaException, TypeError, ValueError) as error:
             raise ConfigError(f"{who}: the client refuses its settings: {text_of(error)}") from None
+
+    def setting(self, name: str, default: Any) -> Any:
+        """Return a setting, or what it is by default."""
+        return self._config.get(name, default)
 
     def consumer(self, group: str, **more: Any) -> Consumer:
         """Return one that belongs to no group: a name it must have all the same."""

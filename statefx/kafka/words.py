@@ -17,24 +17,6 @@ _DENIED = (
     "_AUTHENTICATION",
 )
 
-_AWAY = "no broker answers at these addresses; it is tried again"
-
-REMEDIES = {
-    "_TRANSPORT": _AWAY,
-    "_TIMED_OUT": _AWAY,
-    "_ALL_BROKERS_DOWN": _AWAY,
-    "_RESOLVE": "is the address right?",
-    "_UNKNOWN_TOPIC": "make the topic first",
-    "UNKNOWN_TOPIC_OR_PART": "make the topic first",
-    "TOPIC_AUTHORIZATION_FAILED": "allow this user Write and Describe of the topic",
-    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "allow this user Write and Describe of the transactional id",
-    "GROUP_AUTHORIZATION_FAILED": "allow this user Read of the consumer group that is named as the transactional id",
-    "INVALID_TRANSACTION_TIMEOUT": "lower transactionTimeoutSecs, or raise the broker's transaction.max.timeout.ms",
-    "_FENCED": "another driver has taken over, or the broker has ended the transaction for its time; it is seen to",
-    "_FATAL": "another driver has taken over; it is seen to",
-}
-"""Of who writes; by the name of an error."""
-
 
 def kafka() -> Any:
     """Return the client library; ConfigError with the remedy if it is not installed."""

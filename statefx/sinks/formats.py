@@ -134,7 +134,8 @@ def row_to_json(row: Mapping[str, Any]) -> str:
     return to_json({name: value for name, value in row.items() if value is not None})
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """Return what JSON has for a value that it lacks; TypeError for one of another type than rows have."""
     match value:
         case datetime():
             if value.tzinfo is None:
@@ -150,7 +151,7 @@ def _as_json(value: Any) -> Any:
 
 
 # ``default`` is asked only for what JSON lacks, so plain rows cost what json.dumps costs.
-to_json: Callable[[Any], str] = json.JSONEncoder(default=_as_json, separators=(",", ":"), ensure_ascii=False).encode
+to_json: Callable[[Any], str] = json.JSONEncoder(default=as_json, separators=(",", ":"), ensure_ascii=False).encode
 
 
 FORMATS: Mapping[str, type[FileFormat]] = {"parquet": Parquet, "json": JsonLines, "csv": Csv}

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,21 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.kafka.libraries import java, libraries, quiet
 from tests.ports import free_port
@@ -148,6 +162,54 @@ class KafkaBroker:
         self.admin.create_topics([made])[name].result(WAIT_SECS)
         return name
 
+    def alter(self, topic: str, **config: object) -> None:
+        """Change settings of a topic; underscores stand for dots."""
+        changes = [
+            ConfigEntry(key.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        altered = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+        self.admin.incremental_alter_configs([altered])[altered].result(WAIT_SECS)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Make more partitions, so that there are `total`."""
+        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(WAIT_SECS)
+
+    def allow(self, names: Mapping[str, str], operations: Iterable[Sequence[str]]) -> None:
+        """Allow everybody some operations, as kind and operation; and on these resources nothing else.
+
+        Parameters
+        ----------
+        names : Mapping of str to str
+            Of resources, by kind: ``topic``, ``group``, ``transactional_id``.
+        operations : iterable of pairs of str
+        """
+        rules = [(kind, "User:ANONYMOUS", operation.upper()) for kind, operation in operations]
+        # A resource without any rule is everybody's.
+        rules += [(kind, "User:nobody", "ALL") for kind in names]
+        made = [
+            AclBinding(
+                ResourceType[kind.upper()], names[kind], ResourcePatternType.LITERAL, who, "*",
+                AclOperation[operation], AclPermissionType.ALLOW,
+            )
+            for kind, who, operation in rules
+        ]  # fmt: skip
+        for each in self.admin.create_acls(made).values():
+            each.result(WAIT_SECS)
+        self._wait_for_rules(names, len(made))
+
+    def revoke(self, names: Mapping[str, str]) -> None:
+        """Drop all rules of these resources: everybody may do everything."""
+        for each in self.admin.delete_acls(_rules(names)).values():
+            each.result(WAIT_SECS)
+        self._wait_for_rules(names, 0)
+
+    def _wait_for_rules(self, names: Mapping[str, str], count: int) -> None:
+        """Wait until the broker goes by what its controller has written down."""
+        limit = time.monotonic() + WAIT_SECS
+        while sum(len(self.admin.describe_acls(each).result(WAIT_SECS)) for each in _rules(names)) != count:
+            assert time.monotonic() < limit, "the rules don't come"
+
     def delete(self, topic: str) -> None:
         """Delete a topic."""
         self.admin.delete_topics([topic])[topic].result(WAIT_SECS)
@@ -244,6 +306,15 @@ class KafkaBroker:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _rules(names: Mapping[str, str]) -> list[AclBindingFilter]:
+    kinds, names_ = [ResourceType[kind.upper()] for kind in names], names.values()
+    anything = AclOperation.ANY, AclPermissionType.ANY
+    return [
+        AclBindingFilter(kind, name, ResourcePatternType.LITERAL, None, None, *anything)
+        for kind, name in zip(kinds, names_, strict=True)
+    ]
 
 
 def _id() -> str:

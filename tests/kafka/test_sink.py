@@ -12,14 +12,19 @@ from statefx.errors import BoltError, ConfigError, SinkError, TopologyError
 from statefx.sinks.kafka import KafkaSink
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
-from tests.kafka.topics import read, steps
+from tests.kafka.topics import STEPS, read, steps
 
 pytestmark = pytest.mark.slow
 
 
+# What comes after one step is what comes before the next; a look at the marker changes nothing, but may be old.
+PAUSES = [*(f"before {step}" for step in STEPS), "after _commit"]
+CRASHES = [moment for moment in PAUSES if moment != "before _stable_marker"]
+
+
 class TestContract(SinkContract):
     @pytest.fixture(autouse=True)
-    def broker(self, kafka, monkeypatch):
+    def broker(self, kafka, monkeypatch, quick):
         monkeypatch.setattr("os.fsync", lambda descriptor: None)
         self.kafka, self.topics = kafka, {}
 
@@ -29,11 +34,16 @@ class TestContract(SinkContract):
         return KafkaSink(self.kafka.address, self.topics[place], key="word", value="word")
 
     def read(self, sink):
-        return [message.value().decode() for message in read(self.kafka, sink.topic)]
+        return [message.value().decode() for message in read(self.kafka, sink.publisher.topic)]
 
     @contextmanager
     def steps(self, step):
-        with super().steps(step), steps(lambda name: step()):
+        with super().steps(step), steps(lambda now: now in CRASHES and step()):
+            yield
+
+    @contextmanager
+    def pauses(self, step):
+        with super().steps(step), steps(lambda now: now in PAUSES and step()):
             yield
 
 
@@ -178,7 +188,7 @@ def test_two_sinks_of_one_topic_need_two_transactional_ids(kafka, tmp_path):
 
 def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path):
     sink = KafkaSink(kafka.address, "nowhere", value="word")
-    with pytest.raises(SinkError, match="make the topic first"):
+    with pytest.raises(SinkError, match="make topic 'nowhere' first"):
         TopologyTester(topology(sink, "word string"), tmp_path)
 
 

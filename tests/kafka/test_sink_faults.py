@@ -1,20 +1,18 @@
 """What can go wrong with a broker under a KafkaSink: it dies, is silent, forgets the marker, or ends a transaction."""
 
 import time
-from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from statefx import TopologyBuilder
 from statefx.errors import SinkMismatchError, SinkOwnedError
 from statefx.sinks.kafka import KafkaSink
-from statefx.sinks.kafka import topic as publishing
 from statefx.testing import TopologyTester, rows
-from tests.kafka.topics import STEPS, read, steps
+from tests.kafka.topics import STEPS, once, read, settled
+from tests.spark.running import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick")]
 
 BOUND_SECS = 40
 
@@ -24,13 +22,6 @@ def topology(sink, name="words"):
     builder.setStream("lines", rows("word string"))
     builder.setSink("out", sink, parallelism=2).shuffleGrouping("lines")
     return builder.createTopology()
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """A broker of tests that is restarted is back in two seconds: nobody waits long for one that is gone."""
-    for name, secs in (("CALL_SECS", 2.0), ("_ABORT_SECS", 0.5)):
-        monkeypatch.setattr(publishing, name, secs)
 
 
 @pytest.fixture
@@ -47,14 +38,6 @@ def values(kafka, topic, level="read_committed"):
     return sorted(each.value().decode() for each in read(kafka, topic, level))
 
 
-@contextmanager
-def at(moment, do):
-    """Call `do` when publishing comes to that moment the first time."""
-    left = [do]
-    with steps(lambda now: now == moment and left and left.pop()()):
-        yield
-
-
 @pytest.mark.parametrize(
     "moment",
     [
@@ -66,7 +49,7 @@ def at(moment, do):
 def test_a_broker_that_is_killed_and_comes_back_has_each_row_once(kafka, topic, tmp_path, moment):
     with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester:
         tester.send({"lines": [("a",)]})
-        with at(moment, kafka.restart):
+        with once(tester, moment, kafka.restart):
             tester.send({"lines": [("b",), ("c",)]})
         tester.send({"lines": [("d",)]})
     assert values(kafka, topic) == ["a", "b", "c", "d"]
@@ -104,7 +87,7 @@ def test_a_broker_that_ends_a_transaction_for_its_time_is_told_and_the_rows_come
     with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=1)), tmp_path) as tester:
         tester.send({"lines": [("a",)]})
         tester.when("pause", lambda: reasons.append(tester.status["stuck"]["reason"]))
-        with at("after _send", lambda: wait_for_end(kafka, topic)):
+        with once(tester, "after _send", lambda: wait_for_end(kafka, topic)):
             tester.send({"lines": [("b",)]})
     assert "publishing took longer than 1 s" in reasons[0]
     assert "raise transactionTimeoutSecs" in reasons[0]
@@ -113,28 +96,17 @@ def test_a_broker_that_ends_a_transaction_for_its_time_is_told_and_the_rows_come
 
 def wait_for_end(kafka, topic):
     """Wait until the broker has rows of a transaction that is open, and then until it has ended it."""
-    for is_open in (True, False):
-        limit = time.monotonic() + BOUND_SECS
-        while hidden(kafka, topic) != is_open:
-            assert time.monotonic() < limit, f"{is_open=} does not come"
-
-
-def hidden(kafka, topic):
-    """Tell whether there are rows that readers of committed ones don't see yet."""
-    return ends(kafka, topic, IsolationLevel.READ_COMMITTED) != ends(kafka, topic, IsolationLevel.READ_UNCOMMITTED)
-
-
-def ends(kafka, topic, level):
-    latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(2)}
-    found = kafka.admin.list_offsets(latest, isolation_level=level)
-    return {place.partition: future.result(BOUND_SECS).offset for place, future in found.items()}
+    wait_for(lambda: not settled(kafka, topic, 0), "rows that are not committed", BOUND_SECS)
+    assert settled(kafka, topic, BOUND_SECS), "the broker does not end it"
 
 
 def test_a_marker_that_was_deleted_is_refused_and_can_be_taken_over(kafka, topic, tmp_path):
     out = sink(kafka, topic)
     with TopologyTester(topology(out), tmp_path) as tester:
         tester.send({"lines": [("a",)]})
-    kafka.admin.delete_consumer_groups([out.transactional_id])[out.transactional_id].result(BOUND_SECS)
+    kafka.admin.delete_consumer_groups([out.publisher.transactional_id])[out.publisher.transactional_id].result(
+        BOUND_SECS
+    )
     with pytest.raises(SinkMismatchError, match="adopt='takeover'"):
         TopologyTester(topology(out), tmp_path)
     with TopologyTester(topology(out), tmp_path, adopt="takeover") as tester:
@@ -146,7 +118,9 @@ def test_a_marker_that_is_deleted_while_a_decided_transaction_waits_is_never_a_s
     out, reasons = sink(kafka, topic), []
 
     def delete():
-        kafka.admin.delete_consumer_groups([out.transactional_id])[out.transactional_id].result(BOUND_SECS)
+        kafka.admin.delete_consumer_groups([out.publisher.transactional_id])[out.publisher.transactional_id].result(
+            BOUND_SECS
+        )
         raise ConnectionError("and the answer to the commit is lost")
 
     with TopologyTester(topology(out), tmp_path) as tester:
@@ -160,7 +134,7 @@ def test_a_marker_that_is_deleted_while_a_decided_transaction_waits_is_never_a_s
                 tester.close()
 
         tester.when("pause", told)
-        with at("after _commit", delete), pytest.raises(Exception, match="decided"):
+        with once(tester, "after _commit", delete), pytest.raises(Exception, match="decided"):
             tester.send({"lines": [("b",)]})
     assert "takeover" in reasons[-1]
     assert values(kafka, topic) == ["a", "b"]
@@ -168,9 +142,9 @@ def test_a_marker_that_is_deleted_while_a_decided_transaction_waits_is_never_a_s
 
 def test_an_offset_of_somebody_else_in_the_group_is_no_marker(kafka, topic, tmp_path):
     out = sink(kafka, topic)
-    place = ConsumerGroupTopicPartitions(out.transactional_id, [TopicPartition(topic, 0, 0)])
-    kafka.admin.alter_consumer_group_offsets([place])[out.transactional_id].result(BOUND_SECS)
-    with pytest.raises(Exception, match="somebody else uses the group"):
+    place = ConsumerGroupTopicPartitions(out.publisher.transactional_id, [TopicPartition(topic, 0, 0)])
+    kafka.admin.alter_consumer_group_offsets([place])[out.publisher.transactional_id].result(BOUND_SECS)
+    with pytest.raises(Exception, match="is no marker: somebody has reset it"):
         TopologyTester(topology(out), tmp_path)
 
 
@@ -189,7 +163,7 @@ def test_what_was_not_committed_is_seen_by_readers_of_uncommitted_rows_alone(kaf
     def fail():
         raise ConnectionError("the network is gone")
 
-    with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester, at("before _commit", fail):
+    with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester, once(tester, "before _commit", fail):
         tester.send({"lines": [("a",)]})
     assert values(kafka, topic) == ["a"]
     assert set(values(kafka, topic, "read_uncommitted")) == {"a"}

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -15,8 +16,10 @@ from tests.kafka.topics import STEPS, read
 pytestmark = pytest.mark.slow
 
 BOUND_SECS = 60
-START = ["after _initialised", "after _mark", "after _commit"]
-LATER = [f"{when} {step}" for step in STEPS[1:] for when in ("before", "after")]
+# Without rows, and without the look at the marker, which comes before a generation is taken as well: who sleeps there
+# is no zombie. The contract of sinks has drivers sleep at every step in one process.
+START = [f"{when} {step}" for step in STEPS if step not in ("_stable_marker", "_send") for when in ("before", "after")]
+LATER = [f"{when} {step}" for step in STEPS[2:] for when in ("before", "after")]  # its producer is warm
 OFTEN = [("after _mark", 0), ("before _commit", 2), ("after _commit", 2)]
 CASES = [
     pytest.param((moment, number), id=f"{moment} {number}", marks=[] if (moment, number) in OFTEN else pytest.mark.soak)
@@ -49,7 +52,7 @@ def test_a_driver_that_is_killed_loses_and_doubles_nothing(kafka, process):
     assert start("SIGKILL").wait(BOUND_SECS) == -signal.SIGKILL
     with TopologyTester(topology(kafka.address, topic), place) as tester:
         tester.run(WORK)
-    assert values(kafka, topic) == ROWS
+    assert_exact(kafka, topic)
 
 
 def test_a_driver_that_is_stopped_and_replaced_adds_nothing_when_it_goes_on(kafka, process):
@@ -62,8 +65,15 @@ def test_a_driver_that_is_stopped_and_replaced_adds_nothing_when_it_goes_on(kafk
         zombie.send_signal(signal.SIGCONT)
         assert zombie.communicate(timeout=BOUND_SECS)[0] == "FencedError"
         successor.run(WORK)
-    assert values(kafka, topic) == ROWS
+    assert_exact(kafka, topic)
 
 
-def values(kafka, topic):
-    return sorted(each.value().decode() for each in read(kafka, topic))
+def assert_exact(kafka, topic):
+    """Look with consumers of both levels: those of what was not committed may see rows again, and no others."""
+    committed, all_of_it = (
+        Counter(each.value().decode() for each in read(kafka, topic, level))
+        for level in ("read_committed", "read_uncommitted")
+    )
+    assert committed == Counter(ROWS)
+    assert all_of_it >= committed
+    assert set(all_of_it) == set(ROWS)

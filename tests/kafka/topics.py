@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from statefx.sinks.kafka.topic import KafkaTopic
 
-STEPS = ("_initialised", "_begin", "_send", "_mark", "_commit")
+STEPS = ("_initialised", "_stable_marker", "_begin", "_send", "_mark", "_commit")
 """What a transaction of Kafka consists of, in order."""
 
 WAIT_SECS = 30
 
+SETTLED_SECS = 1.0
+"""So long a reader waits for a transaction, which may be one that was left open for good."""
+
 
 def read(broker, topic: str, level: str = "read_committed") -> list[Message]:
-    """Return what a consumer of that isolation level can read now, by partition and offset."""
+    """Return what a consumer of that isolation level can read now, by partition and offset.
+
+    Kafka answers a commit before readers of committed records see it: those are given a moment.
+    """
+    settled(broker, topic)
     consumer = Consumer(
         broker.client(group_id="reader", isolation_level=level, enable_partition_eof=True, fetch_wait_max_ms=5)
     )
@@ -34,6 +43,23 @@ def read(broker, topic: str, level: str = "read_committed") -> list[Message]:
             left -= 1
     consumer.close()
     return sorted(found, key=lambda each: (each.partition(), each.offset()))
+
+
+def settled(broker, topic: str, secs: float = SETTLED_SECS) -> bool:
+    """Wait until nothing is hidden from readers of committed records; tell whether it is so."""
+    limit = time.monotonic() + secs
+    while ends(broker, topic, IsolationLevel.READ_COMMITTED) != ends(broker, topic, IsolationLevel.READ_UNCOMMITTED):
+        if time.monotonic() > limit:
+            return False  # a transaction is open
+    return True
+
+
+def ends(broker, topic: str, level: IsolationLevel) -> dict[int, int]:
+    """Return the end of each partition, as readers of that level see it."""
+    partitions = broker.admin.list_topics(topic, WAIT_SECS).topics[topic].partitions
+    latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+    found = broker.admin.list_offsets(latest, isolation_level=level)
+    return {place.partition: future.result(WAIT_SECS).offset for place, future in found.items()}
 
 
 @contextmanager
@@ -54,4 +80,16 @@ def steps(step: Callable[[str], None]) -> Iterator[None]:
     with ExitStack() as stack:
         for name in STEPS:
             stack.enter_context(wrapped(name))
+        yield
+
+
+@contextmanager
+def once(tester, moment: str, do: Callable[[], object]) -> Iterator[None]:
+    """Call `do` when `moment` comes the first time: a step of a transaction of Kafka, or one of `TopologyTester`."""
+    if not any(step in moment for step in STEPS):
+        tester.when(moment, do)
+        yield
+        return
+    left = [do]
+    with steps(lambda now: now == moment and left and left.pop()()):
         yield

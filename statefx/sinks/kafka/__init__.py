@@ -2,9 +2,11 @@
 
 ::
 
-    tasks     sink        makes messages of rows, stages them, and refuses those that the topic would refuse
-    driver    topic       publishes the messages and the marker of a transaction in one transaction of Kafka
-    both      limits      what the topic and its brokers allow
+    sink         its arguments
+    messages     tasks: messages of rows, staged; those that the topic would refuse are refused
+    topic        driver: publishes the messages and the marker of a transaction in one transaction of Kafka
+    limits       both: what the topic and its brokers allow
+    publisher    who publishes where, and errors in words that name them
 """
 
 from statefx.sinks.kafka.sink import KafkaSink

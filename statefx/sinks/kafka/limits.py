@@ -1,16 +1,22 @@
-"""What a topic and its brokers allow a sink, asked without writing anything; and errors as a sink raises them."""
+"""What a topic and its brokers allow: asked without writing anything."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from statefx.errors import SinkError
-from statefx.kafka.clients import Clients, logger
-from statefx.kafka.words import REMEDIES, kafka
+from statefx.kafka.calls import Answer
+from statefx.kafka.words import kafka, named
+from statefx.sinks.kafka.publisher import Publisher
+
+logger = logging.getLogger("statefx.kafka")
 
 CALL_SECS = 20.0
 """How long one question to the brokers may take."""
@@ -18,8 +24,15 @@ CALL_SECS = 20.0
 _LIMITS_SECS = 60.0
 """How long a process takes a topic's limits for known."""
 
-_DEFAULT_MESSAGE_BYTES = 1_048_588
-"""Kafka's own, for a topic whose configuration nobody may read."""
+_DEFAULTS = {
+    "max.message.bytes": "1048588",
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.after.max.ms": "3600000",
+}
+"""Kafka's own, for a topic whose configuration nobody may read, or of a broker that has no such setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,72 +43,113 @@ class TopicLimits:
     ----------
     partitions : int
     message_bytes_max : int
+        Of a message with all that Kafka adds to it, and of several that are sent together.
+    compacted : bool
+        Whether a message must have a key.
+    past_ms_max, future_ms_max : int or None
+        How far a message's time may be from the broker's clock; None where the broker sets the time itself.
     """
 
     partitions: int
     message_bytes_max: int
+    compacted: bool
+    past_ms_max: int | None
+    future_ms_max: int | None
+
+    @classmethod
+    def of(cls, partitions: int, settings: Mapping[str, str]) -> TopicLimits:
+        """Return those of a topic with such settings."""
+        found = {**_DEFAULTS, **settings}
+        bytes_max = int(found["max.message.bytes"])
+        if found["compression.type"] not in ("producer", "uncompressed"):
+            # The broker packs messages anew and looks at their size once more. What can't be compressed grows:
+            # 1,048,588 random bytes by up to 530 (gzip, snappy).
+            bytes_max -= 64 + bytes_max // 1024
+        own_times = found["message.timestamp.type"] == "LogAppendTime"
+        return cls(
+            partitions,
+            bytes_max,
+            "compact" in found["cleanup.policy"],
+            None if own_times else int(found["message.timestamp.before.max.ms"]),
+            None if own_times else int(found["message.timestamp.after.max.ms"]),
+        )
 
 
 _known_limits: dict[tuple[str, str], tuple[float, TopicLimits]] = {}
 
 
-def limits_of(clients: Clients, topic: str, target: str) -> TopicLimits:
-    """Return what a topic can take, as of a minute ago at most.
+def limits_of(publisher: Publisher, *, age_secs_max: float = _LIMITS_SECS) -> TopicLimits:
+    """Return what a topic can take, as of a minute ago at most; of longer ago while that can't be asked.
 
     Raises
     ------
     SinkError
-        The topic is not there, or no broker answers.
+        The topic is not there; or it can't be asked, and this process has never known.
     """
-    place = clients.servers, topic
-    found = _known_limits.get(place)
-    if found is None or time.monotonic() - found[0] > _LIMITS_SECS:
-        found = _known_limits[place] = time.monotonic(), Questions(clients, target).limits(topic)
-    return found[1]
+    place = publisher.clients.servers, publisher.topic
+    when, limits = _known_limits.get(place, (0.0, None))
+    if limits is None or time.monotonic() - when >= age_secs_max:
+        try:
+            limits = Questions(publisher).limits()
+        except SinkError as error:
+            if limits is None or named(error.__cause__, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+                raise
+            logger.warning("%s; what the topic could take before is taken for true", error.message)
+        _known_limits[place] = time.monotonic(), limits
+    return limits
 
 
 class Questions:
     """What is asked of the brokers without writing anything."""
 
-    def __init__(self, clients: Clients, target: str) -> None:
-        self._target = target
-        self._admin = clients.admin()
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
 
-    def limits(self, topic: str) -> TopicLimits:
-        with told(self._target):
+    @cached_property
+    def _admin(self) -> Any:
+        return self._publisher.clients.admin()
+
+    def limits(self) -> TopicLimits:
+        """Return what the topic can take; SinkError if it is not there, or nobody answers."""
+        topic = self._publisher.topic
+        with self._publisher.told():
             found = self._admin.list_topics(topic, timeout=CALL_SECS).topics[topic]
             if found.error is not None:
                 raise kafka().KafkaException(found.error)
-        kind = kafka().admin.RESOURCE_TOPIC
-        return TopicLimits(
-            len(found.partitions), self._setting(kind, topic, "max.message.bytes") or _DEFAULT_MESSAGE_BYTES
-        )
+        return TopicLimits.of(len(found.partitions), self._settings(kafka().admin.RESOURCE_TOPIC, topic))
 
     def timeout_ms_max(self) -> int | None:
         """Return the longest transaction that the broker allows; None if it does not say."""
-        with told(self._target):
+        with self._publisher.told():
             brokers = self._admin.list_topics(timeout=CALL_SECS).brokers
-        broker = str(next(iter(brokers)))
-        return self._setting(kafka().admin.RESOURCE_BROKER, broker, "transaction.max.timeout.ms")
+        found = self._settings(kafka().admin.RESOURCE_BROKER, str(next(iter(brokers))))
+        return int(found["transaction.max.timeout.ms"]) if found else None
 
-    def _setting(self, kind: Any, name: str, setting: str) -> int | None:
-        """Return a setting; None if it may not be read."""
+    def allowed(self) -> set[str]:
+        """Return what the user may do with the topic: ``WRITE``, ``READ``...; nothing if the broker does not say."""
+        topic = self._publisher.topic
+        asked = kafka().TopicCollection([topic])
+        try:
+            future = self._admin.describe_topics(asked, include_authorized_operations=True, request_timeout=CALL_SECS)
+            return {each.name for each in _answered(future[topic]).authorized_operations or ()}
+        except kafka().KafkaException as error:
+            logger.debug("%s: can't see what is allowed: %s", self._publisher.target, error)
+            return set()
+
+    def _settings(self, kind: Any, name: str) -> dict[str, str]:
+        """Return the settings of a topic or broker; none if they may not be read."""
         resource = kafka().admin.ConfigResource(kind, name)
         try:
             future = self._admin.describe_configs([resource], request_timeout=CALL_SECS)[resource]
-            return int(future.result(CALL_SECS)[setting].value)
-        except (kafka().KafkaException, KeyError) as error:
-            logger.debug("%s: can't read %s of %s: %s", self._target, setting, name, error)
-            return None
+            return {each.name: each.value for each in _answered(future).values() if each.value is not None}
+        except kafka().KafkaException as error:
+            logger.debug("%s: can't read the settings of %s: %s", self._publisher.target, name, error)
+            return {}
 
 
-@contextmanager
-def told(target: str) -> Iterator[None]:
-    """Say what the client raises with the name of the target, and what to do."""
+def _answered(future: Future[Answer]) -> Answer:
+    """Return what a broker answers, of which the client has been told how long it may take."""
     try:
-        yield
-    except kafka().KafkaException as error:
-        code = error.args[0]
-        remedy = REMEDIES.get(code.name())
-        said = f"{target}: {code.str()} ({code.name()})" + (f": {remedy}" if remedy else "")
-        raise SinkError(said, target=target) from error
+        return future.result(CALL_SECS + 1)
+    except FutureTimeoutError:
+        raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT)) from None

@@ -23,24 +23,38 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import SinkError
-from statefx.kafka.calls import Answer, bounded, end
-from statefx.kafka.clients import Clients
-from statefx.kafka.words import kafka
+from statefx.kafka.calls import Answer, bounded, end, patiently
+from statefx.kafka.words import kafka, named, text_of
 from statefx.operators.sinks import Marker
-from statefx.sinks.kafka.limits import CALL_SECS, Questions, limits_of, told
+from statefx.sinks.kafka.limits import CALL_SECS, Questions, limits_of
+from statefx.sinks.kafka.publisher import Publisher
 from statefx.sinks.staged import StagedRows, Target
 
 _STABLE_SECS = 2.0
-"""How long the first look at a marker waits for a transaction under way to end."""
+"""How long the first look at a marker waits for a transaction under way to end.
+
+Kafka answers a commit before readers see it. A driver that starts right after that must not take the marker before it
+for the last one: the log is ahead of that marker."""
+
+_ASK_SECS = 2.0
+
+_DENIED = ("GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED")
+
+_MARKED_PARTITION = 0  # a group can't have an offset of a partition that the topic lacks
 
 _ABORT_SECS = 5.0
 
 _POLL_EVERY = 1_000
 """Messages between two looks at what the broker has answered."""
 
-_MARKED_PARTITION = 0  # a group can't have an offset of a partition that the topic lacks
+_FULL_SECS = 0.005
 
-_RETRIED_SECS = 0.005
+_BATCH_BYTES = 1_000_000
+"""Librdkafka's own."""
+
+_MESSAGE_BYTES = 1_000_000_000
+"""What the client lets pass at most. The tasks look at sizes; another look here would refuse what was decided when the
+topic's limit is raised under a warm producer."""
 
 
 class KafkaTopic(Target):
@@ -48,54 +62,78 @@ class KafkaTopic(Target):
 
     Parameters
     ----------
-    clients : Clients
-    topic, transactional_id : str
+    publisher : Publisher
     timeout_secs : float
         Of a transaction.
-    target : str
-        What messages name.
+    keyed : bool
+        Whether messages have keys.
     """
 
-    def __init__(self, clients: Clients, topic: str, transactional_id: str, timeout_secs: float, target: str) -> None:
-        self._clients, self._topic, self._id = clients, topic, transactional_id
-        self._timeout_secs, self._target = timeout_secs, target
+    def __init__(self, publisher: Publisher, timeout_secs: float, *, keyed: bool) -> None:
+        self._publisher, self._timeout_secs, self._keyed = publisher, timeout_secs, keyed
         self._kafka = kafka()
+        self._questions = Questions(publisher)
         self._producer: Any = None
         self._consumers: dict[str, Any] = {}
         self._published: Marker | None = None
 
     def check(self) -> None:
-        """Refuse a topic that is not there, and a timeout that the broker does not allow (see `Place.check`)."""
-        questions = Questions(self._clients, self._target)
-        questions.limits(self._topic)
+        """Refuse what can be known to fail later (see `Place.check`)."""
+        publisher, questions = self._publisher, self._questions
+        limits = limits_of(publisher, age_secs_max=0)
+        if limits.compacted and not self._keyed:
+            raise publisher.refusal(
+                f"topic {publisher.topic!r} is compacted, and takes no message without a key: give KafkaSink key=, or "
+                "write to a topic with cleanup.policy=delete"
+            )
         allowed_ms = questions.timeout_ms_max()
         if allowed_ms is not None and self._timeout_secs * 1000 > allowed_ms:
-            raise SinkError(
-                f"{self._target}: transactionTimeoutSecs is {self._timeout_secs:g}, and the broker allows "
-                f"{allowed_ms / 1000:g} s: lower it, or raise the broker's transaction.max.timeout.ms",
-                target=self._target,
+            raise publisher.refusal(
+                f"transactionTimeoutSecs is {self._timeout_secs:g}, and the broker allows {allowed_ms / 1000:g} s: "
+                "lower it, or raise the broker's transaction.max.timeout.ms"
+            )
+        lacking = sorted({"WRITE", "READ"} - (questions.allowed() or {"WRITE", "READ"}))
+        if lacking:
+            # The rest is asked for before anything is read: the start writes a marker.
+            raise publisher.refusal(
+                f"{publisher.clients.user} lacks {' and '.join(lacking)} of topic {publisher.topic!r}: allow both "
+                "WRITE (its messages) and READ (the marker is an offset of it)"
             )
 
     def marker(self) -> Marker | None:
         if self._producer is not None and self._published is not None:
             return self._published  # whoever has changed it since has ended this producer, which `publish` finds
-        with told(self._target):
+        with self._publisher.told():
             try:
                 return self._stable_marker(_STABLE_SECS)
-            except self._kafka.KafkaException:
+            except self._kafka.KafkaException as error:
+                if named(error, *_DENIED):
+                    raise
                 # A driver that died in a transaction has left it open: until `init_transactions` ends it, only what
                 # was there before can be read.
-                return self._parsed(self._committed("read_uncommitted"))
+                return self._parsed(self._committed("read_uncommitted", CALL_SECS))
 
-    def _stable_marker(self, secs: float | None = None) -> Marker | None:
+    def _stable_marker(self, secs: float) -> Marker | None:
         return self._parsed(self._committed("read_committed", secs))
 
-    def _committed(self, level: str, secs: float | None = None) -> Any:
-        place = [self._kafka.TopicPartition(self._topic, _MARKED_PARTITION)]
-        found = self._patiently(lambda left: self._reader(level).committed(place, timeout=left), secs)[0]
-        if found.error is not None:
-            raise self._kafka.KafkaException(found.error)
-        return found
+    def _committed(self, level: str, secs: float) -> Any:
+        """Return the offset of the group; with ``read_committed`` once no transaction that holds it is under way."""
+        consumer = self._reader(level)
+        place = [self._kafka.TopicPartition(self._publisher.topic, _MARKED_PARTITION)]
+
+        def ask(left: float) -> Any:
+            try:
+                (found,) = bounded(lambda secs: consumer.committed(place, timeout=secs), min(left, _ASK_SECS))
+            except self._kafka.KafkaException:
+                told = consumer.poll(0)  # that access to the group is denied, the call itself does not say
+                if told is None or told.error() is None:
+                    raise
+                raise self._kafka.KafkaException(told.error()) from None
+            if found.error is not None:
+                raise self._kafka.KafkaException(found.error)
+            return found
+
+        return patiently(ask, secs, "_TIMED_OUT")
 
     def _parsed(self, found: Any) -> Marker | None:
         if found.offset < 0:
@@ -103,16 +141,15 @@ class KafkaTopic(Target):
         try:
             return Marker(**json.loads(found.metadata))
         except (TypeError, ValueError):
-            raise SinkError(
-                f"{self._target}: consumer group {self._id} has an offset that is no marker: somebody else uses the "
-                "group. Give the sink another transactionalId; or delete the group's offsets, and start with "
-                "adopt='takeover' if you know which messages are there",
-                target=self._target,
+            raise self._publisher.refusal(
+                f"consumer group {self._publisher.transactional_id!r} has an offset that is no marker: somebody has "
+                "reset it, or uses the group. Give the sink another transactionalId; or delete the group, look at the "
+                "end of the topic, and start with adopt='takeover'"
             ) from None
 
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
         """Publish in one transaction of Kafka (see `Target.publish`)."""
-        with told(self._target):
+        with self._publisher.told():
             if self._producer is not None:
                 try:
                     self._write(marker, rows)
@@ -126,8 +163,8 @@ class KafkaTopic(Target):
                     return
             self._producer = self._initialised()
             # Only now: a producer of before may have been in the middle of its commit until `init_transactions`.
-            if self._stable_marker() != previous:
-                raise SinkError(f"{self._target}: another driver has published meanwhile", target=self._target)
+            if self._stable_marker(CALL_SECS) != previous:
+                raise self._publisher.refusal("another driver has published meanwhile")
             self._write(marker, rows)
 
     def close(self) -> None:
@@ -154,20 +191,23 @@ class KafkaTopic(Target):
         except BaseException as error:
             self._give_up()
             if isinstance(error, self._kafka.KafkaException) and time.monotonic() - began > self._timeout_secs:
-                raise self._too_slow() from error
+                raise self._too_slow(text_of(error)) from error
             raise
 
     # ---- the steps of a transaction of Kafka
 
     def _initialised(self) -> Any:
         """Return a producer after which no older one of this transactional id can write."""
-        limits = limits_of(self._clients, self._topic, self._target)
+        publisher = self._publisher
+        limits = limits_of(publisher, age_secs_max=0)  # it may have been lowered, and be what has failed
         settings = {
-            "transactional.id": self._id,
+            "transactional.id": publisher.transactional_id,
             "transaction.timeout.ms": int(self._timeout_secs * 1000),
-            "message.max.bytes": min(max(limits.message_bytes_max, 1_000), 1_000_000_000),  # what the client allows
+            "message.max.bytes": _MESSAGE_BYTES,
+            # The topic's limit is one of what is sent together.
+            "batch.size": min(limits.message_bytes_max, int(publisher.clients.setting("batch.size", _BATCH_BYTES))),
         }
-        producer = self._clients.producer(**settings)
+        producer = publisher.clients.producer(**settings)
         self._patiently(producer.init_transactions)
         return producer
 
@@ -176,28 +216,28 @@ class KafkaTopic(Target):
 
     def _send(self, batch: pa.RecordBatch, began: float) -> None:
         """Hand messages to the client, which sends them in the background."""
-        topic, produce, poll = self._topic, self._producer.produce, self._producer.poll
+        topic, produce, poll = self._publisher.topic, self._producer.produce, self._producer.poll
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         pairs = zip(columns.pop("value"), columns.pop("key", repeat(None)), strict=False)
         more = _arguments(columns) if columns else repeat({})
-        for number, (pair, named) in enumerate(zip(pairs, more, strict=False)):
+        for number, (pair, others) in enumerate(zip(pairs, more, strict=False)):
             while True:
                 try:
-                    produce(topic, *pair, **named)
+                    produce(topic, *pair, **others)
                     break
                 except BufferError:  # the client has enough to send
                     if time.monotonic() - began > self._timeout_secs:
-                        raise self._too_slow() from None
-                    poll(_RETRIED_SECS)
+                        raise self._too_slow("messages are still to be sent") from None
+                    poll(_FULL_SECS)
             if not number % _POLL_EVERY:
                 poll(0)
 
     def _mark(self, marker: Marker) -> None:
         """Put the marker into the transaction."""
-        place = self._kafka.TopicPartition(
-            self._topic, _MARKED_PARTITION, max(marker.txid, 0), metadata=json.dumps(asdict(marker))
-        )
+        publisher = self._publisher
         group = self._reader().consumer_group_metadata()
+        text = json.dumps(asdict(marker))
+        place = self._kafka.TopicPartition(publisher.topic, _MARKED_PARTITION, max(marker.txid, 0), metadata=text)
         self._patiently(lambda secs: self._producer.send_offsets_to_transaction([place], group, secs))
 
     def _commit(self) -> None:
@@ -211,27 +251,24 @@ class KafkaTopic(Target):
             bounded(self._producer.abort_transaction, _ABORT_SECS)
 
     def _reader(self, level: str = "read_committed") -> Any:
-        """Return a consumer; with ``read_committed`` it waits for transactions that hold an offset of the group."""
+        """Return a consumer; with ``read_committed`` it waits for transactions that hold an offset of the group.
+
+        An administrator's `list_consumer_group_offsets` would say more, and was tried: where a broker was slow,
+        librdkafka 2.16 aborted the process in it.
+        """
         if level not in self._consumers:
-            self._consumers[level] = self._clients.consumer(self._id, **{"isolation.level": level})
+            clients = self._publisher.clients
+            self._consumers[level] = clients.consumer(self._publisher.transactional_id, **{"isolation.level": level})
         return self._consumers[level]
 
     def _patiently(self, call: Callable[[float], Answer], secs: float | None = None) -> Answer:
-        """Call, again as long as the broker says that it can't tell yet; `secs` in all, by default `CALL_SECS`."""
-        limit = time.monotonic() + (CALL_SECS if secs is None else secs)
-        while True:
-            try:
-                return bounded(call, max(limit - time.monotonic(), _RETRIED_SECS))
-            except self._kafka.KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > limit:
-                    raise
-            time.sleep(_RETRIED_SECS)
+        """Call the producer within bounds, again as long as it can't be told yet; by default for `CALL_SECS`."""
+        return patiently(lambda left: bounded(call, left), CALL_SECS if secs is None else secs)
 
-    def _too_slow(self) -> SinkError:
-        return SinkError(
-            f"{self._target}: publishing took longer than {self._timeout_secs:g} s, after which the broker ends a "
-            "transaction: raise transactionTimeoutSecs, or make transactions smaller. It is tried again",
-            target=self._target,
+    def _too_slow(self, why: str) -> SinkError:
+        return self._publisher.refusal(
+            f"publishing took longer than {self._timeout_secs:g} s, after which the broker ends a transaction ({why}): "
+            "raise transactionTimeoutSecs, or make transactions smaller. It is tried again"
         )
 
 

@@ -1,0 +1,20 @@
+"""Fixtures that tests of KafkaSink share."""
+
+import pytest
+
+from statefx.kafka import calls
+from statefx.sinks.kafka import limits, topic
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A broker of tests that is restarted is back in two seconds: nobody waits long for one that is gone."""
+    for module, name, secs in (
+        (topic, "CALL_SECS", 2.0),
+        (topic, "_ASK_SECS", 0.5),
+        (topic, "_ABORT_SECS", 0.5),
+        (topic, "_STABLE_SECS", 0.2),
+        (limits, "CALL_SECS", 2.0),
+        (calls, "GRACE_SECS", 0.5),
+    ):
+        monkeypatch.setattr(module, name, secs)
