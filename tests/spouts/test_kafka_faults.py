@@ -114,6 +114,35 @@ def test_records_that_are_gone_between_two_attempts_of_a_driver(kafka, lost, tmp
             assert counted(tester) == once(*lines(4, 10), *lines(50, 60))
 
 
+@pytest.mark.parametrize("lost", ["fail", "skip"])
+def test_records_of_several_transactions_in_flight_that_are_gone_at_a_restart(
+    kafka, lost, tmp_path, monkeypatch, caplog
+):
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 50))
+
+    def fail(tup):
+        raise FailedException("until the driver gives up")
+
+    monkeypatch.setattr(Meanwhile, "does", staticmethod(fail))
+    reads = spout(kafka, topic, maxRows=10, lost=lost)
+    four = {"topology.max.spout.pending": 4}
+    tester = TopologyTester(topology(reads, Meanwhile()), tmp_path / "ck", four | ONCE)
+    with tester, pytest.raises(AttemptsExhaustedError):
+        tester.drain()
+    trim(kafka, topic, 13)
+    monkeypatch.setattr(Meanwhile, "does", staticmethod(lambda tup: None))
+    with tester.restart(config=four) as other, caplog.at_level(logging.WARNING):
+        if lost == "fail":
+            with pytest.raises(BoltError, match=f"10 offsets of {topic}-0, from 0 to before 10, were deleted"):
+                other.drain()
+        else:
+            other.drain()
+            assert counted(other) == once(*lines(13, 50))
+            said = [each.message for each in caplog.records if "passed over" in each.message]
+            assert [each.partition(" offsets")[0] for each in said] == ["10", "3"]
+
+
 @pytest.mark.parametrize(
     ("start", "words"),
     [

@@ -66,6 +66,8 @@ class Reader:
         """Records behind the end of the last range."""
         self._reached = 0
         """Before this offset there is nothing that was not handed out, or is in `_ahead`."""
+        self._end = 0
+        """Of the range that is read."""
         self._trouble = ""
 
     def read(self, place: Place, start: int, end: int, wanted: Collection[str]) -> Iterator[Records]:
@@ -83,6 +85,7 @@ class Reader:
             Access is denied, or records are gone and that is no matter of indifference.
         """
         warm = self._place == place and self._next == start
+        self._end = end
         self._place = None  # until all of it is handed out: a reader that is given up in between begins anew
         if not warm:
             self._go_to(place, start)
@@ -179,7 +182,7 @@ class Reader:
             raise FailedException(f"{place}: the broker did not have offset {self._reached} a moment ago")
         if self._reached > found[1]:
             raise FailedException(f"{place} ends at {found[1]}, before {self._reached}, up to which it was planned")
-        self._lost(place, self._reached, found[0])
+        self._lost(place, self._reached, min(found[0], self._end))  # what is gone behind it, other ranges count
         self._go_to(place, found[0])
 
 
