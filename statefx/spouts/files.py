@@ -8,6 +8,7 @@ short or replaced since is noticed.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -107,6 +108,9 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self._files: list[str | None] = []
         self._logs = Logs(self.path)
         self._planned = 0
+        self._bounded = False
+        self._until: dict[str | int, int] | None = None
+        """What there was when a run began that ends with that: names of files; of logs the inodes, and their sizes."""
 
     def _schema(self, given: Any) -> pa.Schema:
         if given is not None:
@@ -148,6 +152,11 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             refuse_missing(self.path)
         refuse_manifest(self.path)
         self._files, self._logs = [], Logs(self.path)
+        self._bounded, self._until = False, None
+
+    def prepareForAvailableNow(self) -> None:
+        """Read the files that there are at the first look, and logs up to where they end then."""
+        self._bounded = True
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
         """Take over which file is which partition; one of which nothing was read can be any file.
@@ -171,6 +180,10 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     def numPartitions(self) -> int:
         """Return how many files there have been; new ones are the last, in the order of their names."""
         self._planned = 0  # it begins every look at what there is to read
+        if self._bounded and self._until is None:
+            there = stats(self.path, self._entries()).values() if self.growing else ()
+            self._until = {said.st_ino: said.st_size for said in there}
+            self._until |= {} if self.growing else dict.fromkeys(self._names(), sys.maxsize)
         if self.growing:
             return self._follow_logs()
         known = set(self._files)
@@ -239,7 +252,9 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 return None
             if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata["end"]:
                 return None
-            stop, end = self._stop(path, start, size)
+            if (until := self._readable(name, said)) is None:
+                return None
+            stop, end = self._stop(path, start, until)
         except FileNotFoundError:
             if lastMetadata is None:
                 self._files[partition] = None  # nothing of it was read: the partition can be another file
@@ -254,11 +269,25 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         if stop == start:
             return None
         self._planned += 1
-        planned = {"file": name, "start": start, "stop": stop, "size": size, "stamp": stamp, "end": end}
+        planned = {
+            "file": name,
+            "start": start,
+            "stop": stop,
+            "size": size,
+            "stamp": stamp,
+            "end": end and until == size,
+        }
         if self.growing:
             planned |= {"head": head_of(path, stop), "born": born(path)}
             self._logs.take(partition, planned)
         return planned
+
+    def _readable(self, name: str, said: os.stat_result) -> int | None:
+        """Return up to which byte a file is read; None: it came later than what this run reads."""
+        if self._until is None:
+            return said.st_size
+        until = self._until.get(said.st_ino if self.growing else name)
+        return None if until is None else min(said.st_size, until)
 
     def _is_own(self, partition: int, path: str, said: os.stat_result, last: Any) -> bool:
         """Refuse a log that is another one, or a copy; tell whether it is not one of another partition."""

@@ -42,12 +42,43 @@ class Count(StatefulBolt):
         self.counts[tuple(tup)] = self.counts.get(tuple(tup), 0) + 1
 
 
-def topology(spout):
+def topology(spout, count=None):
     builder = TopologyBuilder("files")
     builder.setSpout("files", spout, parallelism=2)
     key = "number" if "number" in str(spout.outputFields) else "value"
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("files", key)
+    builder.setBolt("count", count or Count(), parallelism=2).fieldsGrouping("files", key)
     return builder.createTopology()
+
+
+class Writes(Count):
+    """With each row, somebody writes: what `does` is, since a bolt that is sent has no folder."""
+
+    does = staticmethod(lambda tup: None)
+
+    def execute(self, tup, collector):
+        Writes.does(tup)
+        super().execute(tup, collector)
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_available_now_reads_what_was_there_when_it_began(folder, growing, tmp_path, monkeypatch):
+    """Who writes all the time would else keep it from ending."""
+    (folder / "a").write_text("one\ntwo\n")
+
+    def write(tup):
+        if tup.value in ("one", "two"):
+            with (folder / ("a" if growing else f"a-{tup.value}")).open("a") as more:
+                more.write("later\n")
+            (folder / f"b-{tup.value}").write_text("elsewhere\n")
+
+    monkeypatch.setattr(Writes, "does", staticmethod(write))
+    reads = FilePartitionedSpout(folder, "text", growing=growing, maxBytesPerFile=10)
+    with TopologyTester(topology(reads, Writes()), tmp_path / "ck", freshObjects=False) as tester:
+        assert tester.drain() == 1
+        assert {value: count for (value,), count in tester.state("count").items()} == {"one": 1, "two": 1}
+        tester.drain()
+        found = {value: count for (value,), count in tester.state("count").items()}
+        assert found == {"one": 1, "two": 1, "later": 2, "elsewhere": 2}
 
 
 def expected(*firsts):
