@@ -26,26 +26,42 @@ ARCHIVED = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + ARCHIVED)
 
 LONGEST = (
-    "tests/spark/test_processes.py",
-    "tests/spark/test_zombies.py",
     "tests/examples/test_examples.py",
+    "tests/spark/test_zombies.py",
     "tests/recovery/test_matrix.py",
     "tests/coordinator/test_migration.py",
     "tests/spark/test_lost_executors.py",
-    "tests/docs/test_code_blocks.py",
+    "tests/spark/test_processes.py",
+    "tests/spark/test_first_batch.py",
     "tests/recovery/test_sweeps.py",
+    "tests/client/test_crashes.py",
+    "tests/spark/test_faults.py",
+    "tests/examples/test_ledger.py",
+    "tests/spark/test_spout_phases.py",
+    "tests/docs/test_code_blocks.py",
+    "tests/spark/test_in_flight.py",
+    "tests/spark/test_stops.py",
+    "tests/protocol/test_pipeline_model.py",
     "tests/spark/test_scripts.py",
     "tests/spark/test_spark_submit.py",
-    "tests/spark/test_faults.py",
-    "tests/spark/test_stops.py",
-    "tests/spark/test_first_batch.py",
+    "tests/coordinator/test_in_flight.py",
+    "tests/spark/test_chains.py",
+    "tests/spark/test_spout_kills.py",
 )
-"""Files that take longest, by length. They come first: at the end, one would have a process wait for the other."""
+"""Files that take longest, by length; they come after those of Kafka, which are one piece and wait most of their time.
+
+At the end, one of them would have a process wait for the other."""
+
+
+def _scope(nodeid: str) -> str:
+    """What one process runs: a file, or all tests of Kafka. Another process would start a broker of its own."""
+    file = nodeid.partition("::")[0]
+    return "kafka" if "kafka" in file else file
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rank = {str(ROOT / path): number for number, path in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(str(item.path), len(rank)))
+    items.sort(key=lambda item: -1 if _scope(item.nodeid) == "kafka" else rank.get(str(item.path), len(rank)))
     if "soak" not in config.option.markexpr:  # not `addopts`: a -m of the command line would take its place
         soak = [item for item in items if item.get_closest_marker("soak")]
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
@@ -53,11 +69,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Scheduling(LoadFileScheduling):
-    """As ``--dist loadfile``, and all tests of Kafka in one process: another one would start a broker of its own."""
+    """As ``--dist loadfile``, but for the tests of Kafka."""
 
     def _split_scope(self, nodeid: str) -> str:
-        scope = super()._split_scope(nodeid)
-        return "kafka" if "kafka" in scope else scope
+        return _scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:

@@ -18,7 +18,7 @@ def hits(said):
     return {state: int(times) for state, times in re.findall(r"^  ([A-Z_]+) +(\d+) times$", said, re.MULTILINE)}
 
 
-@pytest.mark.parametrize(("program", "kills"), [("ledger.py", 2), ("ledger_plain.py", 18)])
+@pytest.mark.parametrize(("program", "kills"), [("ledger.py", 1), ("ledger_plain.py", 6)])
 def test_a_ledger_that_is_killed_again_and_again(tmp_path, program, kills):
     said = run(program, "--kills", str(kills), folder=tmp_path)
     assert EXACT in said.splitlines(), said

@@ -30,17 +30,22 @@ def counting(spark, work, reads):
     return builder.createTopology()
 
 
+def both(spark, work, second):
+    """Run both to the end of what there is."""
+    first = submit(splitting(spark, work), spark, f"{work}/ck", trigger=ONCE)
+    counts = submit(counting(spark, second, f"{work}/out"), spark, f"{second}/ck", trigger=ON)
+    first.awaitTermination()
+    counts.processAllAvailable()
+    counts.stop()
+
+
 def main(work, provider, options, trigger):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
     match options:
         case {"reads": reads}:
             submit(counting(spark, work, reads), spark, f"{work}/ck", trigger=trigger).awaitTermination()
         case {"feeds": second}:
-            first = submit(splitting(spark, work), spark, f"{work}/ck", trigger=ONCE)
-            counts = submit(counting(spark, second, f"{work}/out"), spark, f"{second}/ck", trigger=ON)
-            first.awaitTermination()
-            counts.processAllAvailable()
-            counts.stop()
+            both(spark, work, second)
         case _:
             submit(splitting(spark, work), spark, f"{work}/ck", trigger=trigger).awaitTermination()
 

@@ -19,6 +19,7 @@ from tests.spark.bolts import word_count
 from tests.spark.running import lines_of
 
 BOUND_SECS = 240
+ONCE = {"availableNow": True}
 
 
 class Held(StatefulBolt):
@@ -76,9 +77,14 @@ def tell(**facts):
 
 def main(work, provider, options, trigger):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
-    config = {"topology.state.provider": provider, "topology.state.provider.config": options}
+    run(*begun(spark, work, provider, options, trigger))
+
+
+def begun(spark, work, provider="memory", options=None, trigger=ONCE):
+    """What `submit` is given: here, and by tests whose last driver nobody kills; it runs in their own session."""
+    config = {"topology.state.provider": provider, "topology.state.provider.config": options or {}}
     topology = word_count(lines_of(spark, f"{work}/in"), count=Held(work), sink=FileSink(f"{work}/out"))
-    run(topology, spark, f"{work}/ck", config, trigger)
+    return topology, spark, f"{work}/ck", config, trigger
 
 
 def run(*given):

@@ -17,11 +17,11 @@ from statefx.protocol.log_state import LogState
 from statefx.storage import FolderStorage
 from tests.conftest import ROOT
 from tests.spark.bolts import recount
+from tests.spark.counting import ONCE
 from tests.spark.running import wait_for
 
 FILES = {name: [f"{name} b c {number % 7}" for number in range(40)] for name in "abcdef"}
 EXPECTED = recount(line for lines in FILES.values() for line in lines)
-ONCE = {"availableNow": True}
 ON = {"processingTime": "0 seconds"}
 
 

@@ -16,9 +16,9 @@ from statefx.storage import FolderStorage
 BOUND_SECS = 120
 
 
-def run(topology, spark, location, config=None, **arguments):
+def run(*given, **arguments):
     """Submit, wait for the end, return the query."""
-    query = submit(topology, spark, location, config=config, **arguments)
+    query = submit(*given, **arguments)
     assert query.awaitTermination(BOUND_SECS), f"still running: {query.status}"
     return query
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from statefx import FailedException, FileSink, TopologyBuilder, committedFiles, submit
 from tests.spark.bolts import Once
-from tests.spark.counting import BOUND_SECS, session, tell
+from tests.spark.counting import BOUND_SECS, ONCE, session, tell
 from tests.spark.running import executor, state
 from tests.spouts.numbers import PARTITIONS, Count, Emitted, Opaque, Planned
 
@@ -148,9 +148,14 @@ def config(provider="rocksdb"):
     }
 
 
+def begun(spark, work, options, provider="rocksdb", trigger=ONCE):
+    """What `submit` is given."""
+    return spouts(work, **options), spark, f"{work}/ck", config(provider), trigger
+
+
 def main(work, provider, options, trigger):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
-    query = submit(spouts(work, **options), spark, f"{work}/ck", config(provider), trigger)
+    query = submit(*begun(spark, work, options, provider, trigger))
     tell(recoveries=query.recoveries)
     query.awaitTermination()
 

@@ -9,6 +9,7 @@ import pytest
 
 from statefx import committedFiles
 from tests.spark.bolts import recount
+from tests.spark.chaining import both
 from tests.spark.drivers import ON, ONCE, log_of
 from tests.spark.running import feed, state, wait_for
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = "tests.spark.chaining"
 
 
-def test_a_chain_in_one_process_that_is_killed(drivers, place):
+def test_a_chain_in_one_process_that_is_killed(spark, drivers, place):
     """At any moment: that of a transaction of the first differs from that of the second."""
     first, second, expected = prepared(place, files=5)
     fell = []
@@ -26,7 +27,7 @@ def test_a_chain_in_one_process_that_is_killed(drivers, place):
         go_on(driver, work, 1, random.random() / 4)
         driver.kill()
         fell.append([log_of(each).in_flight for each in (first, second)])
-    drivers(first, program=PROGRAM, feeds=str(second)).end()
+    both(spark, first, second)
     check(second, expected, fell)
 
 

@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from statefx import StatefulBolt, TopologyBuilder, submit
 from statefx.errors import BoltError, StatefxError
 from tests.spark.bolts import Keep, recount, word_count
+from tests.spark.counting import begun
 from tests.spark.drivers import EXPECTED, FILES
 from tests.spark.running import feed, kept, lines_of, local_folders, run, state, wait_for
 from tests.spark.test_spark_state import ROCKSDB, Count
@@ -71,7 +72,7 @@ def test_a_first_transaction_that_was_rolled_back_is_the_same_again(spark, place
     assert sorted(value for value, _ in kept(place / "ck", "keep", 1)[0]) == rows
 
 
-def test_killed_while_spark_writes_the_first_offsets(drivers, place):
+def test_killed_while_spark_writes_the_first_offsets(spark, drivers, place):
     feed(place / "in", **FILES)
     driver = drivers(place)
 
@@ -82,7 +83,7 @@ def test_killed_while_spark_writes_the_first_offsets(drivers, place):
     os.killpg(driver.process.pid, signal.SIGKILL)
     driver.process.wait()
     (left,) = spark_s(place / "ck")
-    drivers(place).end()
+    run(*begun(spark, place))
     assert state(place / "ck", "count") == EXPECTED
     assert not left.exists()
 

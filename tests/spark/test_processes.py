@@ -8,14 +8,16 @@ import sys
 
 import pytest
 
+from statefx import submit
 from tests.spark.bolts import recount
+from tests.spark.counting import begun
 from tests.spark.drivers import EXPECTED, FILES, ON, hold, log_of, published, under_way
-from tests.spark.running import feed, kinds, local_folders, state
+from tests.spark.running import BOUND_SECS, feed, kinds, local_folders, run, state, wait_for
 
 pytestmark = pytest.mark.slow
 
 
-def test_killed_in_every_phase(drivers, place):
+def test_killed_in_every_phase(spark, drivers, place):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
     first = drivers(place, "rocksdb")
@@ -38,15 +40,15 @@ def test_killed_in_every_phase(drivers, place):
     fell.append(fourth.kill())  # in recovery, on the way forward
 
     lose_spark_s(place)
-    last = drivers(place, "rocksdb").end()
+    last = run(*begun(spark, place, "rocksdb"))
     assert fell == [("PREPARING", 2), ("PREPARING", 2), ("COMMITTING", 2), ("COMMITTING", 2)]
-    assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
+    assert last.recoveries == [{"txid": 2, "rolled": "forward"}]
     assert ("ROLLED_BACK", 2, 0) in kinds(place / "ck")
     assert state(place / "ck", "count") == published(place) == {**EXPECTED, "late": 1}
 
 
 @pytest.mark.soak
-def test_killed_with_state_in_memory(drivers, place):
+def test_killed_with_state_in_memory(spark, drivers, place):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
     first = drivers(place)
@@ -57,9 +59,9 @@ def test_killed_with_state_in_memory(drivers, place):
     second.wait_until(under_way("COMMITTING", 2), "a transaction to be COMMITTING")
     fell.append(second.kill())
     lose_spark_s(place)
-    last = drivers(place).end()
+    last = run(*begun(spark, place))
     assert fell == [("PREPARING", 2), ("COMMITTING", 2)]
-    assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
+    assert last.recoveries == [{"txid": 2, "rolled": "forward"}]
     assert state(place / "ck", "count") == published(place) == {**EXPECTED, "late": 1}
 
 
@@ -82,16 +84,17 @@ def test_sigterm_drains(drivers, place):
     assert state(place / "ck", "count") == recount(FILES["a"] + FILES["b"])
 
 
-def test_two_drivers_on_one_checkpoint(drivers, place):
+def test_two_drivers_on_one_checkpoint(spark, drivers, place):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
     first = drivers(place, trigger=ON)
     first.wait_until(lambda log: log.committed == 1 and log.in_flight, "a second transaction to be PREPARING")
-    second = drivers(place)
-    second.wait_until(lambda log: log.generation == 2 and log.committed >= 2, "the second driver to go on")
+    second = submit(*begun(spark, place))
+    wait_for(lambda: log_of(place).committed >= 2, "the second driver to go on")
     (place / "hold-PREPARING").unlink()
     assert first.end(3)["error"] == "FencedError"
-    assert second.end()["recoveries"] == [{"txid": 2, "rolled": "back"}]
+    assert second.awaitTermination(BOUND_SECS)
+    assert second.recoveries == [{"txid": 2, "rolled": "back"}]
     assert state(place / "ck", "count") == published(place) == EXPECTED
     assert log_of(place).generation == 2
 

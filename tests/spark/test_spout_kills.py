@@ -3,7 +3,8 @@
 import pytest
 
 from tests.spark.drivers import log_of
-from tests.spark.spouting import PENDING, Places, expected, outcome
+from tests.spark.running import run
+from tests.spark.spouting import PENDING, Places, begun, expected, outcome
 
 pytestmark = pytest.mark.slow
 
@@ -14,8 +15,8 @@ EACH = 20
 class Chain:
     """Drivers on one checkpoint; each is killed while its tasks wait in a phase."""
 
-    def __init__(self, drivers, place):
-        self.drivers, self.place, self.places = drivers, place, Places(place)
+    def __init__(self, spark, drivers, place):
+        self.spark, self.drivers, self.place, self.places = spark, drivers, place, Places(place)
         self.fell, self.generation = [], 0
 
     def kill(self, phase, left=PENDING, processed=False, **held):
@@ -28,23 +29,21 @@ class Chain:
             there = log.generation == self.generation and self.places.held(phase, self.generation)
             return there and len(log.in_flight) == left and (log.in_flight[-1].processed or not processed)
 
-        driver = self.start()
+        driver = self.drivers(self.place, "rocksdb", program="tests.spark.spouting", each=EACH)
         driver.wait_until(reached, f"{phase} of generation {self.generation}")
         driver.kill()
         self.fell.append((phase, str(log_of(self.place).in_flight[0].phase)))
         self.places.release()
 
-    def start(self):
-        return self.drivers(self.place, "rocksdb", program="tests.spark.spouting", each=EACH)
-
     def end(self):
-        said = self.start().end()
+        """The last driver runs in the session of the tests."""
+        recoveries = run(*begun(self.spark, self.place, {"each": EACH})).recoveries
         assert outcome(self.place) == (expected(EACH), expected(EACH))
-        return said["recoveries"]
+        return recoveries
 
 
-def test_the_driver_is_killed_while_tasks_emit_and_while_they_commit(drivers, place):
-    chain = Chain(drivers, place)
+def test_the_driver_is_killed_while_tasks_emit_and_while_they_commit(spark, drivers, place):
+    chain = Chain(spark, drivers, place)
     chain.kill("emit", execute=1, emit=PENDING)
     chain.kill("commit")
     recoveries = chain.end()
@@ -53,9 +52,9 @@ def test_the_driver_is_killed_while_tasks_emit_and_while_they_commit(drivers, pl
 
 
 @pytest.mark.soak
-def test_the_driver_is_killed_in_every_phase(drivers, place):
+def test_the_driver_is_killed_in_every_phase(spark, drivers, place):
     """Also in its recovery from what the one before has left."""
-    chain = Chain(drivers, place)
+    chain = Chain(spark, drivers, place)
     chain.kill("emit", execute=1, emit=PENDING)
     chain.kill("rollback", left=1)  # the later ones are rolled back by then
     chain.kill("execute", processed=True)

@@ -14,6 +14,7 @@ from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.feeds import StreamFeed
 from tests.providers.redis_server import RedisServer
 from tests.spark.bolts import recount, word_count
+from tests.spark.counting import begun
 from tests.spark.drivers import EXPECTED, FILES, ONCE, hold, log_of, published, under_way
 from tests.spark.running import BOUND_SECS, feed, kinds, lines_of, listing, local_folders, run, state
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("provider", [pytest.param("memory", marks=pytest.mark.soak), "rocksdb", "redis"])
-def test_stopped_drivers_go_on_when_others_have_taken_over(drivers, place, provider):
+def test_stopped_drivers_go_on_when_others_have_taken_over(spark, drivers, place, provider):
     """One is stopped while PREPARING, the next while COMMITTING, a third does the work; then both are continued."""
     feed(place / "in", **FILES)
     with ExitStack() as stack:
@@ -38,8 +39,8 @@ def test_stopped_drivers_go_on_when_others_have_taken_over(drivers, place, provi
         committing.wait_until(under_way("COMMITTING", 2), "a transaction to be COMMITTING")
         assert committing.stop() == ("COMMITTING", 2)
 
-        last = drivers(place, provider, **options).end()
-        assert last["recoveries"] == [{"txid": 2, "rolled": "forward"}]
+        last = run(*begun(spark, place, provider, options))
+        assert last.recoveries == [{"txid": 2, "rolled": "forward"}]
         log, found = kinds(place / "ck"), state(place / "ck", "count", config=config)
         assert found == published(place) == EXPECTED
         asleep = local_folders(place / "ck")
