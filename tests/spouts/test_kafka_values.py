@@ -106,6 +106,14 @@ def test_records_become_batches_of_many_rows_and_a_refused_one_is_told_with_thos
     assert list(reads.rows.batches(PLACE, [])) == []
 
 
+def test_empty_values_are_no_tombstones():
+    assert read(spout("string"), b"", None) == ([{"value": ""}, {"value": None}], [])
+    assert read(spout("bytes"), b"", None) == ([{"value": b""}, {"value": None}], [])
+    assert read(spout("json", "a int"), None, b"") == ([{"a": None}], [1])
+    assert read(spout("avro", '"long"'), None, b"") == ([{"value": None}], [1])
+    assert read(spout("avro", '"long"', schemas={1: "long"}), None, b"") == ([{"value": None}], [1])
+
+
 def test_json_is_one_object_in_each_value():
     reads = spout("json", "name string, number long")
     good = [b'{"name": "a", "number": 1}', None, b' {"number": 2, "more": []}\n', b'{\n"name": "c"\n}', b"{}"]
