@@ -2,6 +2,8 @@
 
 import json
 
+from confluent_kafka import TopicPartition
+
 from statefx import StatefulBolt, TopologyBuilder
 from statefx.spouts import KafkaSpout
 
@@ -56,3 +58,9 @@ def lines(start, stop):
 
 def as_json(*rows):
     return [json.dumps(row) for row in rows]
+
+
+def trim(kafka, topic, before):
+    """Delete the records of partition 0 before an offset, as retention does."""
+    place = TopicPartition(topic, 0, before)
+    kafka.admin.delete_records([place])[place].result(30)

@@ -5,7 +5,6 @@ import threading
 import time
 
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -22,17 +21,12 @@ from statefx.spouts.kafka import planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.limits import Limits
-from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology
+from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology, trim
 
 pytestmark = pytest.mark.slow
 
 ONCE, TWICE, OFTEN = ({"topology.transaction.attempts.max": number} for number in (1, 2, 20))
 PATIENT = Limits(pauses=1_000_000)  # a tester's pauses take no time
-
-
-def trim(kafka, topic, before):
-    place = TopicPartition(topic, 0, before)
-    kafka.admin.delete_records([place])[place].result(30)
 
 
 def after_ten(kafka, tmp_path, **options):

@@ -79,6 +79,8 @@ class Cluster:
         self._doubts: dict[str, float] = {}
         self.ids: dict[str, str] = {}
         """By topic: a topic that is made again has another one."""
+        self.epochs: dict[Place, int] = {}
+        """Of the leaders that told the ends, so that their records are told from others at the same offsets."""
         self.places: list[Place] = []
 
     def discover(self, read: Iterable[str]) -> None:
@@ -160,7 +162,9 @@ class Cluster:
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return how far partitions can be read: the last stable offsets, if it reads what is committed."""
-        return self.offsets(dict.fromkeys(places, _END))
+        told = self._told(dict.fromkeys(places, _END))
+        self.epochs = {place: each.leader_epoch for place, each in told.items() if each.leader_epoch is not None}
+        return {place: each.offset for place, each in told.items()}
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return the first offsets that are there."""
@@ -172,6 +176,9 @@ class Cluster:
         The client for administrators has a call of its own for this, and it is not to be trusted: while a broker did
         not answer, it told offsets all the same, and it ended the process by a failed assertion.
         """
+        return {place: each.offset for place, each in self._told(times).items()}
+
+    def _told(self, times: Mapping[Place, int]) -> dict[Place, Any]:
         if not times:
             return {}
         asked = [kafka().TopicPartition(*place, at) for place, at in times.items()]
@@ -184,7 +191,7 @@ class Cluster:
         if wrong is not None:
             self._looked = None  # a topic may be gone
             raise failure(wrong, "the offsets of partitions can't be asked for") from None
-        return {Place(each.topic, each.partition): each.offset for each in told}
+        return {Place(each.topic, each.partition): each for each in told}
 
     def tell_group(self, read: Mapping[Place, int]) -> None:
         """Have the group's offsets follow, for those who watch them."""

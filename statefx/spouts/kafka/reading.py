@@ -6,12 +6,13 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.errors import FailedException, InputError
 from statefx.kafka.calls import REQUEST_SECS, answer, end
 from statefx.kafka.clients import Clients
 from statefx.kafka.words import failure, kafka, named, text_of
+from statefx.spouts.kafka.losses import cut_off
 from statefx.spouts.kafka.rows import Place, Records
 
 if TYPE_CHECKING:
@@ -33,6 +34,31 @@ partition costs up to ``fetch.wait.max.ms``, since what it has asked for must be
 
 _POLL_SECS = 0.5
 """How long it is deaf to an interrupt."""
+
+
+NO_EPOCH = -1
+"""Nothing is known of who led the partition."""
+
+
+class Span(NamedTuple):
+    """A range of offsets of one topic, which is not another one of its name.
+
+    Attributes
+    ----------
+    place : Place
+    topic_id : str
+    start, end : int
+        From the first to before the second one.
+    since : int
+        The epoch of the leader that had what is before `start`. The broker is asked whether that is what it has there:
+        a partition that has lost its last records, and has new ones at the same offsets, looks like one that has grown.
+    """
+
+    place: Place
+    topic_id: str
+    start: int
+    end: int
+    since: int = NO_EPOCH
 
 
 class Reader:
@@ -59,9 +85,10 @@ class Reader:
         self._patience_secs = patience_secs
         self._lost = lost
         self._clock = clock
-        self._place: Place | None = None
-        self._next = 0
+        self._at: tuple[Place, int] | None = None
         """What it would hand out next."""
+        self.topic_id = ""
+        """Of which topic."""
         self._ahead: list[Message] = []
         """Records behind the end of the last range."""
         self._reached = 0
@@ -70,8 +97,8 @@ class Reader:
         """Of the range that is read."""
         self._trouble = ""
 
-    def read(self, place: Place, start: int, end: int, wanted: Collection[str]) -> Iterator[Records]:
-        """Yield the records from `start` to before `end`.
+    def read(self, span: Span, wanted: Collection[str]) -> Iterator[Records]:
+        """Yield the records of a range.
 
         The last offsets of a range may have none: markers of transactions, rows of aborted ones, or what compaction
         took. That the end is reached is told by a record behind it, or by the client, which tells where it found the
@@ -84,11 +111,12 @@ class Reader:
         InputError
             Access is denied, or records are gone and that is no matter of indifference.
         """
-        warm = self._place == place and self._next == start
-        self._end = end
-        self._place = None  # until all of it is handed out: a reader that is given up in between begins anew
+        place, end = span.place, span.end
+        warm = (self._at, self.topic_id) == ((place, span.start), span.topic_id)
+        self._end, self.topic_id = end, span.topic_id
+        self._at = None  # until all of it is handed out: a reader that is given up in between begins anew
         if not warm:
-            self._go_to(place, start)
+            self._go_to(place, span.start, span.since)
         limit = self._clock() + self._patience_secs
         records = Records(wanted)
         while True:
@@ -107,15 +135,15 @@ class Reader:
                     f"{place}: nothing came for {self._patience_secs:g} s, and offsets from {self._reached} to before "
                     f"{end} are still to be read{self._trouble and ': '}{self._trouble}"
                 )
-        self._place, self._next = place, end
+        self._at = place, end
 
     def close(self) -> None:
         """End the client."""
         end(self._consumer)
 
-    def _go_to(self, place: Place, start: int) -> None:
+    def _go_to(self, place: Place, start: int, since: int = NO_EPOCH) -> None:
         self._ahead, self._reached, self._trouble = [], start, ""
-        self._consumer.assign([kafka().TopicPartition(*place, start)])
+        self._consumer.assign([kafka().TopicPartition(*place, start, leader_epoch=since)])
 
     def _cut(self, end: int) -> list[Message]:
         """Return what was fetched of this range, and keep what is behind it."""
@@ -163,7 +191,7 @@ class Reader:
         if named(error, "_PARTITION_EOF"):
             self._reached = max(self._reached, event.offset() or 0)
         elif named(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
-            self._pass_gap(place)
+            self._pass_gap(place, error)
         elif isinstance(told := failure(error, f"{place} can't be read from {self._reached}"), InputError):
             if not named(error, "GROUP_AUTHORIZATION_FAILED"):  # no group is used
                 raise told
@@ -172,12 +200,15 @@ class Reader:
         else:
             self._trouble = text_of(error)  # type: ignore[arg-type]  # it is tried again by the client itself
 
-    def _pass_gap(self, place: Place) -> None:
+    def _pass_gap(self, place: Place, why: Any) -> None:
         """Look what is gone, and go on behind it if that is allowed."""
         try:
             found = self._consumer.get_watermark_offsets(kafka().TopicPartition(*place), REQUEST_SECS, cached=False)
         except kafka().KafkaException as error:
             raise failure(error, f"the offsets of {place} can't be asked for") from error
+        # The client names it so in its words alone.
+        if "truncation" in text_of(why) and found is not None and found[0] <= self._reached:
+            raise cut_off(place, self._reached, f"was cut off before that: {text_of(why)}")
         if found is None or found[0] <= self._reached <= found[1]:
             raise FailedException(f"{place}: the broker did not have offset {self._reached} a moment ago")
         if self._reached > found[1]:
@@ -214,9 +245,13 @@ class Readers:
         self._readers: dict[Place, Reader] = {}  # those that were used last come last
         self._admin: Any = None
 
-    def read(self, place: Place, start: int, end: int, wanted: Collection[str]) -> Iterator[Records]:
+    def read(self, span: Span, wanted: Collection[str]) -> Iterator[Records]:
         """Yield the records of a range; see `Reader.read`."""
-        reader = self._readers.pop(place, None)
+        reader = self._readers.pop(span.place, None)
+        if reader is not None and reader.topic_id != span.topic_id:
+            # What it has fetched ahead is of the former topic, and its client expects the epochs of that one's leaders.
+            reader.close()
+            reader = None
         if reader is None:
             if len(self._readers) < READERS_MAX:
                 consumer = self._clients.consumer(self._group)
@@ -224,11 +259,11 @@ class Readers:
             else:
                 reader = self._readers.pop(next(iter(self._readers)))
         try:
-            yield from reader.read(place, start, end, wanted)
+            yield from reader.read(span, wanted)
         except BaseException:
             reader.close()  # whatever it is in the middle of
             raise
-        self._readers[place] = reader
+        self._readers[span.place] = reader
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's identity; None if it is gone."""

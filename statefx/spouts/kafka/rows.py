@@ -47,14 +47,6 @@ class Place(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-def made_again(place: Place, offset: int) -> str:
-    """Say that a topic is another one than that which was read up to `offset`, and what to do."""
-    return (
-        f"topic {place.topic!r} was deleted, or deleted and made again; {place} was read up to offset {offset} of "
-        "the former one. Start with a new checkpointLocation, or set lost='skip' to read the new one from its beginning"
-    )
-
-
 class Records:
     """Records as lists of what is needed of them.
 

@@ -26,7 +26,7 @@ from measuring import RECOMMENDED, arguments, session
 
 from statefx import BatchBolt, TopologyBuilder, submit
 from statefx.spouts import KafkaSpout
-from statefx.spouts.kafka.reading import Readers
+from statefx.spouts.kafka.reading import Readers, Span
 from statefx.spouts.kafka.rows import Place
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.libraries import UnavailableError
@@ -102,7 +102,7 @@ def task(broker: KafkaBroker, topic: str) -> None:
     rows = 0
     for partition in range(PARTITIONS):
         place = Place(topic, partition)
-        records = readers.read(place, 0, total // PARTITIONS, spout.rows.wanted)
+        records = readers.read(Span(place, "", 0, total // PARTITIONS), spout.rows.wanted)
         rows += sum(len(batch) for batch, _ in spout.rows.batches(place, records))
     readers.close()
     if rows != total:

@@ -1,0 +1,179 @@
+"""What transactions read of each partition: planned on the driver, range by range."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from statefx.errors import FailedException
+from statefx.spouts.kafka.losses import Losses, cut_off
+from statefx.spouts.kafka.planning import Cluster, Limits, Shares, Sizes, Start, first_offsets
+from statefx.spouts.kafka.rows import Place
+
+_DOUBT_AGAIN_SECS = 0.1
+"""Between two looks of a start while it is not believed yet that a topic is not there."""
+
+
+class Ranges:
+    """Which number stands for which partition, and the next range of each.
+
+    The metadata of a range is ``topic``, ``partition``, the ``id`` of the topic, ``start``, ``end``, the ``epoch`` of
+    the leader that had what is before the end, and that of the range before, ``since``; ``skipped`` counts the offsets
+    that were passed over in the partition.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    start : Start
+        Where a first run begins.
+    limits : Limits
+    losses : Losses
+    """
+
+    def __init__(self, cluster: Cluster, start: Start, limits: Limits, losses: Losses) -> None:
+        self.cluster = cluster
+        self._start = start
+        self._losses = losses
+        self._shares = Shares(limits)
+        self._sizes = Sizes(cluster.consumer) if limits.bytes is not None else None
+        self._numbers: list[Place | None] = []
+        self._first: dict[Place, int] | None = None
+        """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
+        self._until: dict[Place, int] | None = None
+        """Where it ends, if it reads what was there when it began."""
+        self.bounded = self._has_looked = False
+        self.ends: dict[Place, int] = {}
+        """As of the last look."""
+        self._read: dict[Place, Any] = {}
+        self._planned: dict[Place, Any] = {}
+        """What the last look has planned, and no transaction is known to have begun with."""
+
+    def begin(self, metadata: Mapping[int, Any]) -> None:
+        """Take over which number stands for which partition: the metadata of each says it; and look what there is.
+
+        So a topic that is not there, or access that is denied, is told by the start. Nobody who answers is none: the
+        query waits, and its status says so.
+        """
+        self._numbers = [None] * (max(metadata, default=-1) + 1)
+        for number, said in metadata.items():
+            self._numbers[number] = place = Place(said["topic"], said["partition"])
+            self._read[place] = said
+        while not self._has_looked:
+            try:
+                self.count()
+                self._has_looked = True
+            except FailedException:
+                if not self.cluster.doubts:
+                    return
+                time.sleep(_DOUBT_AGAIN_SECS)
+
+    def count(self) -> int:
+        """Look what there is, and return how many partitions there have been; new ones come last."""
+        if self._has_looked:  # a moment ago, by the start
+            self._has_looked = False
+            return len(self._numbers)
+        cluster = self.cluster
+        cluster.discover({place.topic for place in self._read | self._planned})
+        known = set(self._numbers)
+        new = iter([place for place in cluster.places if place not in known])
+        self._numbers = [next(new, None) if place is None else place for place in self._numbers]
+        self._numbers += new
+        self._look()
+        return len(self._numbers)
+
+    def _look(self) -> None:
+        """Ask what there is to be read of all partitions, and share out what a transaction may read."""
+        cluster, read, listed = self.cluster, self._read | self._planned, set(self.cluster.places)
+        numbers = {place: number for number, place in enumerate(self._numbers) if place is not None and place in listed}
+        self.ends = cluster.ends(numbers)
+        self._starts = self._begin_fresh([place for place in numbers if place not in read], bool(read))
+        starts = self._starts | {place: read[place]["end"] for place in numbers if place in read}
+        self._end_now(starts)
+        lags = {place: lag for place, start in starts.items() if (lag := self._readable(place) - start) > 0}
+        self._beginnings = cluster.beginnings(
+            place for place in lags if place not in self._starts or self._start != "earliest"
+        )
+        sizes = {} if self._sizes is None else self._sizes.of({place: starts[place] for place in lags})
+        self._share = self._shares.of(
+            {numbers[place]: lag for place, lag in lags.items()},
+            {numbers[place]: size for place, size in sizes.items()},
+        )
+
+    def _begin_fresh(self, fresh: Sequence[Place], later: bool) -> dict[Place, int]:
+        """Return where partitions begin that nothing was read of; `later`: others were read."""
+        if self._first is None:
+            # A first run begins where it was told to. What is found later is all new.
+            known = later or self._start == "earliest"
+            self._first = {} if known else first_offsets(self.cluster, self._start, fresh)
+        found = self.cluster.beginnings([place for place in fresh if place not in self._first])
+        return found | {place: self._first[place] for place in fresh if place in self._first}
+
+    def _end_now(self, starts: Mapping[Place, int]) -> None:
+        """Take down where this run ends, unless a broker that starts says that less is there than was read."""
+        if self.bounded and self._until is None and all(self.ends[place] >= at for place, at in starts.items()):
+            self._until = dict(self.ends)
+
+    def _readable(self, place: Place) -> int:
+        """Return how far a partition is read, at most."""
+        return self.ends[place] if self._until is None else self._until.get(place, -1)
+
+    def plan(self, partition: int, last: Any) -> Any:
+        """Return the next range of offsets.
+
+        The first one of a partition says where it begins, also if there is nothing in it yet: ``latest`` would be
+        another offset after a restart.
+        """
+        place = self._numbers[partition]
+        if place is None:
+            return None
+        former = self._planned.get(place, self._read.get(place))
+        self._planned.pop(place, None)
+        self._read |= {place: last} if last is not None else {}
+        if last != former:  # what was planned last never began: the shares were those of other ranges
+            self._planned.clear()
+            self._look()
+        if (found := self._begin(place, last)) is None:
+            return None
+        if self._until is not None and place not in self._until:
+            return None  # it came later: the next run reads it from its beginning
+        start, skipped = found
+        end = max(start, min(self._readable(place), start + self._share.get(partition, 0)))
+        topic_id, epoch = self.cluster.ids[place.topic], self.cluster.epochs.get(place)
+        goes_on = last is not None and (start, topic_id) == (last["end"], last["id"])
+        if goes_on and end == start:
+            return None
+        planned = {"topic": place.topic, "partition": place.partition, "id": topic_id, "start": start, "end": end}
+        more = {"skipped": skipped or None, "epoch": epoch, "since": last.get("epoch") if goes_on else None}
+        self._planned[place] = planned | {name: said for name, said in more.items() if said is not None}
+        return self._planned[place]
+
+    def _begin(self, place: Place, last: Any) -> tuple[int, int] | None:
+        """Return where a batch begins, and how many offsets of the partition were passed over; None if none does."""
+        if last is not None:
+            return self._went_on(place, last)
+        if place not in self._starts:
+            return None
+        return self._behind_gap(place, self._starts[place], 0)
+
+    def _behind_gap(self, place: Place, start: int, skipped: int) -> tuple[int, int]:
+        first = self._beginnings.get(place, start)
+        if first <= start:
+            return start, skipped
+        self._losses.passes(place, start, first)
+        return first, skipped + first - start
+
+    def _went_on(self, place: Place, last: Any) -> tuple[int, int] | None:
+        """Return where a partition goes on, and how many offsets were passed over in it; None if it does not."""
+        cluster, start, skipped = self.cluster, last["end"], last.get("skipped", 0)
+        topic_id = cluster.ids.get(place.topic)
+        if cluster.doubted(f"topic {place.topic!r}", topic_id is None):
+            self._losses.deleted(place, start)
+            return None
+        if topic_id != last["id"]:
+            self._losses.made_again(place, start)
+            # The new one may have fewer partitions.
+            return (cluster.beginnings([place])[place], skipped) if place in self.ends else None
+        if cluster.doubted(f"the end of {place}", self.ends[place] < start):
+            raise cut_off(place, start, f"now ends at {self.ends[place]}")
+        return self._behind_gap(place, start, skipped)
