@@ -7,7 +7,7 @@
 those that count, keeps the total of each account in RocksDB, and writes to two topics: the new total for each payment,
 and an alert for each large one. A consumer that knows nothing of statefx then reads both topics with
 `isolation.level=read_committed`: each payment must be there once, and the totals of an account in their order. It needs
-`pip install 'statefx[rocksdb,kafka]'`.
+`pip install ".[rocksdb,kafka]"`.
 """
 
 import argparse

@@ -6,7 +6,7 @@
 A spout reads lines of logs, and reads other lines when an attempt fails: it is opaque. Views by page are counted in the
 topology's own state (RocksDB), bytes by domain in a table of SQLite (an OpaqueMap), and a sink puts the new totals into
 another table. All three must be what a run without failure makes of the same logs. It needs `pip install
-'statefx[rocksdb,sql]'`.
+".[rocksdb,sql]"`.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python examples/top_k_to_postgres.py postgresql+psycopg://user:password@host/database
     python examples/top_k_to_postgres.py                          the same into SQLite, which needs no server
 
-The first needs `pip install 'statefx[postgres]'`, the second `pip install 'statefx[sql]'`. It makes the tables
+The first needs `pip install ".[postgres]"`, the second `pip install ".[sql]"`. It makes the tables
 `top_words` and `statefx_markers`.
 """
 

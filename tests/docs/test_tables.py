@@ -24,7 +24,9 @@ from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.protocol.records import Record
 from statefx.protocol.transaction import mermaid
 from statefx.runtime.member import METRICS
+from statefx.sinks.kafka import KafkaSink
 from statefx.spark.session import RECOMMENDED
+from statefx.spouts import KafkaSpout
 from statefx.state.changelog import materialisation
 from statefx.state.contract.store import FILES_MAX
 from statefx.topology import BoltDeclarer
@@ -139,6 +141,19 @@ def test_every_kind_of_record_is_in_the_table():
 def test_every_argument_of_submit_is_in_the_table():
     parameters = inspect.signature(statefx.submit).parameters
     assert first_cells(page("configuration"), "## Arguments of `submit`") == list(parameters)
+
+
+@pytest.mark.parametrize(("name", "of"), [("kafka", KafkaSpout), ("sinks", KafkaSink)])
+def test_every_parameter_of_spout_and_sink_is_in_the_table_with_its_default(name, of):
+    rows = re.search(r"^\| parameter \| default .*\n\|---.*\n((?:^\|.*\n)+)", page(name), re.MULTILINE)
+    assert rows
+    cells = [[cell.strip() for cell in row.split("|")[1:3]] for row in rows[1].splitlines()]
+    told = {name: default for names, default in cells for name in re.findall(r"\w+", names)}
+    there = {each.name: each.default for each in inspect.signature(of).parameters.values()}
+    assert list(told) == list(there)
+    assert {
+        name: ast.literal_eval(cell.strip("`")) if cell else inspect.Parameter.empty for name, cell in told.items()
+    } == there
 
 
 def test_the_recommended_session_is_what_submit_hints_at():
