@@ -98,6 +98,8 @@ def pay(servers, topic, transactions, chance):
             producer.produce(topic, json.dumps(payment), account)
             if not taken_back:
                 counting[account].append((number, amount))
+        # Else what is taken back may not have been in the topic, and the broker may not know of a transaction to end.
+        producer.flush(WAIT_SECS)
         (producer.abort_transaction if taken_back else producer.commit_transaction)(WAIT_SECS)
     return counting
 

@@ -159,8 +159,15 @@ class KafkaBroker:
         name = name or f"t{self._topics}"
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         made = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
-        self.admin.create_topics([made])[name].result(WAIT_SECS)
-        return name
+        limit = time.monotonic() + WAIT_SECS
+        while True:
+            try:
+                self.admin.create_topics([made])[name].result(WAIT_SECS)
+                return name
+            except KafkaException as error:
+                # Who was frozen for a second is taken for dead by its controller, and thawed is back in a moment.
+                if error.args[0].name() != "INVALID_REPLICATION_FACTOR" or time.monotonic() > limit:
+                    raise
 
     def alter(self, topic: str, **config: object) -> None:
         """Change settings of a topic; underscores stand for dots."""

@@ -9,7 +9,7 @@ import pytest
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, ConfigError, SinkError, TopologyError
-from statefx.sinks.kafka import KafkaSink
+from statefx.sinks.kafka import KafkaSink, limits
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
 from tests.kafka.topics import STEPS, read, steps
@@ -186,7 +186,8 @@ def test_two_sinks_of_one_topic_need_two_transactional_ids(kafka, tmp_path):
     assert [each.value() for each in read(kafka, topic)] == [b"a", b"a"]
 
 
-def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path):
+def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "_BELIEVED_SECS", 0.1)
     sink = KafkaSink(kafka.address, "nowhere", value="word")
     with pytest.raises(SinkError, match="make topic 'nowhere' first"):
         TopologyTester(topology(sink, "word string"), tmp_path)

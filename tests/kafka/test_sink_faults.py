@@ -6,10 +6,13 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from statefx import TopologyBuilder
-from statefx.errors import SinkMismatchError, SinkOwnedError
-from statefx.sinks.kafka import KafkaSink
+from statefx.coordinator.engine import StoppedError
+from statefx.errors import SinkError, SinkMismatchError, SinkOwnedError
+from statefx.sinks.kafka import KafkaSink, limits
 from statefx.testing import TopologyTester, rows
-from tests.kafka.topics import STEPS, once, read, settled
+from statefx.testing.limits import Limits
+from tests.kafka.broker import KafkaBroker
+from tests.kafka.topics import STEPS, once, read, settled, steps
 from tests.spark.running import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick")]
@@ -26,7 +29,8 @@ def topology(sink, name="words"):
 
 @pytest.fixture
 def topic(kafka):
-    return kafka.topic(partitions=2)
+    yield kafka.topic(partitions=2)
+    kafka.thaw()  # whatever has failed
 
 
 def sink(kafka, topic, **arguments):
@@ -71,15 +75,95 @@ def test_a_broker_that_is_away_is_told_in_the_status_until_it_is_back(kafka, top
     assert values(kafka, topic) == ["a", "b"]
 
 
-def test_a_broker_that_is_silent_does_not_hold_the_driver(kafka, topic, tmp_path):
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "before COMMITTING(2, 0)",
+        *(pytest.param(f"before {step}", marks=pytest.mark.soak) for step in STEPS[2:]),
+        "after _commit",
+    ],
+)
+def test_a_broker_that_is_silent_does_not_hold_the_driver(kafka, topic, tmp_path, moment):
     with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=2)), tmp_path) as tester:
         tester.send({"lines": [("a",)]})
-        tester.when("before COMMITTING(2, 0)", kafka.freeze)
         tester.when("pause", kafka.thaw)
         began = time.monotonic()
-        tester.send({"lines": [("b",)]})
+        with once(tester, moment, kafka.freeze):
+            tester.send({"lines": [("b",)]})
+        if moment == "after _commit":
+            tester.close()
+            kafka.thaw()
         assert time.monotonic() - began < BOUND_SECS
     assert values(kafka, topic) == ["a", "b"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_broker_that_is_silent_while_rows_are_prepared_fails_no_query(kafka, topic, tmp_path, monkeypatch, known):
+    with TopologyTester(topology(sink(kafka, topic, transactionTimeoutSecs=2)), tmp_path) as tester:
+        tester.send({"lines": [("a",)]})
+        monkeypatch.setattr(limits, "_LIMITS_SECS", 0)  # all that is known is old
+        if not known:
+            monkeypatch.setattr(limits, "_known_limits", {})
+        tester.when("before PREPARING(2, 0)", kafka.freeze)
+        tester.when("pause", kafka.thaw)
+        sent = tester.send({"lines": [("b",)]})
+        assert sent.progress.attempt == (0 if known else 1)
+    assert values(kafka, topic) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "the beginning",
+        *(pytest.param(f"before {step}", marks=pytest.mark.soak) for step in ("_initialised", "_begin", "_mark")),
+        "before _commit",
+    ],
+)
+def test_a_start_while_the_broker_is_silent_ends_with_an_error_and_the_next_one_goes_on(kafka, topic, tmp_path, moment):
+    out = sink(kafka, topic, transactionTimeoutSecs=2)
+    with TopologyTester(topology(out), tmp_path) as tester:
+        tester.send({"lines": [("a",)]})
+    left = [kafka.freeze]
+    began = time.monotonic()
+    if moment == "the beginning":
+        left.pop()()
+    with (
+        steps(lambda now: now == moment and left and left.pop()()),
+        pytest.raises(SinkError, match="no broker answers"),
+    ):
+        TopologyTester(topology(out), tmp_path)
+    assert time.monotonic() - began < BOUND_SECS
+    kafka.thaw()
+    with TopologyTester(topology(out), tmp_path) as tester:
+        tester.send({"lines": [("b",)]})
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_a_stop_while_the_broker_is_silent_ends_soon_and_the_next_start_publishes(kafka, topic, tmp_path):
+    out = sink(kafka, topic, transactionTimeoutSecs=2)
+    with TopologyTester(topology(out), tmp_path, limits=Limits(pauses=1)) as tester:  # as a query that is stopped
+        tester.send({"lines": [("a",)]})
+        tester.when("before COMMITTING(2, 0)", kafka.freeze)
+        began = time.monotonic()
+        with pytest.raises(StoppedError, match="it is committed first"):
+            tester.send({"lines": [("b",)]})
+    assert time.monotonic() - began < BOUND_SECS
+    kafka.thaw()
+    with TopologyTester(topology(out), tmp_path):
+        pass
+    assert values(kafka, topic) == ["a", "b"]
+
+
+@pytest.mark.soak
+def test_a_broker_that_has_just_been_made_or_started_is_waited_for(tmp_path):
+    """Kafka's own topics are made when they are first asked for, and their coordinators load them after each start."""
+    with KafkaBroker() as kafka:
+        topic = kafka.topic(partitions=2)
+        for number in range(3):
+            with TopologyTester(topology(sink(kafka, topic)), tmp_path) as tester:
+                tester.send({"lines": [(str(number),)]})
+            kafka.restart()
+        assert values(kafka, topic) == ["0", "1", "2"]
 
 
 def test_a_broker_that_ends_a_transaction_for_its_time_is_told_and_the_rows_come_once(kafka, topic, tmp_path):

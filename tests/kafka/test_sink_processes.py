@@ -16,6 +16,7 @@ from tests.kafka.topics import STEPS, read
 pytestmark = pytest.mark.slow
 
 BOUND_SECS = 60
+EXIT_SECS = 25
 # Without rows, and without the look at the marker, which comes before a generation is taken as well: who sleeps there
 # is no zombie. The contract of sinks has drivers sleep at every step in one process.
 START = [f"{when} {step}" for step in STEPS if step not in ("_stable_marker", "_send") for when in ("before", "after")]
@@ -65,6 +66,27 @@ def test_a_driver_that_is_stopped_and_replaced_adds_nothing_when_it_goes_on(kafk
         zombie.send_signal(signal.SIGCONT)
         assert zombie.communicate(timeout=BOUND_SECS)[0] == "FencedError"
         successor.run(WORK)
+    assert_exact(kafka, topic)
+
+
+@pytest.mark.parametrize("ended_by", ["Ctrl-C", "its end"])
+def test_a_driver_ends_within_seconds_while_the_broker_is_silent(kafka, tmp_path, ended_by):
+    topic = kafka.topic(partitions=2)
+    at = ("before _mark", "2") if ended_by == "Ctrl-C" else ("after _commit", str(len(WORK)))
+    command = [sys.executable, "-m", "tests.kafka.sink_process", kafka.address, topic, str(tmp_path), *at, "SIGSTOP"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as driver:
+        os.waitpid(driver.pid, os.WUNTRACED)
+        kafka.freeze()
+        try:
+            if ended_by == "Ctrl-C":
+                driver.send_signal(signal.SIGINT)
+            driver.send_signal(signal.SIGCONT)
+            assert driver.wait(EXIT_SECS) == (-signal.SIGINT if ended_by == "Ctrl-C" else 0)
+        finally:
+            driver.kill()
+            kafka.thaw()
+    with TopologyTester(topology(kafka.address, topic), tmp_path) as tester:
+        tester.run(WORK)
     assert_exact(kafka, topic)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from statefx.sinks.kafka.topic import KafkaTopic
@@ -56,10 +56,15 @@ def settled(broker, topic: str, secs: float = SETTLED_SECS) -> bool:
 
 def ends(broker, topic: str, level: IsolationLevel) -> dict[int, int]:
     """Return the end of each partition, as readers of that level see it."""
-    partitions = broker.admin.list_topics(topic, WAIT_SECS).topics[topic].partitions
-    latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
-    found = broker.admin.list_offsets(latest, isolation_level=level)
-    return {place.partition: future.result(WAIT_SECS).offset for place, future in found.items()}
+    limit = time.monotonic() + WAIT_SECS
+    while True:
+        partitions = broker.admin.list_topics(topic, WAIT_SECS).topics[topic].partitions
+        latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+        found = broker.admin.list_offsets(latest, isolation_level=level)
+        try:
+            return {place.partition: future.result(WAIT_SECS).offset for place, future in found.items()}
+        except KafkaException:  # a broker that was restarted may not have come to know its own term yet
+            assert time.monotonic() < limit, "the broker tells no offsets"
 
 
 @contextmanager

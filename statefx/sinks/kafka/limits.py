@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from statefx.errors import SinkError
-from statefx.kafka.calls import Answer
+from statefx.kafka.calls import Answer, patiently
 from statefx.kafka.words import kafka, named
 from statefx.sinks.kafka.publisher import Publisher
 
@@ -20,6 +20,9 @@ logger = logging.getLogger("statefx.kafka")
 
 CALL_SECS = 20.0
 """How long one question to the brokers may take."""
+
+_BELIEVED_SECS = 5.0
+"""How long it is asked again whether a topic is there: a broker that was away says for a moment that it is not."""
 
 _LIMITS_SECS = 60.0
 """How long a process takes a topic's limits for known."""
@@ -112,10 +115,15 @@ class Questions:
     def limits(self) -> TopicLimits:
         """Return what the topic can take; SinkError if it is not there, or nobody answers."""
         topic = self._publisher.topic
-        with self._publisher.told():
+
+        def ask(_: float) -> Any:
             found = self._admin.list_topics(topic, timeout=CALL_SECS).topics[topic]
             if found.error is not None:
                 raise kafka().KafkaException(found.error)
+            return found
+
+        with self._publisher.told():
+            found = patiently(ask, _BELIEVED_SECS, "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART")
         return TopicLimits.of(len(found.partitions), self._settings(kafka().admin.RESOURCE_TOPIC, topic))
 
     def timeout_ms_max(self) -> int | None:
