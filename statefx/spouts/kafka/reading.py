@@ -23,7 +23,7 @@ logger = logging.getLogger("statefx")
 TAKEN = 400
 """Messages that are taken from the client at once: fewer than 700, of which Python's garbage collector takes notice."""
 
-ROWS = 2_000
+ROWS = 4_000
 ROWS_BYTES = 16 << 20
 """Of the records that are held as objects of Python, more or less: what more of them take is no longer in the
 processor's second cache when they become columns."""
