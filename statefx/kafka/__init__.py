@@ -2,7 +2,9 @@
 
 ::
 
-    clients    which settings are whose, and the clients that are made with them
+    clients    makes clients, and says why their calls fail
+    settings   what is refused of a user's settings before anything connects
+    reaching   what stands in the way of a cluster
     calls      calls that may never return, within bounds
-    words      what errors of the client mean, and what to do
+    words      what errors of the client mean
 """

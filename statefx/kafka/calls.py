@@ -10,7 +10,6 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from statefx.errors import FailedException
 from statefx.kafka.words import kafka, named
 
 REQUEST_SECS = 5.0
@@ -61,7 +60,7 @@ def bounded(call: Callable[[float], Answer], secs: float) -> Answer:
         raise errors[0]
     if answers:
         return answers[0]
-    raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT))
+    raise _timed_out()
 
 
 def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answer:
@@ -82,17 +81,20 @@ def end(consumer: Any) -> None:
         bounded(lambda _: consumer.close(), REQUEST_SECS)
 
 
-def answer(future: Future[Answer], what: str) -> Answer:
-    """Return what a broker answers to one question, within bounds.
+def answer(future: Future[Answer], secs: float | None = None) -> Answer:
+    """Return what a broker answers to one question, which was to take so long, by default `REQUEST_SECS`.
 
     Raises
     ------
     confluent_kafka.KafkaException
-        The broker has answered, or the client gave up; see `failure`.
-    FailedException
-        Nobody has answered.
+        The broker says so, or nobody has answered: ``_TIMED_OUT``.
     """
     try:
-        return future.result(REQUEST_SECS + 1)
+        return future.result((REQUEST_SECS if secs is None else secs) + 1)
     except FutureTimeoutError:
-        raise FailedException(f"{what}: no broker has answered within {REQUEST_SECS:g} s") from None
+        raise _timed_out() from None
+
+
+def _timed_out() -> Exception:
+    late: Exception = kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT))
+    return late

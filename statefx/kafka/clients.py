@@ -1,18 +1,28 @@
-"""The clients of a cluster: which of their settings are whose, and what they are made with."""
+"""The clients of a cluster: what they are made with."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from statefx.errors import ConfigError
-from statefx.kafka.words import kafka, text_of
+from statefx.errors import FailedException, InputError, StatefxError
+from statefx.kafka import reaching
+from statefx.kafka.settings import check_settings, servers_of, try_settings
+from statefx.kafka.words import AWAY, kafka, named, text_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
 
 logger = logging.getLogger("statefx.kafka")
+
+_DENIED = (
+    "TOPIC_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "SASL_AUTHENTICATION_FAILED",
+    "UNSUPPORTED_SASL_MECHANISM",
+)
 
 _DEFAULTS = {
     "client.id": "statefx",
@@ -22,12 +32,30 @@ _DEFAULTS = {
     "log_level": 2,
 }
 
-_OWNED = {
-    "bootstrap.servers": "servers= says it",
-    "metadata.broker.list": "servers= says it",
-    "error_cb": "errors are told by the query",
-    "logger": "the client writes to the logger 'statefx.kafka'",
-}
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a sink's, or a spout's, clients are set to.
+
+    Attributes
+    ----------
+    who : str
+        Whom messages name: the class that a user has made.
+    owned : Mapping of str to str
+        Settings that are not a user's, and why.
+    defaults : Mapping
+        What a user's settings override.
+    kept : Mapping
+        What they don't.
+    kinds : tuple of str
+        Of the clients that it uses.
+    """
+
+    who: str
+    owned: Mapping[str, str]
+    defaults: Mapping[str, Any]
+    kept: Mapping[str, Any]
+    kinds: tuple[str, ...]
 
 
 class Clients:
@@ -35,18 +63,13 @@ class Clients:
 
     Parameters
     ----------
-    who : str
-        Whom messages name: the class that a user has made.
+    rules : Rules
     servers : str
         As ``bootstrap.servers``.
-    config : Mapping
-        A user's settings of librdkafka.
-    owned : Mapping of str to str
-        Settings that are not a user's, and why; beside those that never are.
-    defaults : Mapping
-        What a user's settings override.
-    kept : Mapping
-        What they don't.
+    config : Mapping, optional
+        A user's settings of librdkafka. They may have passwords, so nothing shows them.
+    **trial : Any
+        Settings that come later, for trying whether all of them go together.
 
     Attributes
     ----------
@@ -61,30 +84,15 @@ class Clients:
         confluent-kafka is not installed, or the servers or a setting can't be used.
     """
 
-    def __init__(
-        self,
-        who: str,
-        servers: str,
-        config: Mapping[str, Any] | None,
-        owned: Mapping[str, str],
-        defaults: Mapping[str, Any],
-        kept: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, rules: Rules, servers: str, config: Mapping[str, Any] | None, **trial: Any) -> None:
         kafka()
-        if not isinstance(servers, str) or not servers.strip(", "):
-            raise ConfigError(f"{who} needs the servers, such as 'host:9092', not {servers!r}")
-        self.servers = ",".join(sorted(each.strip() for each in servers.split(",") if each.strip()))
-        for name, reason in (_OWNED | dict(owned)).items():
-            if name in (config or {}):
-                raise ConfigError(f"{who}'s config can't have {name!r}: {reason}", option=name)
-        self._config = {**_DEFAULTS, **defaults, **(config or {}), **kept}
+        given = {} if config is None else config
+        check_settings(rules.who, given, rules.owned)
+        self.servers = servers_of(rules.who, servers, given)
+        self._config = {**_DEFAULTS, **rules.defaults, **given, **rules.kept}
         name = self.setting("sasl.username", None)
         self.user = "this client's user" if name is None else f"user {name!r}"
-        trial = {**self._config, "group.id": "statefx", "log_level": 0}  # without servers it connects to nobody
-        try:
-            kafka().Consumer(trial).close()
-        except (kafka().KafkaException, TypeError, ValueError) as error:
-            raise ConfigError(f"{who}: the client refuses its settings: {text_of(error)}") from None
+        try_settings(rules.who, {**self._config, "group.id": "statefx", **trial}, given, rules.kinds)
 
     def setting(self, name: str, default: Any) -> Any:
         """Return a setting, or what it is by default."""
@@ -104,9 +112,39 @@ class Clients:
         """Return a client that asks about topics and offsets."""
         return kafka().admin.AdminClient(self._settings())
 
+    def obstacle(self, secs: float) -> str | None:
+        """Return why no broker can be reached, and what to mend, as found out within `secs`; None if one can."""
+        return reaching.obstacle(self.servers, self._settings(), secs)
+
+    def greet(self, client: Any) -> str | None:
+        """Have a client connect; return why it can't, and what to mend; None if it can."""
+        try:
+            client.list_topics(timeout=reaching.GREETING_SECS)
+        except kafka().KafkaException:
+            return self.obstacle(reaching.FIRST_SECS)
+        return None
+
+    def reason(self, error: Any) -> str:
+        """Return why a call has failed: what the broker said, or, if none has answered, what stands in the way."""
+        return (self.obstacle(reaching.LATER_SECS) if named(error, *AWAY) else None) or text_of(error)
+
+    def failure(self, error: Any, what: str) -> StatefxError:
+        """Return what a reader raises: a denial ends the query, anything else is tried again."""
+        return denial(error, what) or FailedException(f"{what}: {self.reason(error)}")
+
     def _settings(self, **more: Any) -> dict[str, Any]:
         own = {"bootstrap.servers": self.servers, "logger": logger, "error_cb": _note}
         return {**self._config, **more, **own}
+
+
+def denial(error: Any, what: str) -> InputError | None:
+    """Return what a reader raises that is denied access; None if it is not."""
+    if not named(error, *_DENIED):
+        return None
+    return InputError(
+        f"{what}: {text_of(error)}. Give the user of this client READ on the topics, or mend its credentials, and "
+        "start again: nothing is lost"
+    )
 
 
 def _note(error: Any) -> None:

@@ -1,21 +1,16 @@
-"""What errors of the client mean, and what to do."""
+"""The client library, and what its errors mean."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from statefx.errors import ConfigError, FailedException, InputError, StatefxError
+from statefx.errors import ConfigError
 
 if TYPE_CHECKING:
     import confluent_kafka
 
-_DENIED = (
-    "TOPIC_AUTHORIZATION_FAILED",
-    "CLUSTER_AUTHORIZATION_FAILED",
-    "SASL_AUTHENTICATION_FAILED",
-    "UNSUPPORTED_SASL_MECHANISM",
-    "_AUTHENTICATION",
-)
+AWAY = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_AUTHENTICATION", "_SSL")
+"""What says no more than that a call has come to nothing: why, `obstacle` finds out."""
 
 
 def kafka() -> Any:
@@ -38,13 +33,3 @@ def named(error: Any, *names: str) -> bool:
     """Tell whether an error of the client, or one that carries it, has one of these codes."""
     inner = error.args[0] if isinstance(error, Exception) and error.args else error
     return hasattr(inner, "code") and any(inner.code() == getattr(kafka().KafkaError, name, None) for name in names)
-
-
-def failure(error: Any, what: str) -> StatefxError:
-    """Return what a reader raises: a denial ends the query, anything else is tried again."""
-    if named(error, *_DENIED):
-        return InputError(
-            f"{what}: {text_of(error)}. Give the user of this client READ on the topics, or mend its credentials, and "
-            "start again: nothing is lost"
-        )
-    return FailedException(f"{what}: {text_of(error)}")

@@ -53,7 +53,6 @@ SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": 1,
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.replication.factor": 1,
@@ -80,17 +79,27 @@ QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level
 
 
 class KafkaBroker:
-    """A broker of its own: two free ports, a temporary folder; ended with `close`.
+    """A broker of its own: free ports, a temporary folder; ended with `close`.
 
     Parameters
     ----------
+    listeners : Mapping of str to str
+        Further ones: the protocol of each, such as ``SASL_SSL``, by its name.
     **settings : object
         As in server.properties; underscores stand for dots.
+
+    Attributes
+    ----------
+    ports : dict of str to int
+        By the name of the listener.
     """
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, listeners: Mapping[str, str] | None = None, **settings: object) -> None:
         self._libraries = libraries()
         self.port, controller = free_port(), free_port()
+        self.ports = {"PLAINTEXT": self.port} | {name: free_port() for name in listeners or {}}
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | dict(listeners or {})
+        advertised = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
         self.folder = Path(tempfile.mkdtemp(prefix="statefx-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
@@ -98,8 +107,9 @@ class KafkaBroker:
         self.admin = AdminClient(self.client())
         """A client that is not statefx's; kept, since one that is collected drops what it has not answered yet."""
         own = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"{advertised},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             # Voters that are named here, and the two lines below, are all that formatting would make: another JVM, 5 s.
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": self.folder / "data",

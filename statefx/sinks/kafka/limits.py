@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from statefx.errors import SinkError
-from statefx.kafka.calls import Answer, patiently
+from statefx.kafka.calls import answer, patiently
 from statefx.kafka.words import kafka, named
 from statefx.sinks.kafka.publisher import Publisher
 
@@ -112,6 +110,11 @@ class Questions:
     def _admin(self) -> Any:
         return self._publisher.clients.admin()
 
+    def greet(self) -> None:
+        """Connect; SinkError with what to mend if that can't be done."""
+        if (why := self._publisher.clients.greet(self._admin)) is not None:
+            raise self._publisher.refusal(why)
+
     def limits(self) -> TopicLimits:
         """Return what the topic can take; SinkError if it is not there, or nobody answers."""
         topic = self._publisher.topic
@@ -139,7 +142,7 @@ class Questions:
         asked = kafka().TopicCollection([topic])
         try:
             future = self._admin.describe_topics(asked, include_authorized_operations=True, request_timeout=CALL_SECS)
-            return {each.name for each in _answered(future[topic]).authorized_operations or ()}
+            return {each.name for each in answer(future[topic], CALL_SECS).authorized_operations or ()}
         except kafka().KafkaException as error:
             logger.debug("%s: can't see what is allowed: %s", self._publisher.target, error)
             return set()
@@ -149,15 +152,7 @@ class Questions:
         resource = kafka().admin.ConfigResource(kind, name)
         try:
             future = self._admin.describe_configs([resource], request_timeout=CALL_SECS)[resource]
-            return {each.name: each.value for each in _answered(future).values() if each.value is not None}
+            return {each.name: each.value for each in answer(future, CALL_SECS).values() if each.value is not None}
         except kafka().KafkaException as error:
             logger.debug("%s: can't read the settings of %s: %s", self._publisher.target, name, error)
             return {}
-
-
-def _answered(future: Future[Answer]) -> Answer:
-    """Return what a broker answers, of which the client has been told how long it may take."""
-    try:
-        return future.result(CALL_SECS + 1)
-    except FutureTimeoutError:
-        raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT)) from None

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import FailedException, SinkError
-from statefx.kafka.words import named
+from statefx.kafka.words import AWAY, named
 from statefx.operators.sinks import Committable, SinkWriter, WriterContext
 from statefx.sinks.formats import as_json
 from statefx.sinks.kafka.limits import TopicLimits, limits_of
-from statefx.sinks.kafka.publisher import AWAY, Publisher
+from statefx.sinks.kafka.publisher import Publisher
 from statefx.sinks.staged import Stager
 
 _OVERHEAD_BYTES = 100

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 
 from statefx.errors import SinkError
 from statefx.kafka.clients import Clients
-from statefx.kafka.words import kafka, text_of
-
-AWAY = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN")
-"""Names of the errors that say that no broker answers."""
+from statefx.kafka.words import kafka
 
 _REMEDIES = {
-    **dict.fromkeys(AWAY, "no broker answers at these addresses; it is tried again"),
-    "_RESOLVE": "is the address right?",
     "_UNKNOWN_TOPIC": "make topic {topic!r} first",
     "UNKNOWN_TOPIC_OR_PART": "make topic {topic!r} first",
     "_UNKNOWN_PARTITION": "add partitions to topic {topic!r}: it has fewer than when the rows were prepared",
@@ -67,4 +62,4 @@ class Publisher:
         except kafka().KafkaException as error:
             name = error.args[0].name()
             remedy = _REMEDIES.get(name, "").format(topic=self.topic, id=self.transactional_id, user=self.clients.user)
-            raise self.refusal(f"{text_of(error)} ({name}){remedy and ': '}{remedy}") from error
+            raise self.refusal(f"{self.clients.reason(error)} ({name}){remedy and ': '}{remedy}") from error

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import ConfigError, TopologyError
-from statefx.kafka.clients import Clients
+from statefx.kafka.clients import Clients, Rules
 from statefx.operators.sinks import SinkWriter, WriterContext
 from statefx.sinks.kafka.messages import Columns, MessageWriter, is_bytes
 from statefx.sinks.kafka.publisher import Publisher
@@ -22,7 +22,14 @@ _OWNED = {
     "enable.idempotence": "each transaction would not be there once without it",
     "acks": "a transaction of Kafka needs all of them",
     "group.id": "it is the transactional id: the marker stands there",
+    "group.instance.id": "nobody else is in the group: the marker stands there",
+    "group.protocol": "nobody else is in the group: the marker stands there",
+    "enable.auto.commit": "the marker is the only offset of the group",
+    "auto.commit.enable": "the marker is the only offset of the group",
     "isolation.level": "the marker must be read committed",
+    "message.max.bytes": "it is the topic's max.message.bytes",
+    "on_delivery": "a transaction is committed if all of its messages are there",
+    "dr_cb": "a transaction is committed if all of its messages are there",
 }
 """Settings of the client that are not the user's to set, and why."""
 
@@ -33,7 +40,7 @@ _DEFAULTS = {
     "partitioner": "murmur2_random",  # as Kafka's clients in Java
 }
 
-_KEPT = {"enable.auto.commit": False}
+_RULES = Rules("KafkaSink", _OWNED, _DEFAULTS, {"enable.auto.commit": False}, ("Producer", "Consumer"))
 
 _ID = re.compile(r"[\w.\-]{1,249}", re.ASCII)
 
@@ -100,7 +107,6 @@ class KafkaSink(StagedSink):
         transactionTimeoutSecs: float = 60.0,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        clients = Clients("KafkaSink", servers, config, _OWNED, _DEFAULTS, _KEPT)
         if not isinstance(topic, str) or not _ID.fullmatch(topic):
             raise ConfigError(f"KafkaSink needs the name of a topic (letters, digits, '.', '_', '-'), got {topic!r}")
         id = f"statefx.{topic}" if transactionalId is None else transactionalId
@@ -110,7 +116,8 @@ class KafkaSink(StagedSink):
             raise ConfigError(
                 f"KafkaSink's transactionTimeoutSecs is from 1 to {_TIMEOUT_SECS_MAX}, not {transactionTimeoutSecs!r}"
             )
-        self.publisher = Publisher(clients, topic, id)
+        trial = {"transactional.id": id, "transaction.timeout.ms": int(transactionTimeoutSecs * 1000)}
+        self.publisher = Publisher(Clients(_RULES, servers, config, **trial), topic, id)
         self.columns = Columns((key,) if isinstance(key, str) else tuple(key), value, headers, timestamp, partition)
         self.timeout_secs = float(transactionTimeoutSecs)
 

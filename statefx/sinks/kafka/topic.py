@@ -80,6 +80,7 @@ class KafkaTopic(Target):
     def check(self) -> None:
         """Refuse what can be known to fail later (see `Place.check`)."""
         publisher, questions = self._publisher, self._questions
+        questions.greet()
         limits = limits_of(publisher, age_secs_max=0)
         if limits.compacted and not self._keyed:
             raise publisher.refusal(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from statefx.errors import FailedException, InputError
 from statefx.kafka.calls import REQUEST_SECS, answer, end
 from statefx.kafka.clients import Clients
-from statefx.kafka.words import failure, kafka, named
+from statefx.kafka.words import kafka, named
 from statefx.spouts.kafka.group import Group
 from statefx.spouts.kafka.rows import Place
 
@@ -72,6 +72,7 @@ class Cluster:
         small = {"fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 1_024, "socket.timeout.ms": 10_000}
         self._group = Group(group)
         self.consumer: Consumer = clients.consumer(group, **small, on_commit=self._group.hear)
+        self._clients = clients
         self._admin = clients.admin()
         self._topics = topics
         self._clock = clock
@@ -123,7 +124,7 @@ class Cluster:
         try:
             found: Mapping[str, Any] = self.consumer.list_topics(**topic, timeout=REQUEST_SECS).topics
         except kafka().KafkaException as error:
-            raise failure(error, "the topics can't be listed") from error
+            raise self._clients.failure(error, "the topics can't be listed") from error
         return found
 
     def _described(self, names: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
@@ -133,12 +134,11 @@ class Cluster:
             return found
         asked = self._admin.describe_topics(kafka().TopicCollection(list(names)), request_timeout=REQUEST_SECS)
         for name, future in asked.items():
-            what = f"topic {name!r} can't be asked about"
             try:
-                said = answer(future, what)
+                said = answer(future)
             except kafka().KafkaException as error:
                 if not named(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
-                    raise failure(error, what) from error
+                    raise self._clients.failure(error, f"topic {name!r} can't be asked about") from error
             else:
                 found[name] = str(said.topic_id), [part.id for part in said.partitions]
         return found
@@ -190,7 +190,7 @@ class Cluster:
             wrong = error
         if wrong is not None:
             self._looked = None  # a topic may be gone
-            raise failure(wrong, "the offsets of partitions can't be asked for") from None
+            raise self._clients.failure(wrong, "the offsets of partitions can't be asked for") from None
         return {Place(each.topic, each.partition): each for each in told}
 
     def tell_group(self, read: Mapping[Place, int]) -> None:

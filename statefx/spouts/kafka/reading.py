@@ -8,10 +8,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.errors import FailedException, InputError
+from statefx.errors import FailedException
 from statefx.kafka.calls import REQUEST_SECS, answer, end
-from statefx.kafka.clients import Clients
-from statefx.kafka.words import failure, kafka, named, text_of
+from statefx.kafka.clients import Clients, denial
+from statefx.kafka.reaching import LATER_SECS
+from statefx.kafka.words import kafka, named, text_of
 from statefx.spouts.kafka.losses import cut_off
 from statefx.spouts.kafka.rows import Place, Records
 
@@ -66,7 +67,8 @@ class Reader:
 
     Parameters
     ----------
-    consumer : confluent_kafka.Consumer
+    clients : Clients
+    group : str
     patience_secs : float
         How long it may wait without any progress.
     lost : callable
@@ -76,12 +78,14 @@ class Reader:
 
     def __init__(
         self,
-        consumer: Consumer,
+        clients: Clients,
+        group: str,
         patience_secs: float,
         lost: Callable[[Place, int, int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._consumer = consumer
+        self._clients = clients
+        self._consumer: Consumer = clients.consumer(group)
         self._patience_secs = patience_secs
         self._lost = lost
         self._clock = clock
@@ -131,9 +135,10 @@ class Reader:
             if self._take(place):
                 limit = self._clock() + self._patience_secs
             elif self._clock() >= limit:
+                trouble = self._clients.obstacle(LATER_SECS) or self._trouble
                 raise FailedException(
                     f"{place}: nothing came for {self._patience_secs:g} s, and offsets from {self._reached} to before "
-                    f"{end} are still to be read{self._trouble and ': '}{self._trouble}"
+                    f"{end} are still to be read{trouble and ': '}{trouble}"
                 )
         self._at = place, end
 
@@ -192,11 +197,10 @@ class Reader:
             self._reached = max(self._reached, event.offset() or 0)
         elif named(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             self._pass_gap(place, error)
-        elif isinstance(told := failure(error, f"{place} can't be read from {self._reached}"), InputError):
-            if not named(error, "GROUP_AUTHORIZATION_FAILED"):  # no group is used
-                raise told
-        elif error is not None and error.fatal():
+        elif told := denial(error, what := f"{place} can't be read from {self._reached}"):
             raise told
+        elif error is not None and error.fatal():
+            raise FailedException(f"{what}: {text_of(error)}")
         else:
             self._trouble = text_of(error)  # type: ignore[arg-type]  # it is tried again by the client itself
 
@@ -205,7 +209,7 @@ class Reader:
         try:
             found = self._consumer.get_watermark_offsets(kafka().TopicPartition(*place), REQUEST_SECS, cached=False)
         except kafka().KafkaException as error:
-            raise failure(error, f"the offsets of {place} can't be asked for") from error
+            raise self._clients.failure(error, f"the offsets of {place} can't be asked for") from error
         # The client names it so in its words alone.
         if "truncation" in text_of(why) and found is not None and found[0] <= self._reached:
             raise cut_off(place, self._reached, f"was cut off before that: {text_of(why)}")
@@ -254,8 +258,7 @@ class Readers:
             reader = None
         if reader is None:
             if len(self._readers) < READERS_MAX:
-                consumer = self._clients.consumer(self._group)
-                reader = Reader(consumer, self._patience_secs, self._lost)
+                reader = Reader(self._clients, self._group, self._patience_secs, self._lost)
             else:
                 reader = self._readers.pop(next(iter(self._readers)))
         try:
@@ -269,13 +272,12 @@ class Readers:
         """Return a topic's identity; None if it is gone."""
         self._admin = self._admin or self._clients.admin()
         asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECS)[topic]
-        what = f"topic {topic!r} can't be asked about"
         try:
-            return str(answer(asked, what).topic_id)
+            return str(answer(asked).topic_id)
         except kafka().KafkaException as error:
             if named(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
                 return None
-            raise failure(error, what) from error
+            raise self._clients.failure(error, f"topic {topic!r} can't be asked about") from error
 
     def close(self) -> None:
         """End the clients."""

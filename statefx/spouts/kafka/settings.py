@@ -1,6 +1,8 @@
 """The settings of a spout's clients: which would break its promise, and what they are set to."""
 
-OWNED = {
+from statefx.kafka.clients import Rules
+
+_OWNED = {
     "group.id": "no group decides who reads what; group= names the one that is told how far it was read",
     "group.instance.id": "no group decides who reads what",
     "group.protocol": "no group decides who reads what",
@@ -12,11 +14,10 @@ OWNED = {
     "enable.auto.offset.store": "the checkpoint says what was read, and the group is told after that",
     "enable.partition.eof": "a range may end in offsets that have no record, and then only this tells the end",
     "receive.message.max.bytes": "a smaller one would have the client stand still; maxRecordBytes= refuses records",
-    "on_commit": "nothing depends on what the group is told",
 }
 """What would break the promise that each record is read once, by the reason why."""
 
-KEPT = {
+_KEPT = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
@@ -25,7 +26,7 @@ KEPT = {
     "receive.message.max.bytes": 1_000_000_000,
 }
 
-DEFAULTS = {
+_DEFAULTS = {
     # The end of a range in which the last offsets are markers of transactions is told by an answer without records,
     # and a broker keeps back such an answer this long: by default half a second, in each transaction.
     "fetch.wait.max.ms": 50,
@@ -34,3 +35,9 @@ DEFAULTS = {
     # What is fetched ahead of a transaction, for each partition that a task keeps warm.
     "queued.max.messages.kbytes": 16_384,
 }
+
+
+def rules(isolation: str) -> Rules:
+    """Return what the clients of one that reads so are set to."""
+    kept = {**_KEPT, "isolation.level": isolation}
+    return Rules("KafkaSpout", _OWNED, _DEFAULTS, kept, ("Consumer",))

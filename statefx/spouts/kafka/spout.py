@@ -29,7 +29,7 @@ from statefx.spouts.kafka.planning import Cluster, Limits, Start, distances
 from statefx.spouts.kafka.ranges import Ranges
 from statefx.spouts.kafka.reading import NO_EPOCH, Readers, Span
 from statefx.spouts.kafka.rows import Place, Refused, Rows
-from statefx.spouts.kafka.settings import DEFAULTS, KEPT, OWNED
+from statefx.spouts.kafka.settings import rules
 
 logger = logging.getLogger("statefx")
 
@@ -135,7 +135,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         values = format_of(value, schema, schemas)
         self.rows = Rows(values, key, columns_of(columns, values), maxRecordBytes)
         self.outputFields = to_ddl(self.rows.schema)
-        self.clients = Clients("KafkaSpout", servers, config, OWNED, DEFAULTS, {**KEPT, "isolation.level": isolation})
+        self.clients = Clients(rules(isolation), servers, config)
         self._ranges: Ranges | None = None
         self._readers: Readers | None = None
 
@@ -177,7 +177,13 @@ class KafkaSpout(PartitionedTransactionalSpout):
         self._planning.bounded = True
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Go on behind what was read; what keeps a topic from being read is told by the start."""
+        """Go on behind what was read; what keeps a topic from being read is told by the start.
+
+        So is nobody who answers, if nothing was ever read: the servers or the settings may be wrong. Later that is a
+        fault: the query waits, and its status says so.
+        """
+        if not metadata and (why := self.clients.greet(self._planning.cluster.consumer)) is not None:
+            raise InputError(why)
         self._planning.begin(metadata)
 
     def numPartitions(self) -> int:

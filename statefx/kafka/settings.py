@@ -1,0 +1,102 @@
+"""A user's settings of librdkafka: what is refused of them before anything connects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from statefx.errors import ConfigError
+from statefx.kafka.words import kafka, text_of
+
+OWNED = {
+    "bootstrap.servers": "servers= says it",
+    "metadata.broker.list": "servers= says it",
+    "error_cb": "errors are told by the query",
+    "logger": "the client writes to the logger 'statefx.kafka'",
+    "on_commit": "nothing depends on what a group is told",
+}
+"""Which are nobody's, and why."""
+
+_NAMES = re.findall(
+    r"\S+",
+    """acks batch.num.messages batch.size broker.address.family client.id client.rack compression.codec
+    compression.level compression.type connections.max.idle.ms debug fetch.error.backoff.ms fetch.max.bytes
+    fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms fetch.wait.max.ms linger.ms log_level max.in.flight
+    max.in.flight.requests.per.connection max.partition.fetch.bytes message.timeout.ms metadata.max.age.ms oauth_cb
+    partitioner queue.buffering.max.kbytes queue.buffering.max.messages queue.buffering.max.ms
+    queued.max.messages.kbytes queued.min.messages reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms
+    retries retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab sasl.kerberos.principal
+    sasl.kerberos.service.name sasl.mechanism sasl.mechanisms sasl.oauthbearer.client.id
+    sasl.oauthbearer.client.secret sasl.oauthbearer.config sasl.oauthbearer.method sasl.oauthbearer.scope
+    sasl.oauthbearer.token.endpoint.url sasl.password sasl.username security.protocol
+    socket.connection.setup.timeout.ms socket.keepalive.enable socket.nagle.disable socket.timeout.ms ssl.ca.location
+    ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.cipher.suites ssl.crl.location
+    ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location
+    ssl.keystore.password statistics.interval.ms stats_cb""",
+)
+"""Those that users set, for a name that is nearly one: the client does not tell which it has."""
+
+_FILES = re.compile(r"ssl\.(ca|certificate|key|keystore|crl)\.location")
+
+_SERVER = re.compile(r"(?:(?P<protocol>\w+)://)?(?:\[[0-9A-Fa-f:.%\w]+\]|[\w.\-]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
+
+
+def servers_of(who: str, given: Any, config: Mapping[str, Any]) -> str:
+    """Return addresses as one text, in order; ConfigError if they can't be such.
+
+    The client itself would pass over those that it can't read, and then wait for a broker for ever.
+    """
+    if not isinstance(given, str) or not given.strip(", "):
+        raise ConfigError(f"{who}'s servers are a text such as 'host:9092', or 'host:9092,other:9092', not {given!r}")
+    servers = sorted(each.strip() for each in given.split(",") if each.strip())
+    speaks = str(config.get("security.protocol", "plaintext")).lower()
+    for each in servers:
+        found = _SERVER.fullmatch(each)
+        if found is None or not 0 < int(found["port"] or 9092) < 1 << 16:
+            raise ConfigError(f"{who}'s servers have {each!r}, which is no address such as 'host:9092'")
+        if found["protocol"] and found["protocol"].lower() != speaks:
+            raise ConfigError(
+                f"{who}'s servers have {each!r}: leave {found['protocol'] + '://'!r} out; security.protocol in config "
+                f"says what is spoken there, and it is {speaks!r}"
+            )
+    return ",".join(servers)
+
+
+def check_settings(who: str, config: Any, owned: Mapping[str, str]) -> None:
+    """Refuse settings by their names, types and files."""
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"{who}'s config is a dict of librdkafka's settings by their names, not {type(config)}")
+    for name, value in config.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"{who}'s config has {name!r}: settings are named by texts")
+        if reason := (OWNED | dict(owned)).get(name):
+            raise ConfigError(f"{who}'s config can't have {name!r}: {reason}", option=name)
+        fits = callable(value) if name.endswith("_cb") else isinstance(value, str | int | float)
+        if not fits:
+            wanted = "a function" if name.endswith("_cb") else "a text, a number or a bool"
+            raise ConfigError(f"{who}'s config has {name!r} as {type(value).__name__}: it is {wanted}", option=name)
+        if _FILES.fullmatch(name) and value != "probe" and not Path(str(value)).exists():
+            raise ConfigError(
+                f"{who}'s config names a file that is not here, {name} {value!r}: it must be on the driver and on each "
+                "executor, in the same place", option=name,
+            )  # fmt: skip
+
+
+def try_settings(who: str, settings: Mapping[str, Any], user: Mapping[str, Any], kinds: tuple[str, ...]) -> None:
+    """Make clients that connect to nobody, to see whether librdkafka takes the settings."""
+    # A function may be asked for a token as soon as there is a client.
+    quiet = {name: value for name, value in settings.items() if not name.endswith("_cb")} | {"log_level": 0}
+    for kind in kinds:
+        try:
+            getattr(kafka(), kind)(quiet)
+        except (kafka().KafkaException, TypeError, ValueError) as error:
+            said = text_of(error).strip()
+            unknown = next((name for name in user if f'property: "{name}"' in said), None)
+            if unknown is not None:
+                near = get_close_matches(unknown, _NAMES, 1)
+                hint = f": do you mean {near[0]!r}?" if near else "; see librdkafka's CONFIGURATION.md"
+                raise ConfigError(f"{who}'s config has {unknown!r}, which librdkafka does not know{hint}") from None
+            raise ConfigError(f"{who}: librdkafka refuses the settings in config: {said}") from None

@@ -1,0 +1,93 @@
+"""What KafkaSink and KafkaSpout refuse of servers and settings, before anything connects."""
+
+import pickle
+import re
+
+import pytest
+
+from statefx.errors import ConfigError
+from statefx.sinks.kafka import KafkaSink
+from statefx.spouts import KafkaSpout
+
+BOTH = pytest.mark.parametrize("make", [KafkaSink, KafkaSpout])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "servers", ["localhost", "a:1,b:2", "a.b:9092, c_d", "[::1]:9092", "10.0.0.1", "PLAINTEXT://a:1"]
+)
+def test_servers_as_the_client_takes_them(make, servers):
+    assert make(servers, "words").clients.servers == ",".join(sorted(servers.replace(" ", "").split(",")))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("servers", "told"),
+    [
+        ("", "a text such as 'host:9092'"),
+        (" , ", "a text such as"),
+        (None, "not None"),
+        (["a:1"], "a text such as"),
+        ("a:1,b:x", "'b:x', which is no address"),
+        ("a:70000", "no address"),
+        ("a b:1", "no address"),
+        ("http://a:9092", "leave 'http://' out"),
+        ("SSL://a:9092", "leave 'SSL://' out; security.protocol in config"),
+    ],
+)
+def test_servers_that_can_not_be_any(make, servers, told):
+    with pytest.raises(ConfigError, match=f"{make.__name__}'s servers .*{re.escape(told)}"):
+        make(servers, "words")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"sasl.pasword": "x"}, "'sasl.pasword', which librdkafka does not know: do you mean 'sasl.password'?"),
+        ({"no.such.setting": 1}, "'no.such.setting', which librdkafka does not know"),
+        ({"security.protocol": "pigeon"}, 'Invalid value "pigeon"'),
+        ({"socket.timeout.ms": "soon"}, '"socket.timeout.ms"'),
+        ({"socket.timeout.ms": -5}, "outside allowed range"),
+        ({"socket.timeout.ms": None}, "as NoneType: it is a text, a number or a bool"),
+        ({"oauth_cb": "token"}, "as str: it is a function"),
+        ({7: "x"}, "settings are named by texts"),
+        ([], "a dict of librdkafka's settings"),
+        ({"bootstrap.servers": "x"}, "servers= says it"),
+        ({"group.id": "x"}, "can't have 'group.id': "),
+        ({"isolation.level": "x"}, "can't have 'isolation.level': "),
+        ({"enable.auto.commit": True}, "can't have 'enable.auto.commit': "),
+        ({"logger": None}, "statefx.kafka"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.username and sasl.password must be set"),
+        ({"ssl.ca.location": "nowhere.pem"}, "'nowhere.pem': it must be on the driver and on each executor"),
+    ],
+)
+def test_settings_that_can_not_be_used(make, config, told):
+    with pytest.raises(ConfigError, match=f"{make.__name__}.*{re.escape(told)}"):
+        make("localhost", "words", config=config)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"acks": "1"}, "'acks': a transaction of Kafka needs all"),
+        ({"message.max.bytes": 9}, "the topic's max.message.bytes"),
+        ({"max.in.flight": 10}, "must be set <= 5"),
+        ({"message.timeout.ms": 70_000}, "<= `transaction.timeout.ms`"),
+    ],
+)
+def test_settings_that_a_transaction_does_not_allow(config, told):
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        KafkaSink("localhost", "words", config=config)
+
+
+def token(config):
+    raise AssertionError("nobody is asked before there is a broker")
+
+
+@BOTH
+def test_what_is_a_users_stays_and_goes_to_the_tasks(make):
+    config = {"client.id": "mine", "compression.type": "zstd", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}
+    sent = pickle.loads(pickle.dumps(make("localhost", "words", config={**config, "security.protocol": "SASL_SSL"})))
+    settings = sent.clients._settings()
+    assert {name: settings[name] for name in config} == config
