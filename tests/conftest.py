@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -84,6 +84,20 @@ def pytest_configure() -> None:
     assert not missing, f"tests/conftest.py names files that are gone: {missing}"
 
 
+NO_KAFKA = "there is no Kafka"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """Say in one of the last lines how many tests of Kafka were left out: the list of those that were is long."""
+    yield
+    reasons = [each.longrepr[2] for each in terminalreporter.stats.get("skipped", ()) if NO_KAFKA in each.longrepr[2]]
+    if reasons:
+        terminalreporter.write_line(
+            f"{len(reasons)} tests of Kafka were skipped; {reasons[0].removeprefix('Skipped: ')}"
+        )
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator["object"]:
     """The one Kafka broker of a process that runs tests; each test makes its own topics."""
@@ -93,7 +107,7 @@ def kafka() -> Iterator["object"]:
     try:
         broker = KafkaBroker()
     except UnavailableError as why:
-        pytest.skip(f"there is no Kafka: {why}")
+        pytest.skip(f"{NO_KAFKA}: {why}")
     with broker:
         yield broker
 

@@ -77,6 +77,7 @@ MAY_OPEN_FILES = {
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
     "statefx/spark/": "Spark's own part, which Spark reads and writes",
     "statefx/spouts/": "the input, which is the user's",
+    "statefx/kafka/settings.py": "looks whether certificates are there, which librdkafka will read",
     "providers/statefx_rocksdb/": "RocksDB's directories, on the executor's disk",
 }
 

@@ -13,7 +13,7 @@ from statefx.sinks.kafka import KafkaSink
 from statefx.spouts import KafkaSpout
 from statefx.testing import TopologyTester, rows
 from tests.kafka.broker import KafkaBroker
-from tests.kafka.libraries import UnavailableError, java
+from tests.kafka.libraries import java
 from tests.kafka.topics import read
 from tests.spouts.kafka_topologies import topology as counting
 
@@ -50,20 +50,16 @@ def make_certificate(folder):
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory):
+def secured(kafka, tmp_path_factory):  # where there is no broker at all, this one is not asked for again
     folder = tmp_path_factory.mktemp("keys")
-    try:
-        settings = {
-            "ssl.keystore.location": folder / "own.p12",
-            "ssl.keystore.password": "changeit",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.secured.plain.sasl.jaas.config": JAAS.format(PASSWORD),
-        }
-        make_certificate(folder)
-        broker = KafkaBroker({"SECURED": "SASL_SSL", "TLS": "SSL"}, **settings)
-    except UnavailableError as why:
-        pytest.skip(f"there is no Kafka: {why}")
-    with broker:
+    make_certificate(folder)
+    settings = {
+        "ssl.keystore.location": folder / "own.p12",
+        "ssl.keystore.password": "changeit",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.secured.plain.sasl.jaas.config": JAAS.format(PASSWORD),
+    }
+    with KafkaBroker({"SECURED": "SASL_SSL", "TLS": "SSL"}, **settings) as broker:
         broker.keys = folder
         broker.config = {
             "security.protocol": "SASL_SSL",
