@@ -34,9 +34,9 @@ soak: ## what takes too long for each day, such as ledgers that are killed 200 t
 	@$(WITH_JAVA) $(PY) -m tests.spark.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak $(ARGS)
 
-kafka: ## a Kafka broker to try things with, until Ctrl-C; prints its address
+kafka: ## a Kafka broker to try things with, until Ctrl-C; prints its address (ARGS="payments:2 totals" are its topics)
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
-	@$(WITH_JAVA) $(PY) -m tests.kafka.broker
+	@$(WITH_JAVA) $(PY) -m tests.kafka.broker $(ARGS)
 
 lint: ## ruff, mypy --strict and the import contracts
 	@tools/venv.sh rocksdb,redis,testing,dev,docs

@@ -21,8 +21,11 @@ import tempfile
 import uuid
 from collections import defaultdict
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+try:
+    from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient, NewTopic
+except ImportError:
+    raise SystemExit("This example needs a client of Kafka: pip install 'statefx[rocksdb,kafka]'") from None
 from pyspark.sql import SparkSession
 
 from statefx import StatefulBolt, TopologyBuilder, submit

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -39,7 +42,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.kafka.libraries import java, libraries, quiet
-from tests.ports import free_port
+from tests.ports import free_port, is_free
 
 WAIT_SECS = 60
 
@@ -85,6 +88,8 @@ class KafkaBroker:
     ----------
     listeners : Mapping of str to str
         Further ones: the protocol of each, such as ``SASL_SSL``, by its name.
+    port : int, optional
+        By default a free one.
     **settings : object
         As in server.properties; underscores stand for dots.
 
@@ -94,9 +99,11 @@ class KafkaBroker:
         By the name of the listener.
     """
 
-    def __init__(self, listeners: Mapping[str, str] | None = None, **settings: object) -> None:
+    def __init__(
+        self, listeners: Mapping[str, str] | None = None, *, port: int | None = None, **settings: object
+    ) -> None:
         self._libraries = libraries()
-        self.port, controller = free_port(), free_port()
+        self.port, controller = port or free_port(), free_port()
         self.ports = {"PLAINTEXT": self.port} | {name: free_port() for name in listeners or {}}
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | dict(listeners or {})
         advertised = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
@@ -339,13 +346,45 @@ def _id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def main() -> None:
-    """Run one until Ctrl-C; ``make kafka``."""
-    with KafkaBroker() as broker:
-        print(f"Kafka answers at {broker.address}; Ctrl-C ends it, and what it holds is deleted.", flush=True)  # noqa: T201 - what it is run for
+USUAL = 9092
+"""Where programs of the documentation look for a broker."""
+
+NONE = 'none yet; make kafka ARGS="payments:2 totals" makes two'
+
+SAID = """\
+Kafka answers at {address}; Ctrl-C ends it, and what it holds is deleted.
+Topics: {topics}.
+
+    {python} -m tests.kafka.records {address} write {topic} '{{"account": "ann", "amount": 5}}'
+    {python} -m tests.kafka.records {address} read {topic}
+"""
+
+
+def main(topics: Sequence[str]) -> None:
+    """Run one with topics, such as ``payments:2``, until Ctrl-C; ``make kafka``."""
+    wanted = dict(_topic(each) for each in topics)
+    with KafkaBroker(port=USUAL if is_free(USUAL) else None) as broker:
+        for name, partitions in wanted.items():
+            broker.topic(partitions, name)
+        python = os.path.relpath(sys.executable)
+        told = {
+            "address": broker.address,
+            "topics": ", ".join(wanted) or NONE,
+            "topic": next(iter(wanted), "payments"),
+            "python": python,
+        }
+        print(SAID.format(**told), flush=True)  # noqa: T201 - what it is run for
         with suppress(KeyboardInterrupt):
             signal.pause()
 
 
+def _topic(given: str) -> tuple[str, int]:
+    """Return the name and the number of partitions that ``name`` or ``name:partitions`` says."""
+    name, _, partitions = given.partition(":")
+    if not re.fullmatch(r"[\w.\-]{1,249}", name, re.ASCII) or not re.fullmatch(r"([1-9]\d{0,3})?", partitions):
+        raise SystemExit(f'{given!r} is no topic: name them as in make kafka ARGS="payments:2 totals"')
+    return name, int(partitions or 1)
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
