@@ -140,11 +140,11 @@ def test_a_topic_that_comes_when_a_pattern_fitted_none_is_read_from_its_beginnin
     reads = spout(kafka, re.compile("comes-.*"), start="latest")
     reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
     reads.initPartitions({})
-    assert reads.numPartitions() == 0
+    assert reads.numPartitions() == 1, "what stands in the log for that it has looked"
     first = kafka.topic(name="comes-first")
     kafka.send(first, "a", "b")
-    assert reads.numPartitions() == 1
-    planned = reads.planPartitionBatch(0, None)
+    assert reads.numPartitions() == 2
+    planned = reads.planPartitionBatch(1, None)
     assert (planned["start"], planned["end"]) == (0, 2)
     reads.close()
 
@@ -199,6 +199,25 @@ def test_the_group_is_told_what_is_committed(kafka, tmp_path):
     with TopologyTester(topology(spout(kafka, topic, group="watched")), tmp_path / "named") as tester:
         assert tester.drain() == 0  # it was killed before it could tell: the next start does
     assert kafka.group_offsets("watched", topic) == {0: 0, 1: 7}
+
+
+def test_the_group_is_told_nothing_before_the_commit(kafka, tmp_path):
+    """The driver ends in good order, and so tells what it has to tell."""
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 20))
+    tester = TopologyTester(topology(spout(kafka, topic, group="behind", maxRows=10)), tmp_path / "ck")
+    tester.emit()
+
+    def stop():
+        raise KeyboardInterrupt
+
+    tester.when("before COMMITTING(2, 0)", stop)
+    with tester, pytest.raises(KeyboardInterrupt):
+        tester.emit()
+    assert kafka.group_offsets("behind", topic) == {0: 10}
+    with tester.restart() as other:
+        other.drain()
+    assert kafka.group_offsets("behind", topic) == {0: 20}
 
 
 def test_a_group_that_others_use_keeps_what_it_has_and_is_no_matter(kafka, tmp_path, caplog):

@@ -128,6 +128,15 @@ def test_json_is_one_object_in_each_value():
     assert refused == []
 
 
+def test_json_of_another_type_is_told_by_its_field_and_both_types():
+    reads = spout("json", "amount long, at struct<x:int>")
+    _, refused = reads.rows.of(PLACE, records(b'{"amount": "7"}', b'{"at": {"x": []}}', b"{}"))
+    assert [each.reason for each in refused] == [
+        "its value is no JSON of these fields: field 'amount' is declared as number, and is string",
+        "its value is no JSON of these fields: field 'at/x' is declared as number, and is array",
+    ]
+
+
 def test_json_as_others_write_it():
     """A mark of the byte order, line feeds, texts for dates, great numbers."""
     reads = spout("json", "number long, day date, price decimal(9,2)")
@@ -242,7 +251,7 @@ def test_numbers_of_avro_mean_what_the_schema_says_that_reads_them(written, mean
         (("avro", '"long"', {1: "long", 2: "long"}), b"\0\0\0\0\7\2", "of schema 7, and schemas= has 1, 2"),
         (("avro", '"long"', {1: "long"}), b"\2", "not with a zero byte"),
         (("json", "a int"), b"\0\0\0\0\7{}", r"no object of JSON: b'\x00\x00"),
-        (("json", "a int"), b'{"a": "x"}', "Column(/a) changed from number to string"),
+        (("json", "a int"), b'{"a": "x"}', "field 'a' is declared as number, and is string"),
         (("string",), b"\xff", "its value is no text in UTF-8"),
     ],
 )
@@ -319,6 +328,9 @@ def field(kind, **more):
         ({"topics": "a,b"}, "several names are a list"),
         ({"topics": "payments-.*"}, "re.compile('payments-.*')"),
         ({"topics": re.compile(b"p")}, "of a text"),
+        ({"startingOffsets": "latest"}, "KafkaSpout has no startingOffsets=: in KafkaSpout it is start="),
+        ({"maxRow": 1}, "KafkaSpout has no maxRow="),
+        ({"columns": ("value", "offset", "value")}, "names 'value' twice"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(arguments, words):

@@ -10,7 +10,7 @@ from typing import Any
 
 from statefx.errors import TopologyError
 from statefx.spouts.kafka.avro import Avro
-from statefx.spouts.kafka.planning import Start
+from statefx.spouts.kafka.planning import Start, is_named
 from statefx.spouts.kafka.rows import COLUMNS
 from statefx.spouts.kafka.values import Bytes, Format, Json, Text
 
@@ -18,6 +18,27 @@ _TOPIC = re.compile(r"[\w.\-]{1,249}", re.ASCII)
 """What Kafka allows as the name of a topic."""
 
 _TOPICS = "topics are a name, a list of names, or a pattern, re.compile('payments-.*')"
+
+
+_OPTIONS = {
+    "subscribe": "topics=, a name or a list of names",
+    "subscribePattern": "topics=, a pattern, re.compile('payments-.*')",
+    "assign": "topics=; all partitions of a topic are read",
+    "startingOffsets": "start=",
+    "startingTimestamp": "start=, a datetime",
+    "startingOffsetsByTimestamp": "start=, a datetime",
+    "endingOffsets": "the trigger availableNow, which ends where the topics ended",
+    "maxOffsetsPerTrigger": "maxRows=",
+    "maxBytesPerTrigger": "maxBytes=",
+    "failOnDataLoss": "lost=, 'fail' or 'skip'",
+    "includeHeaders": "columns=, with 'headers' among them",
+    "groupIdPrefix": "group=",
+    "kafka.group.id": "group=",
+    "bootstrap_servers": "servers=",
+    "group_id": "group=",
+    "auto_offset_reset": "start=",
+}
+"""What Spark's own source and other clients call what is here called otherwise."""
 
 
 def topics_of(given: Any) -> list[str] | re.Pattern[str]:
@@ -59,7 +80,7 @@ def _no_start(given: Any) -> Start:
 
 
 def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str]) -> dict[int, int]:
-    if not _is_named(topic, topics):
+    if not is_named(str(topic), topics):
         raise TopologyError(f"start= has offsets of topic {topic!r}, which topics= does not name")
     if not isinstance(offsets, Mapping) or not all(
         isinstance(number, int) and not isinstance(number, bool) and number >= 0
@@ -76,11 +97,7 @@ def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str
 def is_target(target: str, servers: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
     """Tell whether one of the topics is where a `KafkaSink` writes, by its `target`."""
     topic = target.removeprefix(f"kafka://{servers}/").partition("#")[0]
-    return "/" not in topic and _is_named(topic, topics)
-
-
-def _is_named(topic: Any, topics: Sequence[str] | re.Pattern[str]) -> bool:
-    return topics.fullmatch(str(topic)) is not None if isinstance(topics, re.Pattern) else topic in topics
+    return "/" not in topic and is_named(topic, topics)
 
 
 def columns_of(given: Any, values: Format) -> list[str]:
@@ -89,6 +106,8 @@ def columns_of(given: Any, values: Format) -> list[str]:
     if not names:
         raise TopologyError(f"columns= names what is emitted, as in ('value', 'timestamp'), not {given!r}")
     for name in names:
+        if names.count(name) > 1:
+            raise TopologyError(f"columns= names {name!r} twice: {given!r}")
         if name not in COLUMNS:
             hint = "; 'value' stands for all fields of schema=" if name in values.schema.names else ""
             raise TopologyError(f"KafkaSpout has no column {name!r}: there are {', '.join(COLUMNS)}{hint}")
@@ -115,6 +134,13 @@ def patience_of(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise TopologyError(f"patience is a number of seconds above 0, not {given!r}")
     return float(given)
+
+
+def refuse(others: Mapping[str, Any]) -> None:
+    """Refuse arguments that there are not; some of them are options of Spark's own source."""
+    for name in others:
+        instead = _OPTIONS.get(name)
+        raise TopologyError(f"KafkaSpout has no {name}=" + (f": in KafkaSpout it is {instead}" if instead else ""))
 
 
 def check_choice(name: str, given: str, allowed: Sequence[str]) -> None:

@@ -44,6 +44,11 @@ SHOWN = 100
 Start = str | datetime | Mapping[str, Mapping[int, int]]
 
 
+def is_named(topic: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
+    """Tell whether a topic is one of those that are named, or fits the pattern."""
+    return topics.fullmatch(topic) is not None if isinstance(topics, re.Pattern) else topic in topics
+
+
 class Limits(NamedTuple):
     """What one transaction reads at most; None: as much as there is."""
 
@@ -90,13 +95,15 @@ class Cluster:
         Parameters
         ----------
         read : iterable of str
-            Topics that were read, which may no longer fit the pattern, or be gone.
+            Topics that were read, which may be gone, or no longer be named.
         """
         now = self._clock()
         if self._looked is not None and now < self._looked + DISCOVERY_SECS and not self.doubts:
             return
-        wanted, read = self._wanted(), set(read)
+        wanted, read = self._wanted(), {topic for topic in read if self.reads(topic)}
         names = sorted({*wanted, *read})
+        if not names and self._looked is None:
+            logger.warning("no topic matches %r yet; those that come later are read", self._topics.pattern)  # type: ignore[union-attr]
         found = self._described(names)
         missing = [name for name in wanted if name not in found and name not in read]
         if self.doubted("a topic", bool(missing)):
@@ -113,11 +120,14 @@ class Cluster:
         self._looked = self._clock()
         self._group.repeat(self.consumer, self.ids)
 
+    def reads(self, topic: str) -> bool:
+        """Tell whether a topic is one of those that are to be read."""
+        return is_named(topic, self._topics)
+
     def _wanted(self) -> list[str]:
         if not isinstance(self._topics, re.Pattern):
             return list(self._topics)
-        fits = self._topics.fullmatch
-        return [name for name in self._listed() if fits(name) and not name.startswith("__")]
+        return [name for name in self._listed() if self.reads(name) and not name.startswith("__")]
 
     def _listed(self, **topic: str) -> Mapping[str, Any]:
         """Return what the client now knows of all topics, or of one."""
@@ -292,17 +302,18 @@ class Sizes:
     def __init__(self, consumer: Consumer, clock: Any = time.monotonic) -> None:
         self._consumer = consumer
         self._clock = clock
-        self._known: dict[Place, tuple[float, float]] = {}
+        self._known: dict[Place, tuple[float | None, float]] = {}
+        """The size of a record, None where there was none, and until when that is believed."""
 
     def of(self, starts: Mapping[Place, int]) -> dict[Place, float]:
-        """Return the average size of a record, by partition; of those that give none within a second, nothing."""
+        """Return the average size of a record, by partition; of those that have given none within a second, nothing."""
         now = self._clock()
         unknown = {
             place: start for place, start in starts.items() if now > self._known.get(place, (0.0, -1.0))[1]
         }  # fmt: skip
         if unknown:
             self._sample(unknown)
-        return {place: self._known[place][0] for place in starts if place in self._known}
+        return {place: size for place in starts if (size := self._known[place][0]) is not None}
 
     def _sample(self, starts: Mapping[Place, int]) -> None:
         found: dict[Place, list[int]] = {place: [] for place in starts}
@@ -317,5 +328,6 @@ class Sizes:
                     sizes += [0] * SAMPLE_ROWS  # there are no more
         self._consumer.unassign()
         for place, sizes in found.items():
-            if real := [size for size in sizes if size]:
-                self._known[place] = sum(real) / len(real), self._clock() + SAMPLE_AGAIN_SECS
+            real = [size for size in sizes if size]
+            average = sum(real) / len(real) if real else None
+            self._known[place] = average, self._clock() + SAMPLE_AGAIN_SECS

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from statefx.errors import FailedException
@@ -11,8 +12,20 @@ from statefx.spouts.kafka.losses import Losses, cut_off
 from statefx.spouts.kafka.planning import Cluster, Limits, Shares, Sizes, Start, first_offsets
 from statefx.spouts.kafka.rows import Place
 
+logger = logging.getLogger("statefx")
+
 _DOUBT_AGAIN_SECS = 0.1
 """Between two looks of a start while it is not believed yet that a topic is not there."""
+
+
+NOWHERE = Place("", 0)
+"""The partition of a first run that is to begin later than the beginning, and finds no topic: that it has looked stands
+in the log. Else the first records of a topic that is made before the next start would not be read."""
+
+
+def ends_of(read: Iterable[Any]) -> dict[Place, int]:
+    """Return how far partitions were read, by the metadata of their last ranges."""
+    return {place: said["end"] for said in read if (place := Place(said["topic"], said["partition"])) != NOWHERE}
 
 
 class Ranges:
@@ -48,6 +61,8 @@ class Ranges:
         self._read: dict[Place, Any] = {}
         self._planned: dict[Place, Any] = {}
         """What the last look has planned, and no transaction is known to have begun with."""
+        self._left: set[Place] = set()
+        """Partitions of topics that are no longer named."""
 
     def begin(self, metadata: Mapping[int, Any]) -> None:
         """Take over which number stands for which partition: the metadata of each says it; and look what there is.
@@ -74,12 +89,14 @@ class Ranges:
             self._has_looked = False
             return len(self._numbers)
         cluster = self.cluster
-        cluster.discover({place.topic for place in self._read | self._planned})
+        cluster.discover({place.topic for place in self._read | self._planned if place != NOWHERE})
         known = set(self._numbers)
         new = iter([place for place in cluster.places if place not in known])
         self._numbers = [next(new, None) if place is None else place for place in self._numbers]
         self._numbers += new
         self._look()
+        if not self._numbers and self._start != "earliest":
+            self._numbers.append(NOWHERE)
         return len(self._numbers)
 
     def _look(self) -> None:
@@ -127,6 +144,8 @@ class Ranges:
         place = self._numbers[partition]
         if place is None:
             return None
+        if place == NOWHERE:
+            return None if last is not None else {**NOWHERE._asdict(), "id": "", "start": 0, "end": 0}
         former = self._planned.get(place, self._read.get(place))
         self._planned.pop(place, None)
         self._read |= {place: last} if last is not None else {}
@@ -166,6 +185,14 @@ class Ranges:
     def _went_on(self, place: Place, last: Any) -> tuple[int, int] | None:
         """Return where a partition goes on, and how many offsets were passed over in it; None if it does not."""
         cluster, start, skipped = self.cluster, last["end"], last.get("skipped", 0)
+        if not cluster.reads(place.topic):
+            if place not in self._left:
+                self._left.add(place)
+                logger.warning(
+                    "%s was read up to offset %d, and is read no more: topics= does not name its topic. When it is "
+                    "named again, it goes on there", place, start,
+                )  # fmt: skip
+            return None
         topic_id = cluster.ids.get(place.topic)
         if cluster.doubted(f"topic {place.topic!r}", topic_id is None):
             self._losses.deleted(place, start)

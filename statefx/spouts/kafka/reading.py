@@ -119,6 +119,7 @@ class Reader:
         warm = (self._at, self.topic_id) == ((place, span.start), span.topic_id)
         self._end, self.topic_id = end, span.topic_id
         self._at = None  # until all of it is handed out: a reader that is given up in between begins anew
+        self._trouble = ""  # of the range before
         if not warm:
             self._go_to(place, span.start, span.since)
         limit = self._clock() + self._patience_secs
@@ -147,7 +148,7 @@ class Reader:
         end(self._consumer)
 
     def _go_to(self, place: Place, start: int, since: int = NO_EPOCH) -> None:
-        self._ahead, self._reached, self._trouble = [], start, ""
+        self._ahead, self._reached = [], start
         self._consumer.assign([kafka().TopicPartition(*place, start, leader_epoch=since)])
 
     def _cut(self, end: int) -> list[Message]:

@@ -21,12 +21,13 @@ from statefx.spouts.kafka.arguments import (
     group_of,
     is_target,
     patience_of,
+    refuse,
     start_of,
     topics_of,
 )
 from statefx.spouts.kafka.losses import Losses
 from statefx.spouts.kafka.planning import Cluster, Limits, Start, distances
-from statefx.spouts.kafka.ranges import Ranges
+from statefx.spouts.kafka.ranges import Ranges, ends_of
 from statefx.spouts.kafka.reading import NO_EPOCH, Readers, Span
 from statefx.spouts.kafka.rows import Place, Refused, Rows
 from statefx.spouts.kafka.settings import rules
@@ -118,7 +119,9 @@ class KafkaSpout(PartitionedTransactionalSpout):
         group: str | None = GROUP,
         patience: float = 30.0,
         config: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> None:
+        refuse(others)
         self.topics = topics_of(topics)
         self.start = start_of(start, self.topics)
         check_bound("maxRows", maxRows)
@@ -196,7 +199,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
 
     def committed(self, metadata: Mapping[int, Any]) -> Any:
         """Tell the group what was read, and the progress how far that is behind what there was at the last look."""
-        read = {Place(said["topic"], said["partition"]): said["end"] for said in metadata.values()}
+        read = ends_of(metadata.values())
         if self._group is not None:
             self._planning.cluster.tell_group(read)
         return distances(read, self._planning.ends)

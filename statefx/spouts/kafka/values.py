@@ -20,6 +20,10 @@ _ROW = re.compile(r" in row \d+$")
 """Of the batch: the record is named by its offset."""
 
 
+_OTHER = re.compile(r"Column\(/([^)]*)\) changed from (\w+) to (\w+)")
+"""Says Arrow where a value has another type than its field."""
+
+
 class Format(Protocol):
     """One of them.
 
@@ -100,6 +104,7 @@ class Json:
             return [table.column(field.name).cast(field.type).combine_chunks() for field in self.schema]
         except ValueError as error:
             reason = _ROW.sub("", str(error)).removeprefix("JSON parse error: ")
+            reason = _OTHER.sub(r"field '\1' is declared as \2, and is \3", reason)
             raise ValueError(f"its value is no JSON of these fields: {reason}") from None
 
 

@@ -1,0 +1,51 @@
+"""Which topics a KafkaSpout reads: those that come later, and those that are named no more or again."""
+
+import logging
+import re
+
+import pytest
+
+from statefx.testing import TopologyTester
+from tests.spouts.kafka_topologies import counted, once, spout, topology
+
+pytestmark = pytest.mark.slow
+
+
+def test_topics_that_are_made_after_a_first_run_which_found_none_are_read_from_their_beginning(kafka, tmp_path, caplog):
+    """The first run is to begin at the end, and has read nothing: that it has looked must outlive it."""
+    reads = spout(kafka, re.compile("made-later-.*"), start="latest")
+    with TopologyTester(topology(reads), tmp_path / "ck") as tester, caplog.at_level(logging.WARNING):
+        tester.drain()
+    assert "no topic matches 'made-later-.*' yet" in caplog.text
+    kafka.send(kafka.topic(name="made-later-1"), "a", "b")
+    with tester.restart() as other:
+        other.drain()
+        assert counted(other) == once("a", "b")
+    kafka.send("made-later-1", "c")
+    with other.restart() as last:
+        last.drain()
+        assert counted(last) == once("a", "b", "c")
+
+
+def test_a_topic_that_is_named_no_more_is_read_no_more_and_goes_on_when_it_is_named_again(kafka, tmp_path, caplog):
+    stays, goes = kafka.topic(), kafka.topic()
+    kafka.send(stays, "a")
+    kafka.send(goes, "x")
+    tester = TopologyTester(topology(spout(kafka, [stays, goes])), tmp_path / "ck")
+    tester.drain()
+    kafka.send(stays, "b")
+    kafka.send(goes, "y")
+    with tester.restart(topology(spout(kafka, stays))) as other, caplog.at_level(logging.WARNING):
+        other.drain()
+        assert counted(other) == once("a", "x", "b")
+    said = [each.message for each in caplog.records if "read no more" in each.message]
+    assert len(said) == 1
+    assert said[0].startswith(f"{goes}-0 was read up to offset 1, and is read no more")
+    with other.restart(topology(spout(kafka, [stays, goes]))) as again:
+        again.drain()
+        assert counted(again) == once("a", "x", "b", "y")
+    kafka.delete(goes)
+    with again.restart(topology(spout(kafka, stays))) as last:
+        kafka.send(stays, "c")
+        last.drain()
+        assert counted(last) == once("a", "x", "b", "y", "c")
