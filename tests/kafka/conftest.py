@@ -18,3 +18,10 @@ def quick(monkeypatch):
         (calls, "GRACE_SECS", 0.5),
     ):
         monkeypatch.setattr(module, name, secs)
+
+
+@pytest.fixture
+def patient(quick, monkeypatch):
+    """A broker that was just made takes longer until it is ready, on a busy machine."""
+    monkeypatch.setattr(topic, "CALL_SECS", 20.0)
+    monkeypatch.setattr(limits, "CALL_SECS", 20.0)

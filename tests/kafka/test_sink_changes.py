@@ -91,11 +91,12 @@ def test_a_topic_that_takes_less_than_was_decided_is_told_and_goes_on_when_it_is
     reasons = []
 
     def put_right():
-        reasons.append(tester.status["stuck"]["reason"])
-        if len(reasons) == 1:
-            tester.when("pause", put_right)  # once more: also of a producer that knows the topic as it is now
-        else:
+        if re.search(told, tester.status["stuck"]["reason"]):  # a busy broker may also be told to be away
+            reasons.append(tester.status["stuck"]["reason"])
+        if len(reasons) == 2:  # also of a producer that knows the topic as it is now
             kafka.alter(topic, **remedy)
+        else:
+            tester.when("pause", put_right)
 
     with TopologyTester(topology(kafka, topic), tmp_path) as tester:
         tester.send({"lines": [("a", None, 1)]})
@@ -103,11 +104,11 @@ def test_a_topic_that_takes_less_than_was_decided_is_told_and_goes_on_when_it_is
         tester.when("pause", put_right)
         tester.send({"lines": [row, ("c", None, 1)]})
         tester.send({"lines": [("d", None, 1)]})
-    assert all(re.search(told, reason) for reason in reasons), reasons
+    assert len(reasons) == 2
     assert values(kafka, topic) == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("partitions", [2, 1])
+@pytest.mark.parametrize("partitions", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_topic_that_was_deleted_under_a_decision_can_be_made_again_and_taken_over(kafka, topic, tmp_path, partitions):
     reasons = []
 
@@ -168,7 +169,7 @@ def test_a_marker_that_was_reset_between_runs_is_refused_and_the_remedy_works(ka
 
 
 @pytest.mark.soak
-def test_an_offset_that_expires_is_an_error_between_runs_and_none_for_who_knows_it(tmp_path):
+def test_an_offset_that_expires_is_an_error_between_runs_and_none_for_who_knows_it(patient, tmp_path):
     """A group without members forgets an offset so long after it was committed; a minute is the shortest there is."""
     with KafkaBroker(offsets_retention_minutes=1, offsets_retention_check_interval_ms=200) as kafka:
         gone, running = kafka.topic(2), kafka.topic(2)

@@ -11,6 +11,10 @@ from statefx.kafka.clients import Clients
 from statefx.kafka.words import kafka
 
 _REMEDIES = {
+    **dict.fromkeys(
+        ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
+        "a broker has just started and is not ready yet; it is tried again",
+    ),
     "_UNKNOWN_TOPIC": "make topic {topic!r} first",
     "UNKNOWN_TOPIC_OR_PART": "make topic {topic!r} first",
     "_UNKNOWN_PARTITION": "add partitions to topic {topic!r}: it has fewer than when the rows were prepared",
