@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,9 @@ _DEFAULTS = {
     # Each attempt to connect would be a line: a broker that is away is told by whoever waits for it.
     "log_level": 2,
 }
+
+_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
+"""The levels of Python that the client gives to its own, 0 to 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,12 @@ class Clients:
         made: Consumer = kafka().Consumer(self._settings(**more, **{"group.id": group}))
         return made
 
-    def producer(self, **more: Any) -> Producer:
-        """Return one that writes."""
-        made: Producer = kafka().Producer(self._settings(**more))
+    def producer(self, heard: Callable[[str], None], **more: Any) -> Producer:
+        """Return one that writes; its `poll` hands `heard` each line of its log, from level 6 (info) on."""
+        settings = self._settings(**more)
+        level = int(settings["log_level"])
+        log = _Log(heard, _LEVELS[min(level, 7)])
+        made: Producer = kafka().Producer({**settings, "log_level": max(level, 6), "logger": log})
         return made
 
     def admin(self) -> Any:
@@ -145,6 +151,19 @@ def denial(error: Any, what: str) -> InputError | None:
         f"{what}: {text_of(error)}. Give the user of this client READ on the topics, or mend its credentials, and "
         "start again: nothing is lost"
     )
+
+
+class _Log:
+    """What a client writes its log to."""
+
+    def __init__(self, heard: Callable[[str], None], least: int) -> None:
+        self._heard, self._least = heard, least
+
+    def log(self, level: int, text: str, *parts: str) -> None:
+        """Take a line: its kind, the client, and what it says."""
+        self._heard(text % parts)
+        if level >= self._least:
+            logger.log(level, text, *parts)
 
 
 def _note(error: Any) -> None:

@@ -30,6 +30,7 @@ _OWNED = {
     "message.max.bytes": "it is the topic's max.message.bytes",
     "on_delivery": "a transaction is committed if all of its messages are there",
     "dr_cb": "a transaction is committed if all of its messages are there",
+    "log.connection.close": "the sink must hear of each connection that is lost",
 }
 """Settings of the client that are not the user's to set, and why."""
 

@@ -8,11 +8,25 @@
 `init_transactions` ends what a former producer of the same transactional id has begun, and refuses that producer from
 then on. So the order makes publishing exact: a marker that is read after it can change no more, except by a producer
 that comes later, and which then refuses this one (rule 10.8).
+
+A producer is kept for the next transaction only while no connection of it was lost, and none of its calls has failed
+(rule 10.11). The client sends again, over a new connection, what was under way on one that it has lost, and so a broker
+may come upon the first copy much later. Brokers tell transactions apart by the epoch alone, which `init_transactions`
+raises and a commit does not (KIP-890 would; librdkafka 2.16 lacks it). Between transactions of one epoch these are
+dangerous:
+
+    EndTxn(commit) of t        in t+1, before its marker: rows without a marker, which are published again
+    EndTxn(abort) of t         in the next attempt, after its rows: a marker without rows
+    TxnOffsetCommit of t       in t+1, after its own marker: rows with the marker of t, which are published again
+
+The others would do no harm: a message has a number, and is written once; a partition that is added to a transaction
+without having rows there changes nothing; and a producer that a late `InitProducerId` refuses fails.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -49,6 +63,10 @@ _POLL_EVERY = 1_000
 
 _FULL_SECS = 0.005
 
+_LOST = re.compile("FAIL|REQTMOUT")
+_CONNECTING = re.compile(r" in state (TRY_)?CONNECT\b")
+"""Lines about a connection that has never carried a request: to the first of two addresses of a name, say."""
+
 _BATCH_BYTES = 1_000_000
 """Librdkafka's own."""
 
@@ -74,6 +92,7 @@ class KafkaTopic(Target):
         self._kafka = kafka()
         self._questions = Questions(publisher)
         self._producer: Any = None
+        self._doubted = False
         self._consumers: dict[str, Any] = {}
         self._published: Marker | None = None
 
@@ -151,7 +170,7 @@ class KafkaTopic(Target):
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
         """Publish in one transaction of Kafka (see `Target.publish`)."""
         with self._publisher.told():
-            if self._producer is not None:
+            if self._is_warm():
                 try:
                     self._write(marker, rows)
                 except self._kafka.KafkaException as error:
@@ -159,7 +178,6 @@ class KafkaTopic(Target):
                     # producer, and sees by the marker that it is late.
                     if not error.args[0].fatal():
                         raise
-                    self._drop_producer()
                 else:
                     return
             self._producer = self._initialised()
@@ -173,6 +191,24 @@ class KafkaTopic(Target):
         consumers, self._consumers = self._consumers, {}
         for each in consumers.values():
             end(each)
+
+    def _is_warm(self) -> bool:
+        """Tell whether there is a producer of which no request can be under way any more (rule 10.11)."""
+        if self._producer is not None:
+            # The client notes that a connection is lost before it sends anything again: what the last commit needed to
+            # be sent twice for is known by now.
+            self._producer.poll(0)
+            if self._doubted:
+                self._drop_producer()
+        return self._producer is not None
+
+    def _hear(self, line: str) -> None:
+        """Doubt the producer if a line of its log tells of a connection or a request that is lost.
+
+        Its errors do not tell of each.
+        """
+        if _LOST.match(line) and not _CONNECTING.search(line):
+            self._doubted = True
 
     def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
@@ -204,11 +240,13 @@ class KafkaTopic(Target):
         settings = {
             "transactional.id": publisher.transactional_id,
             "transaction.timeout.ms": int(self._timeout_secs * 1000),
+            "log.connection.close": True,  # else a connection that is lost would be told nobody
             "message.max.bytes": _MESSAGE_BYTES,
             # The topic's limit is one of what is sent together.
             "batch.size": min(limits.message_bytes_max, int(publisher.clients.setting("batch.size", _BATCH_BYTES))),
         }
-        producer = publisher.clients.producer(**settings)
+        self._doubted = False
+        producer = publisher.clients.producer(self._hear, **settings)
         self._patiently(producer.init_transactions)
         return producer
 
@@ -250,6 +288,7 @@ class KafkaTopic(Target):
         with suppress(self._kafka.KafkaException):
             self._producer.purge()
             bounded(self._producer.abort_transaction, _ABORT_SECS)
+        self._drop_producer()  # what has failed, or the abort, may be under way still (rule 10.11)
 
     def _reader(self, level: str = "read_committed") -> Any:
         """Return a consumer; with ``read_committed`` it waits for transactions that hold an offset of the group.

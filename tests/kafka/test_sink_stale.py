@@ -1,0 +1,66 @@
+"""A request of KafkaSink that the client has sent twice, and whose first copy arrives in the next transaction."""
+
+from contextlib import suppress
+
+import pytest
+
+from statefx.testing import TopologyTester
+from tests.kafka.proxy import END_TXN, TXN_OFFSET_COMMIT, LateBroker
+from tests.kafka.sink_process import topology
+from tests.kafka.topics import once, read, settled, steps
+from tests.spark.running import wait_for
+
+pytestmark = pytest.mark.slow
+
+WORK = [{"rows": [("a",)]}, {"rows": [("b",)]}, {"rows": [("c",), ("d",)]}, {"rows": [("e",)]}]
+
+
+class Dead(BaseException):
+    """The driver has died."""
+
+
+@pytest.fixture(scope="module")
+def broker(kafka):  # which skips where there is no Kafka
+    with LateBroker() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("kept", "late", "error", "failing"),
+    [
+        pytest.param(END_TXN, "before _mark", Dead, "after _mark", id="commit-dead"),
+        pytest.param(END_TXN, "before _mark", ConnectionError, "after _mark", id="commit-failed"),
+        pytest.param(TXN_OFFSET_COMMIT, "before _commit", Dead, "after _commit", id="marker-dead"),
+    ],
+)
+def test_a_copy_that_comes_in_the_next_transaction_changes_nothing(broker, tmp_path, kept, late, error, failing):
+    topic = broker.topic(partitions=2)
+    tester = TopologyTester(topology(broker.address, topic), tmp_path)
+    tester.send(WORK[0])
+    broker.keep(kept)
+    tester.send(WORK[1])
+
+    def deliver():
+        wait_for(lambda: not settled(broker, topic, 0), "rows of the next transaction at the broker")
+        broker.deliver()
+
+    def fail():
+        raise error("behind the late copy")
+
+    with once(tester, late, deliver), once(tester, failing, fail), suppress(Dead):
+        tester.send(WORK[2])
+    with TopologyTester(topology(broker.address, topic), tmp_path) as successor:
+        successor.run(WORK)
+    assert sorted(each.value().decode() for each in read(broker, topic)) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_producer_is_kept_while_no_connection_is_lost(broker, tmp_path):
+    moments = []
+    with steps(moments.append), TopologyTester(topology(broker.address, broker.topic()), tmp_path) as tester:
+        for work in WORK[:3]:
+            tester.send(work)
+        assert moments.count("after _initialised") == 1
+        broker.keep(END_TXN)
+        for work in WORK[:3]:
+            tester.send(work)
+    assert moments.count("after _initialised") == 2
