@@ -39,7 +39,7 @@ soak: ## what takes too long for each day, such as ledgers that are killed 200 t
 
 kafka: ## a Kafka broker to try things with, until Ctrl-C; prints its address (ARGS="payments:2 totals" are its topics)
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
-	@$(WITH_JAVA) $(PY) -m tests.kafka.broker $(ARGS)
+	@$(WITH_JAVA) exec $(PY) -m tests.kafka.broker $(ARGS)
 
 lint: ## ruff, mypy --strict and the import contracts
 	@tools/venv.sh rocksdb,redis,testing,dev,docs

@@ -25,7 +25,7 @@ try:
     from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic
 except ImportError:
-    raise SystemExit("This example needs a client of Kafka: pip install 'statefx[rocksdb,kafka]'") from None
+    raise SystemExit("This example needs a client of Kafka: pip install '.[rocksdb,kafka]'") from None
 from pyspark.sql import SparkSession
 
 from statefx import StatefulBolt, TopologyBuilder, submit

@@ -373,9 +373,16 @@ def main(topics: Sequence[str]) -> None:
             "topic": next(iter(wanted), "payments"),
             "python": python,
         }
-        print(SAID.format(**told), flush=True)  # noqa: T201 - what it is run for
-        with suppress(KeyboardInterrupt):
-            signal.pause()
+        until_interrupted(SAID.format(**told))
+
+
+def until_interrupted(said: str) -> None:
+    """Print what is said, and wait for Ctrl-C, or for SIGINT from a script."""
+    # A shell has what it starts in the background ignore SIGINT, and Python then leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        print(said, flush=True)  # noqa: T201 - what it is run for
+        signal.pause()
 
 
 def _topic(given: str) -> tuple[str, int]:

@@ -38,6 +38,15 @@ def test_it_ends_with_the_process_that_started_it(kafka):
     assert not any("statefx-kafka-" in folder and Path(folder).exists() for folder in folders)
 
 
+def test_a_script_that_started_it_in_the_background_can_interrupt_it():
+    program = "from tests.kafka.broker import until_interrupted; until_interrupted('there')"
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", program]
+    with subprocess.Popen(ignoring, cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout.readline() == "there\n"
+        started.send_signal(signal.SIGINT)
+        assert started.wait(30) == 0
+
+
 def alive(pid):
     try:
         os.kill(pid, 0)
