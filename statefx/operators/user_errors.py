@@ -99,7 +99,8 @@ def not_ours(target: str, application: str, *, same: bool, new: bool) -> SinkOwn
     if new:
         remedy = (
             "restore the checkpoint that wrote there: this one is new, and reads its input from the beginning, so that "
-            f"all that is in the target already would come again. Only where its input begins behind that, {remedy}"
+            "all that is in the target already would come again. Only where its input begins behind that (as by start= "
+            f"of KafkaSpout), {remedy}"
         )
     whose = f"application {application!r}{' with another checkpoint' if same else ''}"
     return SinkOwnedError(
