@@ -25,11 +25,12 @@ from statefx.coordinator.flights import Flights
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
-from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.progress import Progress
 from statefx.coordinator.resolving import Resolver
 from statefx.coordinator.retrying import BACKOFF_FIRST_SECS, Waits, backoff_secs, exhausted, may_be_tried_again
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.source import Batch, OneBatch, Source
+from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
 from statefx.protocol.commands import (
     Acked,

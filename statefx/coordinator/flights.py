@@ -141,7 +141,7 @@ class Flights:
     def end(self, name: TransactionAttempt, reason: str) -> Batch | None:
         """Make ROLLED_BACK durable; return what the attempt has read, if it was this driver's."""
         self.log.append(RolledBack(name.txid, name.attempt, reason))
-        self.progress.rolled_back(name)
+        self.progress.rolled_back(name, reason)
         logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
         flight = self._flights.pop(name, None)  # a former driver's attempt has none: its input is in the log (rule 3.9)
         return None if flight is None else flight.batch

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from statefx.coordinator.engine import AttemptFailedError
-from statefx.coordinator.progress import received_rows
+from statefx.coordinator.transaction import received_rows
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StatefxError
 from statefx.plan.levels import Plan
 from statefx.plan.segments import segments_of

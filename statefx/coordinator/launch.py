@@ -30,12 +30,13 @@ from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.participants import Participants, check_participants
-from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.progress import Progress
 from statefx.coordinator.replays import check_spouts
 from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.state import StateParticipant
+from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment, cache_folder

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from statefx.coordinator.engine import Work
 from statefx.coordinator.participant import Participant
-from statefx.coordinator.progress import received_rows
 from statefx.coordinator.state import StateParticipant
+from statefx.coordinator.transaction import received_rows
 from statefx.errors import CheckpointMismatchError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution

@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
-from statefx.plan.levels import INGEST
+from statefx.coordinator.transaction import TransactionProgress, came_to
 from statefx.protocol.barrier import Ack
 from statefx.protocol.history import Past, SinkVolume
 from statefx.protocol.identity import TaskId, TransactionAttempt
@@ -21,81 +20,6 @@ RECENT = 100
 
 SLOW_SECS = 10.0
 """A hook of a spout's copy on the driver that takes longer is shown as stuck: no commit goes on while it runs."""
-
-
-@dataclass(frozen=True)
-class TransactionProgress:
-    """One committed transaction.
-
-    Attributes
-    ----------
-    txid, attempt, input_rows : int
-        Rows of all raw DataFrames, or those that all spouts emitted.
-    rows : Mapping[str, int]
-        Rows that each bolt received.
-    keys, state_bytes : Mapping[str, int]
-        State keys that each stateful bolt changed, and the size of what it prepared.
-    found_keys : Mapping[str, int]
-        How many keys the state of each stateful bolt held when the transaction found it, where its provider counts.
-    stored_bytes : Mapping[str, int]
-        What a worker without caches would read to restore the state of each bolt, after the transaction.
-    bolt_ms : Mapping[str, Mapping[str, float]]
-        What the tasks of each bolt did, all of them added up, by the names of `Ack.metrics`; and ``slowest``, all that
-        the slowest task did.
-    duration_ms : Mapping[str, float]
-        Time of the driver by phase: ``run`` (the attempt, until its acks are judged), ``hooks`` (what the commit has to
-        run), ``log`` (the records), and with several transactions under way ``wait`` (for those before it). They don't
-        overlap; attempts that were rolled back are not in it.
-    committed_at : float
-        When COMMITTED was durable, in seconds since the epoch.
-    sources : Mapping[str, JSON]
-        What spouts say of how far they are, if they do.
-    """
-
-    txid: int
-    attempt: int
-    input_rows: int
-    rows: Mapping[str, int]
-    keys: Mapping[str, int]
-    state_bytes: Mapping[str, int]
-    found_keys: Mapping[str, int]
-    stored_bytes: Mapping[str, int]
-    bolt_ms: Mapping[str, Mapping[str, float]]
-    duration_ms: Mapping[str, float]
-    committed_at: float
-    sources: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """Tell of the transaction in one line."""
-        phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in self.duration_ms.items())
-        return (
-            f"transaction {self.txid}, attempt {self.attempt}: {self.input_rows:,} rows, "
-            f"{sum(self.keys.values()):,} keys, {sum(self.duration_ms.values()):.0f} ms ({phases})"
-        )
-
-    @property
-    def rows_per_second(self) -> float:
-        """Input rows, by the time that the transaction took."""
-        secs = sum(self.duration_ms.values()) / 1000
-        return self.input_rows / secs if secs > 0 else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the progress in the shape of pyspark's ``lastProgress``: plain data."""
-        return {
-            "txid": self.txid,
-            "attempt": self.attempt,
-            "timestamp": datetime.fromtimestamp(self.committed_at, UTC).isoformat(timespec="milliseconds"),
-            "numInputRows": self.input_rows,
-            "processedRowsPerSecond": round(self.rows_per_second, 1),
-            "sources": dict(self.sources),
-            "rows": dict(self.rows),
-            "stateKeysChanged": dict(self.keys),
-            "stateBytesChanged": dict(self.state_bytes),
-            "stateKeys": dict(self.found_keys),
-            "stateBytes": dict(self.stored_bytes),
-            "boltMs": {bolt: dict(spent) for bolt, spent in self.bolt_ms.items()},
-            "durationMs": {phase: round(ms, 3) for phase, ms in self.duration_ms.items()},
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +82,8 @@ class Progress:
         self._last: TransactionAttempt | None = None
         self._stuck: dict[str, Any] | None = None
         self._away: dict[str, Any] | None = None
+        self._failed: dict[str, Any] | None = None
+        """The last attempt that failed of the transaction that is tried again."""
         self._asked: Asked | None = None
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
@@ -196,26 +122,9 @@ class Progress:
         with self._lock:
             entry = self._under_way.pop(txid)  # those behind it stay: several may be under way (rule 2.2)
             self._charge(entry, "log")
-            acks = by_bolt(entry.acks)
-            stateful = {bolt: of for bolt, of in acks.items() if any(ack.keys for ack in of)}
-            done = TransactionProgress(
-                txid=txid,
-                attempt=entry.name.attempt,
-                input_rows=entry.input_rows,
-                rows=received_rows(entry.acks),
-                keys={bolt: sum(ack.keys for ack in of) for bolt, of in stateful.items()},
-                state_bytes={bolt: sum(ack.prepared_bytes for ack in of) for bolt, of in stateful.items()},
-                found_keys={
-                    bolt: sum(ack.found_keys or 0 for ack in of)
-                    for bolt, of in acks.items()
-                    if all(ack.found_keys is not None for ack in of)
-                },
-                stored_bytes=stored_bytes,
-                bolt_ms={bolt: _spent(of) for bolt, of in acks.items()},
-                duration_ms={phase: secs * 1000 for phase, secs in entry.secs.items()},
-                committed_at=self.now(),
-            )
+            done = came_to(entry.name, entry.acks, entry.input_rows, stored_bytes, entry.secs, self.now())
             self._recent.append(done)
+            self._failed = None if self._failed and self._failed["txid"] <= txid else self._failed
             return done
 
     def knows(self, txid: int) -> bool:
@@ -228,10 +137,15 @@ class Progress:
         # With times of its own, from 0: the transaction's are those of the attempt that is committed.
         self._enter(attempt, "ROLLING_BACK", "hooks")
 
-    def rolled_back(self, attempt: TransactionAttempt) -> None:
+    def rolled_back(self, attempt: TransactionAttempt, reason: str) -> None:
         """ROLLED_BACK is durable."""
         with self._lock:
             self._under_way.pop(attempt.txid, None)
+            # Of several in flight, those behind it fail with the first: it says why.
+            if self._failed is None or attempt.txid <= self._failed["txid"]:
+                same = self._failed is not None and self._failed["txid"] == attempt.txid
+                since = self._failed["since"] if same and self._failed else self.now()
+                self._failed = {"txid": attempt.txid, "attempt": attempt.attempt, "since": since, "reason": reason}
 
     def recovering(self, direction: str, attempt: TransactionAttempt) -> None:
         """A transaction of a former driver is being rolled ``forward`` or ``back``."""
@@ -342,6 +256,8 @@ class Progress:
                 status["stuck"] = {"phase": "PLANNING", "txid": slow.txid, "since": slow.since, "reason": reason}
             elif self._away is not None:
                 status["stuck"] = dict(self._away)
+            if self._failed is not None:
+                status["failed"] = dict(self._failed)
             if self._sinks:
                 status["sinks"] = {name: dict(each) for name, each in self._sinks.items()}
             return status
@@ -371,29 +287,3 @@ def _published(txid: int | None, volume: SinkVolume | None) -> dict[str, Any]:
         "rows": None if volume is None else volume.rows,
         "bytes": None if volume is None else volume.bytes,
     }
-
-
-def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:
-    """Return acks by the bolts of the user's that they are of."""
-    found: dict[str, list[Ack]] = {}
-    for (component, _), ack in acks.items():
-        if not component.startswith(INGEST):
-            found.setdefault(component, []).append(ack)
-    return found
-
-
-def received_rows(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
-    """Return how many rows each bolt received; spouts, whose acks name no edge, receive none."""
-    found = by_bolt(acks).items()
-    return {bolt: sum(sum(ack.received.values()) for ack in of) for bolt, of in found if any(a.received for a in of)}
-
-
-def _spent(acks: Iterable[Ack]) -> dict[str, float]:
-    """Add up what the tasks of one bolt say of their time."""
-    found: dict[str, float] = {}
-    slowest = 0.0
-    for ack in acks:
-        slowest = max(slowest, sum(ack.metrics.values()))
-        for name, ms in ack.metrics.items():
-            found[name] = found.get(name, 0.0) + ms
-    return {name: round(ms, 3) for name, ms in (found | {"slowest": slowest}).items()}

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
-from statefx.coordinator.progress import TransactionProgress
+from statefx.coordinator.transaction import TransactionProgress
 
 logger = logging.getLogger("statefx")
 

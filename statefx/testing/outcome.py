@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.progress import Progress
+from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import TopologyError
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete

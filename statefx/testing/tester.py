@@ -13,8 +13,8 @@ import pyarrow as pa
 from statefx.admin.reading import openState
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
-from statefx.coordinator.progress import TransactionProgress
 from statefx.coordinator.spouts import SpoutTrigger
+from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
 from statefx.protocol.records import BatchInput, Input
 from statefx.testing.engine import LocalEngine

@@ -96,6 +96,19 @@ def test_a4_a_failed_commit_is_committed_again_and_never_rolled_back(place: Path
         assert "stuck" not in tester.status
 
 
+def test_the_status_says_why_a_transaction_is_tried_again_until_it_is_committed(place: Path) -> None:
+    with Driver(place) as driver:
+        tester = driver.start(witnessed())
+        seen: list[dict[str, str]] = []
+        for attempt in (1, 2):
+            tester.when(f"after PREPARING(1, {attempt})", lambda: seen.append(tester.status["failed"]))
+        tester.send(lines("a"), JobFails(reason="first"), JobFails(reason="second"))
+        assert [(each["txid"], each["attempt"]) for each in seen] == [(1, 0), (1, 1)]
+        assert ["first" in seen[0]["reason"], "second" in seen[1]["reason"]] == [True, True]
+        assert seen[0]["since"] == seen[1]["since"]
+        assert "failed" not in tester.status
+
+
 def test_a5_a_start_on_preparing_rolls_back_and_prepares_the_same_txid_again(place: Path) -> None:
     moment = crash_at(place, "after PREPARING(3, 0)", 3)
     with Driver(place) as driver:

@@ -14,8 +14,9 @@ import statefx.errors
 from statefx.config import SETTINGS
 from statefx.coordinator import janitor, log
 from statefx.coordinator.format import FORMAT
-from statefx.coordinator.progress import Progress, TransactionProgress
+from statefx.coordinator.progress import Progress
 from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.transaction import TransactionProgress
 from statefx.operators.hook_names import BOLTS
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.kafka import calls
 from statefx.operators import Context
-from statefx.spouts.kafka import planning, reading
+from statefx.spouts.kafka import open_transactions, planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.limits import Limits
@@ -321,6 +321,48 @@ def test_what_a_broker_says_that_has_just_started_is_doubted_for_a_while(kafka):
     with pytest.raises(FailedException):
         cluster.doubted("the end of x", wrong=True)
     cluster.close()
+
+
+def test_a_task_waits_for_a_broker_that_is_away_when_it_asks_which_topic_it_has_read(kafka, monkeypatch):
+    """As it does when it reads: else an outage of a minute would use up all attempts of a transaction."""
+    monkeypatch.setattr(reading, "REQUEST_SECS", 0.2)
+    topic = kafka.topic()
+    readers = reading.Readers(spout(kafka, topic).clients, "group", 30.0, lambda *gone: None)
+    known = readers.topic_id(topic)
+    kafka.kill()
+    threading.Timer(0.5, kafka.start).start()
+    assert readers.topic_id(topic) == known
+    readers.close()
+
+
+def test_a_transaction_that_a_producer_has_left_open_is_told_once(kafka, monkeypatch, caplog):
+    monkeypatch.setattr(open_transactions, "LOOK_SECS", 0.0)
+    topic = kafka.topic(partitions=2)
+    kafka.send(topic, *lines(0, 5))
+    reads = spout(kafka, topic)
+    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
+    reads.initPartitions({})
+    metadata = {}
+
+    def looks(count):
+        for _ in range(count):
+            for partition in range(reads.numPartitions()):
+                metadata[partition] = (
+                    reads.planPartitionBatch(partition, metadata.get(partition)) or metadata[partition]
+                )
+        return [each.message for each in caplog.records if "has open" in each.message]
+
+    with kafka.open_transaction(topic, "open") as transaction:
+        kafka.send(topic, "behind")
+        assert looks(2) == []
+        said = looks(3)
+        assert len(said) == 1
+        assert said[0].startswith(f"{topic}-0 is read up to offset 5, and 2 offsets behind it wait")
+        transaction.commit_transaction(30)
+    kafka.settle(topic)
+    assert looks(3) == said
+    assert metadata[0]["end"] == 8
+    reads.close()
 
 
 def test_a_failed_attempt_leaves_clients_that_can_go_on(kafka, tmp_path):

@@ -4,6 +4,7 @@
 
     driver    ranges      what a transaction reads of each partition
               planning    which partitions there are, how far each can be read, and how much of that is for whom
+              open_transactions    what stands still, and why
     tasks     reading     the records of a range of offsets, and no others
               rows        records as Arrow columns; values, avro     what values mean
     both      losses      what is gone before it was read, and whether the query ends with that

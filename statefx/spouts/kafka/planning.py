@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("statefx")
 
-_END, _BEGINNING = -1, -2
+END, _BEGINNING = -1, -2
 """What the protocol has in the place of a time."""
 
 _EPOCH, _MILLI = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
@@ -172,7 +172,7 @@ class Cluster:
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return how far partitions can be read: the last stable offsets, if it reads what is committed."""
-        told = self._told(dict.fromkeys(places, _END))
+        told = self._told(dict.fromkeys(places, END))
         self.epochs = {place: each.leader_epoch for place, each in told.items() if each.leader_epoch is not None}
         return {place: each.offset for place, each in told.items()}
 
@@ -189,19 +189,11 @@ class Cluster:
         return {place: each.offset for place, each in self._told(times).items()}
 
     def _told(self, times: Mapping[Place, int]) -> dict[Place, Any]:
-        if not times:
-            return {}
-        asked = [kafka().TopicPartition(*place, at) for place, at in times.items()]
-        told: list[Any] = []
         try:
-            told = self.consumer.offsets_for_times(asked, timeout=REQUEST_SECS)
-            wrong = next((each.error for each in told if each.error is not None), None)
+            return ask_offsets(self.consumer, times)
         except kafka().KafkaException as error:
-            wrong = error
-        if wrong is not None:
             self._looked = None  # a topic may be gone
-            raise self._clients.failure(wrong, "the offsets of partitions can't be asked for") from None
-        return {Place(each.topic, each.partition): each for each in told}
+            raise self._clients.failure(error, "the offsets of partitions can't be asked for") from None
 
     def tell_group(self, read: Mapping[Place, int]) -> None:
         """Have the group's offsets follow, for those who watch them."""
@@ -210,6 +202,18 @@ class Cluster:
     def close(self) -> None:
         """End the client; what the group was told last is on its way by then, and waited for."""
         end(self.consumer)
+
+
+def ask_offsets(consumer: Consumer, times: Mapping[Place, int]) -> dict[Place, Any]:
+    """Return what a client is told of the offsets of times; KafkaException if it is not told of one of them."""
+    if not times:
+        return {}
+    asked = [kafka().TopicPartition(*place, at) for place, at in times.items()]
+    told: list[Any] = consumer.offsets_for_times(asked, timeout=REQUEST_SECS)
+    wrong = next((each.error for each in told if each.error is not None), None)
+    if wrong is not None:
+        raise kafka().KafkaException(wrong)
+    return {Place(each.topic, each.partition): each for each in told}
 
 
 def first_offsets(cluster: Cluster, start: Start, places: Sequence[Place]) -> dict[Place, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from statefx.errors import FailedException
 from statefx.spouts.kafka.losses import Losses, cut_off
+from statefx.spouts.kafka.open_transactions import OpenTransactions
 from statefx.spouts.kafka.planning import Cluster, Limits, Shares, Sizes, Start, first_offsets
 from statefx.spouts.kafka.rows import Place
 
@@ -42,12 +43,17 @@ class Ranges:
         Where a first run begins.
     limits : Limits
     losses : Losses
+    waiting : OpenTransactions, optional
+        Told of partitions that are read to their end.
     """
 
-    def __init__(self, cluster: Cluster, start: Start, limits: Limits, losses: Losses) -> None:
+    def __init__(
+        self, cluster: Cluster, start: Start, limits: Limits, losses: Losses, waiting: OpenTransactions | None = None
+    ) -> None:
         self.cluster = cluster
         self._start = start
         self._losses = losses
+        self._open = waiting
         self._shares = Shares(limits)
         self._sizes = Sizes(cluster.consumer) if limits.bytes is not None else None
         self._numbers: list[Place | None] = []
@@ -63,6 +69,12 @@ class Ranges:
         """What the last look has planned, and no transaction is known to have begun with."""
         self._left: set[Place] = set()
         """Partitions of topics that are no longer named."""
+
+    def close(self) -> None:
+        """End the clients."""
+        if self._open is not None:
+            self._open.close()
+        self.cluster.close()
 
     def begin(self, metadata: Mapping[int, Any]) -> None:
         """Take over which number stands for which partition: the metadata of each says it; and look what there is.
@@ -116,6 +128,8 @@ class Ranges:
             {numbers[place]: lag for place, lag in lags.items()},
             {numbers[place]: size for place, size in sizes.items()},
         )
+        if self._open is not None:
+            self._open.look({place: self.ends[place] for place, start in starts.items() if start == self.ends[place]})
 
     def _begin_fresh(self, fresh: Sequence[Place], later: bool) -> dict[Place, int]:
         """Return where partitions begin that nothing was read of; `later`: others were read."""

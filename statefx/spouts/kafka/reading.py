@@ -33,6 +33,9 @@ READERS_MAX = 16
 """Partitions that a task keeps warm. Each is a client with threads and up to 16 MB of its own; to use one for another
 partition costs up to ``fetch.wait.max.ms``, since what it has asked for must be answered first."""
 
+_AGAIN_SECS = 0.1
+"""Between two questions to a broker that answers neither."""
+
 _POLL_SECS = 0.5
 """How long it is deaf to an interrupt."""
 
@@ -270,15 +273,22 @@ class Readers:
         self._readers[span.place] = reader
 
     def topic_id(self, topic: str) -> str | None:
-        """Return a topic's identity; None if it is gone."""
+        """Return a topic's identity; None if it is gone. It waits for a broker as long as reading does."""
         self._admin = self._admin or self._clients.admin()
-        asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECS)[topic]
-        try:
-            return str(answer(asked).topic_id)
-        except kafka().KafkaException as error:
-            if named(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
-                return None
-            raise self._clients.failure(error, f"topic {topic!r} can't be asked about") from error
+        what, limit = f"topic {topic!r} can't be asked about", time.monotonic() + self._patience_secs
+        while True:
+            asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECS)[topic]
+            try:
+                return str(answer(asked).topic_id)
+            except kafka().KafkaException as error:
+                if named(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                    return None
+                if denied := denial(error, what):
+                    raise denied from error
+                # Else a broker that is away for a minute would use up all attempts of a transaction.
+                if time.monotonic() >= limit:
+                    raise self._clients.failure(error, what) from error
+            time.sleep(_AGAIN_SECS)
 
     def close(self) -> None:
         """End the clients."""

@@ -27,6 +27,9 @@ _KEPT = {
 }
 
 _DEFAULTS = {
+    # What a disk or a wire has damaged would else be read as it is. 1 M records of 100 bytes take 0.6 s of a processor
+    # with the sums and without.
+    "check.crcs": True,
     # The end of a range in which the last offsets are markers of transactions is told by an answer without records,
     # and a broker keeps back such an answer this long: by default half a second, in each transaction.
     "fetch.wait.max.ms": 50,

@@ -26,6 +26,7 @@ from statefx.spouts.kafka.arguments import (
     topics_of,
 )
 from statefx.spouts.kafka.losses import Losses
+from statefx.spouts.kafka.open_transactions import OpenTransactions
 from statefx.spouts.kafka.planning import Cluster, Limits, Start, distances
 from statefx.spouts.kafka.ranges import Ranges, ends_of
 from statefx.spouts.kafka.reading import NO_EPOCH, Readers, Span
@@ -159,14 +160,15 @@ class KafkaSpout(PartitionedTransactionalSpout):
             self._readers = Readers(self.clients, reading, self.patience_secs, self._pass_read)
             return
         cluster = Cluster(self.clients, reading, self.topics)
-        self._ranges = Ranges(cluster, self.start, self.limits, self._losses)
+        waiting = OpenTransactions(self.clients, reading) if self.isolation == "read_committed" else None
+        self._ranges = Ranges(cluster, self.start, self.limits, self._losses, waiting)
 
     def close(self) -> None:
         """End the clients."""
         if self._readers is not None:
             self._readers.close()
         if self._ranges is not None:
-            self._ranges.cluster.close()
+            self._ranges.close()
 
     # ---- on the driver
 

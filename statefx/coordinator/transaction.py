@@ -1,0 +1,143 @@
+"""What one transaction came to, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from statefx.plan.levels import INGEST
+from statefx.protocol.barrier import Ack
+from statefx.protocol.identity import TaskId, TransactionAttempt
+
+
+@dataclass(frozen=True)
+class TransactionProgress:
+    """One committed transaction.
+
+    Attributes
+    ----------
+    txid, attempt, input_rows : int
+        Rows of all raw DataFrames, or those that all spouts emitted.
+    rows : Mapping[str, int]
+        Rows that each bolt received.
+    keys, state_bytes : Mapping[str, int]
+        State keys that each stateful bolt changed, and the size of what it prepared.
+    found_keys : Mapping[str, int]
+        How many keys the state of each stateful bolt held when the transaction found it, where its provider counts.
+    stored_bytes : Mapping[str, int]
+        What a worker without caches would read to restore the state of each bolt, after the transaction.
+    bolt_ms : Mapping[str, Mapping[str, float]]
+        What the tasks of each bolt did, all of them added up, by the names of `Ack.metrics`; and ``slowest``, all that
+        the slowest task did.
+    duration_ms : Mapping[str, float]
+        Time of the driver by phase: ``run`` (the attempt, until its acks are judged), ``hooks`` (what the commit has to
+        run), ``log`` (the records), and with several transactions under way ``wait`` (for those before it). They don't
+        overlap; attempts that were rolled back are not in it.
+    committed_at : float
+        When COMMITTED was durable, in seconds since the epoch.
+    sources : Mapping[str, JSON]
+        What spouts say of how far they are, if they do.
+    """
+
+    txid: int
+    attempt: int
+    input_rows: int
+    rows: Mapping[str, int]
+    keys: Mapping[str, int]
+    state_bytes: Mapping[str, int]
+    found_keys: Mapping[str, int]
+    stored_bytes: Mapping[str, int]
+    bolt_ms: Mapping[str, Mapping[str, float]]
+    duration_ms: Mapping[str, float]
+    committed_at: float
+    sources: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Tell of the transaction in one line."""
+        phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in self.duration_ms.items())
+        return (
+            f"transaction {self.txid}, attempt {self.attempt}: {self.input_rows:,} rows, "
+            f"{sum(self.keys.values()):,} keys, {sum(self.duration_ms.values()):.0f} ms ({phases})"
+        )
+
+    @property
+    def rows_per_second(self) -> float:
+        """Input rows, by the time that the transaction took."""
+        secs = sum(self.duration_ms.values()) / 1000
+        return self.input_rows / secs if secs > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the progress in the shape of pyspark's ``lastProgress``: plain data."""
+        return {
+            "txid": self.txid,
+            "attempt": self.attempt,
+            "timestamp": datetime.fromtimestamp(self.committed_at, UTC).isoformat(timespec="milliseconds"),
+            "numInputRows": self.input_rows,
+            "processedRowsPerSecond": round(self.rows_per_second, 1),
+            "sources": dict(self.sources),
+            "rows": dict(self.rows),
+            "stateKeysChanged": dict(self.keys),
+            "stateBytesChanged": dict(self.state_bytes),
+            "stateKeys": dict(self.found_keys),
+            "stateBytes": dict(self.stored_bytes),
+            "boltMs": {bolt: dict(spent) for bolt, spent in self.bolt_ms.items()},
+            "durationMs": {phase: round(ms, 3) for phase, ms in self.duration_ms.items()},
+        }
+
+
+def came_to(
+    attempt: TransactionAttempt,
+    acks: Mapping[TaskId, Ack],
+    input_rows: int,
+    stored_bytes: Mapping[str, int],
+    secs: Mapping[str, float],
+    committed_at: float,
+) -> TransactionProgress:
+    """Return what the acks of a committed attempt say, with the seconds that its phases have taken."""
+    bolts = by_bolt(acks)
+    stateful = {bolt: of for bolt, of in bolts.items() if any(ack.keys for ack in of)}
+    return TransactionProgress(
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        input_rows=input_rows,
+        rows=received_rows(acks),
+        keys={bolt: sum(ack.keys for ack in of) for bolt, of in stateful.items()},
+        state_bytes={bolt: sum(ack.prepared_bytes for ack in of) for bolt, of in stateful.items()},
+        found_keys={
+            bolt: sum(ack.found_keys or 0 for ack in of)
+            for bolt, of in bolts.items()
+            if all(ack.found_keys is not None for ack in of)
+        },
+        stored_bytes=stored_bytes,
+        bolt_ms={bolt: _spent(of) for bolt, of in bolts.items()},
+        duration_ms={phase: taken * 1000 for phase, taken in secs.items()},
+        committed_at=committed_at,
+    )
+
+
+def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:
+    """Return acks by the bolts of the user's that they are of."""
+    found: dict[str, list[Ack]] = {}
+    for (component, _), ack in acks.items():
+        if not component.startswith(INGEST):
+            found.setdefault(component, []).append(ack)
+    return found
+
+
+def received_rows(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
+    """Return how many rows each bolt received; spouts, whose acks name no edge, receive none."""
+    found = by_bolt(acks).items()
+    return {bolt: sum(sum(ack.received.values()) for ack in of) for bolt, of in found if any(a.received for a in of)}
+
+
+def _spent(acks: Iterable[Ack]) -> dict[str, float]:
+    """Add up what the tasks of one bolt say of their time."""
+    found: dict[str, float] = {}
+    slowest = 0.0
+    for ack in acks:
+        slowest = max(slowest, sum(ack.metrics.values()))
+        for name, ms in ack.metrics.items():
+            found[name] = found.get(name, 0.0) + ms
+    return {name: round(ms, 3) for name, ms in (found | {"slowest": slowest}).items()}
