@@ -367,6 +367,8 @@ class Coordinator:
             return
         self.last = self.progress.end(txid, self.log.state.stored_bytes())
         logger.info("%s: %s", self.name, self.last)
+        for spout, said in self.last.left_out.items():
+            logger.warning("transaction %d leaves out of spout %r: %s", txid, spout, said)
         self.committed(self.last)
 
     def _resolve(self, resolution: Resolution, attempt: TransactionAttempt) -> bool:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from statefx.plan.levels import INGEST
-from statefx.protocol.barrier import Ack
+from statefx.protocol.barrier import Ack, LeftOut
 from statefx.protocol.identity import TaskId, TransactionAttempt
 
 
@@ -39,6 +39,8 @@ class TransactionProgress:
         When COMMITTED was durable, in seconds since the epoch.
     sources : Mapping[str, JSON]
         What spouts say of how far they are, if they do.
+    left_out : Mapping[str, LeftOut]
+        By those that have left out anything, as their users have told them to.
     """
 
     txid: int
@@ -53,6 +55,7 @@ class TransactionProgress:
     duration_ms: Mapping[str, float]
     committed_at: float
     sources: Mapping[str, Any] = field(default_factory=dict)
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Tell of the transaction in one line."""
@@ -77,6 +80,10 @@ class TransactionProgress:
             "numInputRows": self.input_rows,
             "processedRowsPerSecond": round(self.rows_per_second, 1),
             "sources": dict(self.sources),
+            "leftOut": {
+                spout: {"gone": said.gone, "refused": said.refused, "why": said.why}
+                for spout, said in self.left_out.items()
+            },
             "rows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
             "stateBytesChanged": dict(self.state_bytes),
@@ -114,6 +121,7 @@ def came_to(
         bolt_ms={bolt: _spent(of) for bolt, of in bolts.items()},
         duration_ms={phase: taken * 1000 for phase, taken in secs.items()},
         committed_at=committed_at,
+        left_out={name: said for name, of in bolts.items() if str(said := sum((a.left_out for a in of), LeftOut()))},
     )
 
 

@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 Metadata = Any
 """JSON: None, booleans, numbers, texts, lists, and dicts with texts as keys."""
 
-INCOMPLETE = object()
-"""Returned by `emitPartitionBatch` of a spout of ours that was told to go on where rows of a batch are gone: the replay
-check would else refuse for ever what its user has asked for."""
-
 
 class ReplayingSpout(ABC):  # noqa: B024 - its three classes below have the abstract methods
     """What all spouts of transactions have in common; derive from one of the three below.

@@ -64,6 +64,37 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a spout of ours has left out of its batches, as its user has told it to; `emitPartitionBatch` returns it.
+
+    Attributes
+    ----------
+    gone, refused : int
+        Offsets that were deleted before they were read, and records that are no rows.
+    why : str
+        The first of those that were refused, and the reason.
+    complete : bool
+        False: a former attempt may have emitted more, and the replay check must not refuse that for ever.
+    """
+
+    gone: int = 0
+    refused: int = 0
+    why: str = ""
+    complete: bool = True
+
+    def __add__(self, other: LeftOut) -> LeftOut:
+        """Return both together."""
+        complete = self.complete and other.complete
+        return LeftOut(self.gone + other.gone, self.refused + other.refused, self.why or other.why, complete)
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        gone = [f"{self.gone:,} offsets that were deleted before they were read"] if self.gone else []
+        refused = [f"{self.refused:,} records, the first: {self.why}"] if self.refused else []
+        return "; ".join(gone + refused)
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """What one task attempt reports to the driver for one transaction attempt.
 
@@ -91,6 +122,8 @@ class Ack:
         What the task adds to the decision (rule 4.5), and what a spout's emitter says of the rows that it emitted.
     contents : Mapping[str, Content]
         Partition -> what a spout that must be able to emit it again has emitted (rule 9.4).
+    left_out : LeftOut
+        By a spout; shown to people, and decides nothing.
     metrics : Mapping[str, float]
         Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     """
@@ -112,6 +145,7 @@ class Ack:
     found_keys: int | None = field(default=None, compare=False)
     taken: Mapping[int, int] = field(default_factory=dict, compare=False)
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+    left_out: LeftOut = field(default=LeftOut(), compare=False)
 
     @property
     def id(self) -> TaskId:
@@ -136,6 +170,7 @@ class Ack:
             self.found_keys,
             dict(self.taken),
             dict(self.metrics),
+            (self.left_out.gone, self.left_out.refused, self.left_out.why),
         )
         return _packed("A", body)
 
@@ -148,8 +183,9 @@ class Ack:
         StatefxError
             The bytes are not an ack of this version: driver and executors run different statefx releases.
         """
-        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 14)
+        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 15)
         txid, attempt, component, task, token = who
+        others[-1] = LeftOut(*others[-1])
         return cls(
             TransactionAttempt(txid, attempt),
             component,

@@ -129,6 +129,7 @@ class Member:
             committable=prepared.committable,
             metadata=prepared.metadata,
             contents=prepared.contents,
+            left_out=prepared.left_out,
         )
 
     def _run(

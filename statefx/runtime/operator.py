@@ -13,7 +13,7 @@ import pyarrow as pa
 from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
 from statefx.plan.wire import Outbox
-from statefx.protocol.barrier import Content
+from statefx.protocol.barrier import Content, LeftOut
 from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, StateOrder
@@ -96,6 +96,8 @@ class PreparedTask:
         What an emitter needs to emit the same rows again, or the rows that come after them.
     contents : Mapping[str, Content]
         What it has emitted, as in `Ack`.
+    left_out : LeftOut
+        As in `Ack`.
     """
 
     size_bytes: int = 0
@@ -105,6 +107,7 @@ class PreparedTask:
     committable: Json = None
     metadata: Json = None
     contents: Mapping[str, Content] = field(default_factory=dict)
+    left_out: LeftOut = field(default=LeftOut())
 
     def check_size(self, id: TaskId) -> None:
         """Refuse what no ack may carry: BoltError."""

@@ -15,12 +15,15 @@ from statefx.operators import (
     ReplayingSpout,
     TransactionalSpout,
 )
-from statefx.operators.spouts import INCOMPLETE, check_json, plans
+from statefx.operators.spouts import check_json, plans
+from statefx.protocol.barrier import LeftOut
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.runtime.bolts import close_bolt, hook
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.topology.graph import Edge
+
+_NOTHING = LeftOut()
 
 
 class SpoutOperator(TaskOperator):
@@ -34,6 +37,7 @@ class SpoutOperator(TaskOperator):
         self._told: Mapping[str, Json] = {}
         self._emitted: list[str] = []
         """The partitions that were read in a batch that may come again."""
+        self._left_out = _NOTHING
         self._emitting: Iterator[None] = iter(())
         self._method = "open"
         """What was called last, and how many rows had come when it returned."""
@@ -73,7 +77,7 @@ class SpoutOperator(TaskOperator):
             collector.flush()
         contents = collector.contents
         found = {} if contents is None else {name: contents.of(name) for name in self._emitted}
-        return PreparedTask(metadata=self._metadata or None, contents=found)
+        return PreparedTask(metadata=self._metadata or None, contents=found, left_out=self._left_out)
 
     def close(self, *, keep: bool) -> None:
         """Let the worker have the spout for the next transaction if it came through this one."""
@@ -109,7 +113,9 @@ class SpoutOperator(TaskOperator):
             if emission is not Emission.AGAIN:
                 last = self._before(name, metadata) if emission is Emission.NEW and returned is not None else None
                 self._take(method, name, returned, self._rows - before, last)
-            if (emission is Emission.AGAIN or name in self._metadata) and returned is not INCOMPLETE:
+            left_out = returned if isinstance(returned, LeftOut) else _NOTHING
+            self._left_out += left_out
+            if (emission is Emission.AGAIN or name in self._metadata) and left_out.complete:
                 self._emitted.append(name)
             if outbox.pressing:
                 yield

@@ -2,7 +2,7 @@ import msgpack
 import pytest
 
 from statefx.errors import StatefxError
-from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.barrier import Ack, Barrier, LeftOut
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 
@@ -22,11 +22,17 @@ ACK = Ack(
     {"file": "part-0"},
     [1, None],
 )
+LEFT_OUT = LeftOut(3, 1, "the record at 7")
 
 
 @pytest.mark.parametrize("value", [BARRIER, ACK, Barrier(BARRIER.attempt, "a", 0, "t"), Ack(ACK.attempt, "a", 0, "t")])
 def test_what_is_packed_comes_out_equal(value):
     assert type(value).unpack(value.pack()) == value
+
+
+def test_what_a_spout_has_left_out_reaches_the_driver():
+    assert Ack.unpack(Ack(ACK.attempt, "a", 0, "t", left_out=LEFT_OUT).pack()).left_out == LEFT_OUT
+    assert LEFT_OUT + LeftOut(2, 1, "another", complete=False) == LeftOut(5, 2, "the record at 7", complete=False)
 
 
 def test_half_a_surrogate_pair_in_a_text_of_a_bolt_is_shown_and_no_error_of_its_own():

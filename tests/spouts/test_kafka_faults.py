@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.kafka import calls
 from statefx.operators import Context
+from statefx.protocol.barrier import LeftOut
 from statefx.spouts.kafka import open_transactions, planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
@@ -59,9 +60,10 @@ def test_records_that_retention_took_before_they_were_read(kafka, tmp_path, capl
         tester.drain()
     assert (error.value.topic, error.value.partition, error.value.start, error.value.stop) == (topic, 0, 10, 13)
     with tester.restart(topology(spout(kafka, topic, lost="skip"))) as other, caplog.at_level(logging.WARNING):
-        other.drain()
+        assert other.emit().progress.left_out == {"records": LeftOut(3)}
         assert counted(other) == once(*lines(0, 10), *lines(13, 20))
         assert "3 offsets of" in caplog.text
+        assert "leaves out of spout 'records': 3 offsets that were deleted before they were read" in caplog.text
         kafka.send(topic, "more")
         other.drain()
 
@@ -80,7 +82,7 @@ def test_records_that_are_gone_after_they_were_planned(kafka, lost, before, tmp_
             with pytest.raises(BoltError, match=f"{topic}-0, from 10 to before {before}"):
                 other.drain()
         else:
-            other.drain()
+            assert other.emit().progress.left_out["records"].gone == before - 10
             assert counted(other) == once(*lines(0, 10), *lines(before, 20))
 
 
@@ -202,9 +204,11 @@ def test_records_that_are_too_large_or_no_text(kafka, tmp_path, caplog):
         tester.drain()
     skipping = spout(kafka, topic, maxRecordBytes=1_000, bad="skip")
     with TopologyTester(topology(skipping), tmp_path / "skip") as tester, caplog.at_level(logging.WARNING):
-        tester.drain()
+        sent = tester.emit()
         assert counted(tester) == {"a": 1, "b": 1, None: 1}
-    assert f"leaves out 2 records of {topic}-0 between 0 and 5; the first is 1" in caplog.text
+        left = {"gone": 0, "refused": 2, "why": f"{topic}-0, offset 1: it has 2,000 bytes, and maxRecordBytes is 1,000"}
+        assert sent.progress.as_dict()["leftOut"] == {"records": left}
+    assert f"transaction 1 leaves out of spout 'records': 2 records, the first: {left['why']}" in caplog.text
 
 
 def test_records_of_megabytes(kafka, tmp_path):

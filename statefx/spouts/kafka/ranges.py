@@ -33,8 +33,8 @@ class Ranges:
     """Which number stands for which partition, and the next range of each.
 
     The metadata of a range is ``topic``, ``partition``, the ``id`` of the topic, ``start``, ``end``, the ``epoch`` of
-    the leader that had what is before the end, and that of the range before, ``since``; ``skipped`` counts the offsets
-    that were passed over in the partition.
+    the leader that had what is before the end, and that of the range before, ``since``; ``gap`` counts the offsets
+    before it that are passed over.
 
     Parameters
     ----------
@@ -170,35 +170,35 @@ class Ranges:
             return None
         if self._until is not None and place not in self._until:
             return None  # it came later: the next run reads it from its beginning
-        start, skipped = found
+        start, gap = found
         end = max(start, min(self._readable(place), start + self._share.get(partition, 0)))
         topic_id, epoch = self.cluster.ids[place.topic], self.cluster.epochs.get(place)
         goes_on = last is not None and (start, topic_id) == (last["end"], last["id"])
         if goes_on and end == start:
             return None
         planned = {"topic": place.topic, "partition": place.partition, "id": topic_id, "start": start, "end": end}
-        more = {"skipped": skipped or None, "epoch": epoch, "since": last.get("epoch") if goes_on else None}
+        more = {"gap": gap or None, "epoch": epoch, "since": last.get("epoch") if goes_on else None}
         self._planned[place] = planned | {name: said for name, said in more.items() if said is not None}
         return self._planned[place]
 
     def _begin(self, place: Place, last: Any) -> tuple[int, int] | None:
-        """Return where a batch begins, and how many offsets of the partition were passed over; None if none does."""
+        """Return where a batch begins, and how many offsets before that are passed over; None if none does."""
         if last is not None:
             return self._went_on(place, last)
         if place not in self._starts:
             return None
-        return self._behind_gap(place, self._starts[place], 0)
+        return self._behind_gap(place, self._starts[place])
 
-    def _behind_gap(self, place: Place, start: int, skipped: int) -> tuple[int, int]:
+    def _behind_gap(self, place: Place, start: int) -> tuple[int, int]:
         first = self._beginnings.get(place, start)
         if first <= start:
-            return start, skipped
+            return start, 0
         self._losses.passes(place, start, first)
-        return first, skipped + first - start
+        return first, first - start
 
     def _went_on(self, place: Place, last: Any) -> tuple[int, int] | None:
-        """Return where a partition goes on, and how many offsets were passed over in it; None if it does not."""
-        cluster, start, skipped = self.cluster, last["end"], last.get("skipped", 0)
+        """Return where a partition goes on, and how many offsets before that are passed over; None if it does not."""
+        cluster, start = self.cluster, last["end"]
         if not cluster.reads(place.topic):
             if place not in self._left:
                 self._left.add(place)
@@ -214,7 +214,7 @@ class Ranges:
         if topic_id != last["id"]:
             self._losses.made_again(place, start)
             # The new one may have fewer partitions.
-            return (cluster.beginnings([place])[place], skipped) if place in self.ends else None
+            return (cluster.beginnings([place])[place], 0) if place in self.ends else None
         if cluster.doubted(f"the end of {place}", self.ends[place] < start):
             raise cut_off(place, start, f"now ends at {self.ends[place]}")
-        return self._behind_gap(place, start, skipped)
+        return self._behind_gap(place, start)

@@ -11,7 +11,7 @@ from statefx.errors import FailedException, InputError
 from statefx.kafka.clients import Clients
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
-from statefx.operators.spouts import INCOMPLETE
+from statefx.protocol.barrier import LeftOut
 from statefx.protocol.identity import TransactionAttempt
 from statefx.spouts.kafka.arguments import (
     check_bound,
@@ -211,15 +211,16 @@ class KafkaSpout(PartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> Generator[None, None, Any]:
-        """Emit a range of offsets, batch by batch; return INCOMPLETE if some of them were passed over."""
+        """Emit a range of offsets, batch by batch; return what of it, and of the gap before it, was left out."""
         place, start, end = Place(metadata["topic"], metadata["partition"]), metadata["start"], metadata["end"]
         span = Span(place, metadata["id"], start, end, metadata.get("since", NO_EPOCH))
         assert self._readers is not None
+        gap = LeftOut(metadata.get("gap", 0))
         if start == end:
-            return None
+            return gap
         if attempt.attempt and self._is_gone(place, metadata):
-            return INCOMPLETE
-        self._is_whole = True
+            return gap + LeftOut(end - start, complete=False)
+        self._gone = 0
         refused: list[Refused] = []
         for batch, without in self.rows.batches(place, self._readers.read(span, self.rows.wanted)):
             if without and self.bad == "fail":
@@ -236,12 +237,8 @@ class KafkaSpout(PartitionedTransactionalSpout):
             # same name without a word.
             self._readers.close()
             raise FailedException(f"topic {place.topic!r} was deleted while {place} was read; it is looked at again")
-        if refused:
-            logger.warning(
-                "transaction %d leaves out %d records of %s between %d and %d; the first is %d: %s",
-                attempt.txid, len(refused), place, start, end, refused[0].offset, refused[0].reason,
-            )  # fmt: skip
-        return None if self._is_whole else INCOMPLETE
+        why = f"{place}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
+        return gap + LeftOut(self._gone, len(refused), why, complete=not self._gone)
 
     def _is_gone(self, place: Place, metadata: Any) -> bool:
         """Tell whether there is nothing left of what was planned; InputError if that is no matter of indifference."""
@@ -255,4 +252,4 @@ class KafkaSpout(PartitionedTransactionalSpout):
     def _pass_read(self, place: Place, start: int, first: int) -> None:
         """Pass over offsets of a batch that was planned, or refuse to."""
         self._losses.passes(place, start, first)
-        self._is_whole = False
+        self._gone += first - start
