@@ -73,7 +73,7 @@ class SinkParticipant(Participant):
         if decided is None:
             return
         for what, was, becomes in (
-            ("to {}", decided["target"], self.sink.target),
+            ("to {}", decided["target"], self.sink.identity),
             ("as a {}", decided["class"], type(self.sink).__name__),
             ("rows with {}", decided["fields"], self._fields),
         ):
@@ -97,7 +97,7 @@ class SinkParticipant(Participant):
             for id, ack in sorted(acks.items())
             if id.component == self.name and ack.committable is not None
         }
-        sink = {"target": self.sink.target, "class": type(self.sink).__name__, "fields": self._fields}
+        sink = {"target": self.sink.identity, "class": type(self.sink).__name__, "fields": self._fields}
         return {**sink, "tasks": prepared}
 
     def commit(self, attempt: TransactionAttempt, decision: Json) -> Work | None:
@@ -138,7 +138,7 @@ class SinkParticipant(Participant):
         return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage, self.dataframe))
 
     def _reached(self, state: LogState) -> Reached:
-        known = state.targets.get(self.name) == self.sink.target
+        known = state.targets.get(self.name) == self.sink.identity
         if state.committing is None:
             return Reached(state.committed, state.committed, known)
         if self._decided(state) is None:  # the sink is new: nobody will publish that transaction here

@@ -376,6 +376,20 @@ class Sink(ABC):
     def target(self) -> str:
         """Where the rows go, without secrets."""
 
+    @property
+    def identity(self) -> str:
+        """What is the same as long as the target is: by default `target`, which may name a way to it beside.
+
+        What is decided is published to a target of the same identity alone.
+        """
+        return self.target
+
+    def conflict(self, other: Sink) -> str | None:
+        """Return why a topology can't have this sink and the other one, and the remedy; None if it can."""
+        if not (self.exclusive and other.exclusive and other.target == self.target):
+            return None
+        return f"both write to {self.target}: give each a target of its own, or let one sink read both streams"
+
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse rows that the target can't hold; called by ``createTopology``.
 

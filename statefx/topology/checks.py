@@ -126,8 +126,8 @@ def check_parallelism(kind: str, id: str, parallelism: Any) -> None:
 
 
 def check_sinks(components: Mapping[str, Component], edges: Sequence[Edge]) -> None:
-    """Refuse inputs of a sink that have different fields, rows that it can't hold, and two sinks of one target."""
-    targets: dict[str, str] = {}
+    """Refuse inputs of a sink that have different fields, rows that it can't hold, and sinks that can't be together."""
+    sinks: dict[str, Sink] = {}
     for component in components.values():
         if not isinstance(component.operator, Sink):
             continue
@@ -148,13 +148,10 @@ def check_sinks(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
             raise TopologyError(
                 f"sink {component.id!r}: {error.message}", **{**error.data, "component": component.id}
             ) from None
-        target = component.operator.target
-        if component.operator.exclusive and targets.setdefault(target, component.id) != component.id:
-            raise TopologyError(
-                f"the sinks {targets[target]!r} and {component.id!r} both write to {target}: give each a target of its "
-                "own, or let one sink read both streams",
-                component=component.id,
-            )
+        for id, sink in sinks.items():
+            if (why := sink.conflict(component.operator)) is not None:
+                raise TopologyError(f"the sinks {id!r} and {component.id!r} {why}", component=component.id)
+        sinks[component.id] = component.operator
 
 
 def check_loops(components: Iterable[Component], wanted: Collection[str]) -> None:

@@ -65,7 +65,6 @@ SETTINGS = {
     "share.coordinator.state.topic.num.partitions": 1,
     "share.coordinator.state.topic.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
-    "auto.create.topics.enable": "false",
     # Who comes back after a SIGKILL is not let in before the session of the one before has ended: by default 9 s.
     "broker.session.timeout.ms": 1000,
     "broker.heartbeat.interval.ms": 200,

@@ -179,11 +179,21 @@ def test_two_sinks_of_one_topic_need_two_transactional_ids(kafka, tmp_path):
         builder.setSink("two", KafkaSink(kafka.address, topic, value="word", **second)).shuffleGrouping("lines")
         return builder.createTopology()
 
-    with pytest.raises(TopologyError, match="two"):
+    with pytest.raises(TopologyError, match="both write to"):
         both()
     with TopologyTester(both(transactionalId="second"), tmp_path) as tester:
         tester.send({"lines": [("a",)]})
     assert [each.value() for each in read(kafka, topic)] == [b"a", b"a"]
+
+
+def test_two_sinks_of_different_topics_need_two_transactional_ids(kafka):
+    builder = TopologyBuilder("rows")
+    builder.setStream("lines", rows("word string"))
+    for topic in ("one", "two"):
+        sink = KafkaSink(kafka.address, topic, transactionalId="mine")
+        builder.setSink(topic, sink).shuffleGrouping("lines")
+    with pytest.raises(TopologyError, match="'one' and 'two' both have the transactionalId 'mine'"):
+        builder.createTopology()
 
 
 def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path, monkeypatch):
@@ -191,6 +201,7 @@ def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path, monkeyp
     sink = KafkaSink(kafka.address, "nowhere", value="word")
     with pytest.raises(SinkError, match="make topic 'nowhere' first"):
         TopologyTester(topology(sink, "word string"), tmp_path)
+    assert "nowhere" not in kafka.admin.list_topics(timeout=30).topics, "the sink has made it"
 
 
 def test_a_transaction_that_the_broker_does_not_allow_so_long_is_told_at_the_start(kafka, tmp_path):

@@ -1,5 +1,6 @@
 """What can go wrong with a broker under a KafkaSink: it dies, is silent, forgets the marker, or ends a transaction."""
 
+import sys
 import time
 
 import pytest
@@ -224,6 +225,22 @@ def test_a_marker_that_is_deleted_while_a_decided_transaction_waits_is_never_a_s
             tester.send({"lines": [("b",)]})
     assert "takeover" in reasons[-1]
     assert values(kafka, topic) == ["a", "b"]
+
+
+def test_what_is_decided_is_published_by_another_address_of_the_brokers(kafka, topic, tmp_path):
+    def by(host):
+        return topology(KafkaSink(f"{host}:{kafka.port}", topic, value="word", transactionalId="me"))
+
+    tester = TopologyTester(by("127.0.0.1"), tmp_path)
+    tester.send({"lines": [("a",)]})
+    with once(tester, "before _begin", sys.exit), pytest.raises(SystemExit):
+        tester.send({"lines": [("b",)]})
+    with TopologyTester(by("localhost"), tmp_path) as successor:
+        successor.run([{"lines": [("a",)]}, {"lines": [("b",)]}])
+    assert values(kafka, topic) == ["a", "b"]
+    kafka.admin.delete_consumer_groups(["me"])["me"].result(BOUND_SECS)
+    with pytest.raises(SinkMismatchError, match="adopt='takeover'"):  # the marker is known by any address
+        TopologyTester(by("127.0.0.1"), tmp_path)
 
 
 def test_an_offset_of_somebody_else_in_the_group_is_no_marker(kafka, topic, tmp_path):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from statefx.errors import ConfigError, TopologyError
 from statefx.kafka.clients import Clients, Rules
-from statefx.operators.sinks import SinkWriter, WriterContext
+from statefx.operators.sinks import Sink, SinkWriter, WriterContext
 from statefx.sinks.kafka.messages import Columns, MessageWriter, is_bytes
 from statefx.sinks.kafka.publisher import Publisher
 from statefx.sinks.kafka.topic import KafkaTopic
@@ -27,6 +27,7 @@ _OWNED = {
     "enable.auto.commit": "the marker is the only offset of the group",
     "auto.commit.enable": "the marker is the only offset of the group",
     "isolation.level": "the marker must be read committed",
+    "allow.auto.create.topics": "the sink never makes a topic",
     "message.max.bytes": "it is the topic's max.message.bytes",
     "on_delivery": "a transaction is committed if all of its messages are there",
     "dr_cb": "a transaction is committed if all of its messages are there",
@@ -41,7 +42,12 @@ _DEFAULTS = {
     "partitioner": "murmur2_random",  # as Kafka's clients in Java
 }
 
-_RULES = Rules("KafkaSink", _OWNED, _DEFAULTS, {"enable.auto.commit": False}, ("Producer", "Consumer"))
+_KEPT = {
+    "enable.auto.commit": False,
+    "allow.auto.create.topics": False,  # else the question whether a topic is there would make it
+}
+
+_RULES = Rules("KafkaSink", _OWNED, _DEFAULTS, _KEPT, ("Producer", "Consumer"))
 
 _ID = re.compile(r"[\w.\-]{1,249}", re.ASCII)
 
@@ -126,6 +132,29 @@ class KafkaSink(StagedSink):
     def target(self) -> str:
         """The servers, the topic, and who writes there."""
         return self.publisher.target
+
+    @property
+    def identity(self) -> str:
+        """The topic, and who writes there; the servers are ways to it, and may change before what is decided is there.
+
+        Another cluster lacks the marker.
+        """
+        return f"kafka:{self.publisher.topic}#{self.publisher.transactional_id}"
+
+    def conflict(self, other: Sink) -> str | None:
+        """Refuse a sink with the same transactional id too: each would refuse the other's producer."""
+        mine = self.publisher.clients.servers, self.publisher.transactional_id
+        if (
+            isinstance(other, KafkaSink)
+            and other.publisher.topic != self.publisher.topic
+            and mine
+            == (
+                other.publisher.clients.servers,
+                other.publisher.transactional_id,
+            )
+        ):
+            return f"both have the transactionalId {mine[1]!r}: give each one of its own"
+        return super().conflict(other)
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse fields that there are not, and types that a message can't have there."""
