@@ -27,6 +27,9 @@ _NOT_YET = (
 )
 """Errors that are over soon: a broker has just started, has given groups to another, or ends a transaction still."""
 
+BELIEVED_SECS = 5.0
+"""How long it is asked again whether a topic is there: a broker that was away says for a moment that it is not."""
+
 _AGAIN_SECS = 0.01
 
 Answer = TypeVar("Answer")
@@ -65,11 +68,14 @@ def bounded(call: Callable[[float], Answer], secs: float) -> Answer:
 
 def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answer:
     """Call, again as long as the answer is one that is over soon, or one that is named here; `secs` in all."""
-    limit = time.monotonic() + secs
+    began = time.monotonic()
+    limit = began + secs
     while True:
         try:
             return call(max(limit - time.monotonic(), _AGAIN_SECS))
         except kafka().KafkaException as error:
+            if named(error, "UNKNOWN_TOPIC_OR_PART"):
+                limit = min(limit, began + BELIEVED_SECS)
             if not (error.args[0].retriable() or named(error, *_NOT_YET, *more)) or time.monotonic() > limit:
                 raise
         time.sleep(_AGAIN_SECS)

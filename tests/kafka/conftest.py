@@ -16,6 +16,7 @@ def quick(monkeypatch):
         (topic, "_STABLE_SECS", 0.2),
         (limits, "CALL_SECS", 2.0),
         (calls, "GRACE_SECS", 0.5),
+        (calls, "BELIEVED_SECS", 0.5),
     ):
         monkeypatch.setattr(module, name, secs)
 

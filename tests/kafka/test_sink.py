@@ -9,7 +9,8 @@ import pytest
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, ConfigError, SinkError, TopologyError
-from statefx.sinks.kafka import KafkaSink, limits
+from statefx.kafka import calls
+from statefx.sinks.kafka import KafkaSink
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
 from tests.kafka.topics import STEPS, read, steps
@@ -197,7 +198,7 @@ def test_two_sinks_of_different_topics_need_two_transactional_ids(kafka):
 
 
 def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "_BELIEVED_SECS", 0.1)
+    monkeypatch.setattr(calls, "BELIEVED_SECS", 0.1)
     sink = KafkaSink(kafka.address, "nowhere", value="word")
     with pytest.raises(SinkError, match="make topic 'nowhere' first"):
         TopologyTester(topology(sink, "word string"), tmp_path)

@@ -19,9 +19,6 @@ logger = logging.getLogger("statefx.kafka")
 CALL_SECS = 20.0
 """How long one question to the brokers may take."""
 
-_BELIEVED_SECS = 5.0
-"""How long it is asked again whether a topic is there: a broker that was away says for a moment that it is not."""
-
 _LIMITS_SECS = 60.0
 """How long a process takes a topic's limits for known."""
 
@@ -126,7 +123,7 @@ class Questions:
             return found
 
         with self._publisher.told():
-            found = patiently(ask, _BELIEVED_SECS, "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART")
+            found = patiently(ask, CALL_SECS, "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART")
         return TopicLimits.of(len(found.partitions), self._settings(kafka().admin.RESOURCE_TOPIC, topic))
 
     def timeout_ms_max(self) -> int | None:

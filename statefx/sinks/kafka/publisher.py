@@ -15,8 +15,10 @@ _REMEDIES = {
         ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
         "a broker has just started and is not ready yet; it is tried again",
     ),
-    "_UNKNOWN_TOPIC": "make topic {topic!r} first",
-    "UNKNOWN_TOPIC_OR_PART": "make topic {topic!r} first",
+    **dict.fromkeys(
+        ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"),
+        "make topic {topic!r} first; if it was deleted, the marker is gone with it: start with adopt='takeover' then",
+    ),
     "_UNKNOWN_PARTITION": "add partitions to topic {topic!r}: it has fewer than when the rows were prepared",
     "TOPIC_AUTHORIZATION_FAILED": "allow {user} Write and Read of topic {topic!r}",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "allow {user} Write of the transactional id {id!r}",

@@ -79,7 +79,7 @@ class KafkaSink(StagedSink):
         whole number). Where they are null, or not given: no headers, the time of publishing, the partition by the key.
     transactionalId : str, optional
         Kafka's name for who writes, and that of the consumer group with the marker; by default
-        ``statefx.<topic>``. Two sinks that write to one topic need two.
+        ``statefx.<topic>``. Each sink needs one of its own.
     transactionTimeoutSecs : float
         How long publishing a transaction may take; the broker must allow it (``transaction.max.timeout.ms``).
     config : Mapping, optional

@@ -40,6 +40,7 @@ from statefx.errors import SinkError
 from statefx.kafka.calls import Answer, bounded, end, patiently
 from statefx.kafka.words import kafka, named, text_of
 from statefx.operators.sinks import Marker
+from statefx.operators.user_errors import marker_gone
 from statefx.sinks.kafka.limits import CALL_SECS, Questions, limits_of
 from statefx.sinks.kafka.publisher import Publisher
 from statefx.sinks.staged import StagedRows, Target
@@ -125,13 +126,16 @@ class KafkaTopic(Target):
             return self._published  # whoever has changed it since has ended this producer, which `publish` finds
         with self._publisher.told():
             try:
-                return self._stable_marker(_STABLE_SECS)
+                found = self._stable_marker(_STABLE_SECS)
             except self._kafka.KafkaException as error:
                 if named(error, *_DENIED):
                     raise
                 # A driver that died in a transaction has left it open: until `init_transactions` ends it, only what
                 # was there before can be read.
-                return self._parsed(self._committed("read_uncommitted", CALL_SECS))
+                found = self._parsed(self._committed("read_uncommitted", CALL_SECS))
+        if found is None:  # with the topic the marker is deleted: then it is the topic that must be told of
+            limits_of(self._publisher, age_secs_max=0)
+        return found
 
     def _stable_marker(self, secs: float) -> Marker | None:
         return self._parsed(self._committed("read_committed", secs))
@@ -182,7 +186,10 @@ class KafkaTopic(Target):
                     return
             self._producer = self._initialised()
             # Only now: a producer of before may have been in the middle of its commit until `init_transactions`.
-            if self._stable_marker(CALL_SECS) != previous:
+            found = self._stable_marker(CALL_SECS)
+            if found is None and previous is not None:
+                raise marker_gone(self._publisher.target)
+            if found != previous:
                 raise self._publisher.refusal("another driver has published meanwhile")
             self._write(marker, rows)
 
