@@ -146,6 +146,10 @@ def murmur2(data):
         ({"config": {"acks": "1"}}, "'acks': a transaction of Kafka needs all"),
         ({"config": {"transactional.id": "x"}}, "give transactionalId"),
         ({"transactionTimeoutSecs": 0}, "from 1 to"),
+        ({"transactionTimeoutSecs": "60"}, "a number from 1 to 86400, not '60'"),
+        ({"key": 3}, "key is a field, or several .* not 3"),
+        ({"key": ("a", None)}, "key is a field, or several"),
+        ({"value": b"v"}, "value is the name of a field"),
         ({"transactionalId": ""}, "transactionalId"),
     ],
 )

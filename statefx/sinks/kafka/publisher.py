@@ -13,7 +13,7 @@ from statefx.kafka.words import kafka
 _REMEDIES = {
     **dict.fromkeys(
         ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
-        "a broker has just started and is not ready yet; it is tried again",
+        "a broker has just started and is not ready yet",
     ),
     **dict.fromkeys(
         ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"),
@@ -30,7 +30,7 @@ _REMEDIES = {
     "message.timestamp.before.max.ms or message.timestamp.after.max.ms of topic {topic!r}",
     "INVALID_RECORD": "topic {topic!r} is compacted now, and a message has no key: set its cleanup.policy back to "
     "what it was when the rows were prepared",
-    "NOT_ENOUGH_REPLICAS": "fewer brokers are there than min.insync.replicas of topic {topic!r}; it is tried again",
+    "NOT_ENOUGH_REPLICAS": "fewer brokers are there than min.insync.replicas of topic {topic!r}: start the others",
     "_FENCED": "another driver has taken over, or the broker has ended the transaction for its time; it is seen to",
     "_FATAL": "another driver has taken over; it is seen to",
 }

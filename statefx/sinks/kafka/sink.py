@@ -119,14 +119,22 @@ class KafkaSink(StagedSink):
         id = f"statefx.{topic}" if transactionalId is None else transactionalId
         if not isinstance(id, str) or not _ID.fullmatch(id):
             raise ConfigError(f"KafkaSink's transactionalId has letters, digits, '.', '_' and '-', got {id!r}")
-        if not 1 <= transactionTimeoutSecs <= _TIMEOUT_SECS_MAX:
+        secs = transactionTimeoutSecs
+        if isinstance(secs, bool) or not isinstance(secs, int | float) or not 1 <= secs <= _TIMEOUT_SECS_MAX:
             raise ConfigError(
-                f"KafkaSink's transactionTimeoutSecs is from 1 to {_TIMEOUT_SECS_MAX}, not {transactionTimeoutSecs!r}"
+                f"KafkaSink's transactionTimeoutSecs is a number from 1 to {_TIMEOUT_SECS_MAX}, not {secs!r}"
             )
-        trial = {"transactional.id": id, "transaction.timeout.ms": int(transactionTimeoutSecs * 1000)}
+        keys = (key,) if isinstance(key, str) else key
+        if not isinstance(keys, Sequence) or not all(isinstance(each, str) for each in keys):
+            raise ConfigError(f"KafkaSink's key is a field, or several as in ('country', 'id'), not {key!r}")
+        fields = {"value": value, "headers": headers, "timestamp": timestamp, "partition": partition}
+        for what, name in fields.items():
+            if not isinstance(name, str | None):
+                raise ConfigError(f"KafkaSink's {what} is the name of a field, not {name!r}")
+        trial = {"transactional.id": id, "transaction.timeout.ms": int(secs * 1000)}
         self.publisher = Publisher(Clients(_RULES, servers, config, **trial), topic, id)
-        self.columns = Columns((key,) if isinstance(key, str) else tuple(key), value, headers, timestamp, partition)
-        self.timeout_secs = float(transactionTimeoutSecs)
+        self.columns = Columns(tuple(keys), **fields)
+        self.timeout_secs = float(secs)
 
     @property
     def target(self) -> str:

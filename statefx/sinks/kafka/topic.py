@@ -315,7 +315,7 @@ class KafkaTopic(Target):
     def _too_slow(self, why: str) -> SinkError:
         return self._publisher.refusal(
             f"publishing took longer than {self._timeout_secs:g} s, after which the broker ends a transaction ({why}): "
-            "raise transactionTimeoutSecs, or make transactions smaller. It is tried again"
+            "raise transactionTimeoutSecs, or make transactions smaller"
         )
 
 
