@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
-from statefx.operators.user_errors import marker_gone, not_ours
+from statefx.operators.user_errors import marker_gone, not_ours, not_together
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,15 +142,7 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
         raise not_ours(
             target, marker.application, same=marker.application == owner.application, new=not reached.committed
         )
-    raise SinkMismatchError(
-        f"{target} is at transaction {marker.txid}, the checkpoint at {reached.committed}: one of them was "
-        "restored from a backup, or ran without this sink. Restore the other one of the same time; or "
-        "start with adopt='takeover', and rows of the transactions between are missing from the target or stand there "
-        "twice",
-        target=target,
-        marker=marker.txid,
-        committed=reached.committed,
-    )
+    raise not_together(target, marker.txid, reached.committed)
 
 
 def refuse_twin(marker: Marker | None, owner: Owner, target: str) -> None:

@@ -89,6 +89,18 @@ def marker_gone(target: str) -> SinkMismatchError:
     )
 
 
+def not_together(target: str, marker: int, committed: int) -> SinkMismatchError:
+    """Return the error for a target that is at another transaction than the checkpoint."""
+    return SinkMismatchError(
+        f"{target} is at transaction {marker}, the checkpoint at {committed}: one of them was restored from a backup, "
+        "or ran without this sink. Restore the other one of the same time; or start with adopt='takeover', and rows of "
+        "the transactions between are missing from the target or stand there twice",
+        target=target,
+        marker=marker,
+        committed=committed,
+    )
+
+
 def not_ours(target: str, application: str, *, same: bool, new: bool) -> SinkOwnedError:
     """Return the error for a target that another application owns, or another checkpoint of the `same` one.
 
