@@ -72,7 +72,8 @@ def check_settings(who: str, config: Any, owned: Mapping[str, str]) -> None:
     for name, value in config.items():
         if not isinstance(name, str):
             raise ConfigError(f"{who}'s config has {name!r}: settings are named by texts")
-        if reason := (OWNED | dict(owned)).get(name):
+        # librdkafka takes those of topics with this prefix too.
+        if reason := (OWNED | dict(owned)).get(name.removeprefix("topic.")):
             raise ConfigError(f"{who}'s config can't have {name!r}: {reason}", option=name)
         fits = callable(value) if name.endswith("_cb") else isinstance(value, str | int | float)
         if not fits:

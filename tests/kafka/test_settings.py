@@ -62,6 +62,8 @@ def test_servers_that_can_not_be_any(make, servers, told):
         ({"group.id": "x"}, "can't have 'group.id': "),
         ({"isolation.level": "x"}, "can't have 'isolation.level': "),
         ({"enable.auto.commit": True}, "can't have 'enable.auto.commit': "),
+        ({"topic.enable.auto.commit": True}, "can't have 'topic.enable.auto.commit': "),
+        ({"default.topic.config": {"auto.offset.reset": "earliest"}}, "'default.topic.config' as dict"),
         ({"logger": None}, "statefx.kafka"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.username and sasl.password must be set"),
         ({"ssl.ca.location": "nowhere.pem"}, "'nowhere.pem': it must be on the driver and on each executor"),

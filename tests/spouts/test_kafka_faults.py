@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from confluent_kafka.admin import (
@@ -22,6 +23,7 @@ from statefx.spouts.kafka import open_transactions, planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.limits import Limits
+from tests.spark.running import wait_for
 from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology, trim
 
 pytestmark = pytest.mark.slow
@@ -159,7 +161,7 @@ def test_offsets_to_begin_with_that_are_not_there_are_told_by_the_start(kafka, s
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_topic_that_is_deleted_or_made_again(kafka, again, tmp_path, monkeypatch):
+def test_a_topic_that_is_deleted_or_made_again(kafka, again, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(planning, "DOUBT_SECS", 0.0)
     topic, tester = after_ten(kafka, tmp_path)
     kafka.delete(topic)
@@ -172,6 +174,9 @@ def test_a_topic_that_is_deleted_or_made_again(kafka, again, tmp_path, monkeypat
     with tester.restart(topology(spout(kafka, topic, lost="skip"))) as other:
         other.drain()
         assert counted(other) == once(*lines(0, 10), *(lines(100, 130) if again else []))
+    said = [each.message for each in caplog.records if "may never have been read" in each.message]
+    assert len(said) == 1
+    assert f"{topic}-0 was read up to offset 10" in said[0]
 
 
 @pytest.mark.parametrize("lost", ["fail", "skip"])
@@ -314,7 +319,13 @@ def test_what_a_broker_says_that_has_just_started_is_doubted_for_a_while(kafka):
     with pytest.raises(FailedException, match="a topic is not there"):
         cluster.discover([])
     kafka.topic(name="later")
-    cluster.discover([])
+
+    def known():  # a topic that was made a moment ago is one of those that the broker does not know yet
+        with suppress(FailedException):
+            cluster.discover([])
+        return not cluster.doubts
+
+    wait_for(known, "the broker to know the topic")
     assert [place.topic for place in cluster.places] == sorted([topic, "later"])
     for name in ("the end of x", "the end of y"):
         with pytest.raises(FailedException, match=name):
