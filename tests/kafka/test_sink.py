@@ -145,6 +145,8 @@ def murmur2(data):
         ({"topic": "a b"}, "name of a topic"),
         ({"config": {"acks": "1"}}, "'acks': a transaction of Kafka needs all"),
         ({"config": {"transactional.id": "x"}}, "give transactionalId"),
+        ({"config": {"message.timeout.ms": 1}}, "give transactionTimeoutSecs"),
+        ({"config": {"log.connection.close": False}}, "must hear of each connection that is lost"),
         ({"transactionTimeoutSecs": 0}, "from 1 to"),
         ({"transactionTimeoutSecs": "60"}, "a number from 1 to 86400, not '60'"),
         ({"key": 3}, "key is a field, or several .* not 3"),

@@ -19,6 +19,8 @@ from statefx.sinks.staged import StagedSink
 _OWNED = {
     "transactional.id": "give transactionalId",
     "transaction.timeout.ms": "give transactionTimeoutSecs",
+    "message.timeout.ms": "give transactionTimeoutSecs",
+    "delivery.timeout.ms": "give transactionTimeoutSecs",
     "enable.idempotence": "each transaction would not be there once without it",
     "acks": "a transaction of Kafka needs all of them",
     "group.id": "it is the transactional id: the marker stands there",
