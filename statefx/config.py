@@ -20,14 +20,21 @@ ARGUMENTS = {"checkpointlocation": "checkpointLocation", "trigger": "trigger", "
 
 REPLAY_CHECK = "topology.transaction.replay.check"
 
-SOURCES = {
-    "startingoffsets": "start=",
+KAFKA_OPTIONS = {
+    "assign": "topics=; all partitions of a topic are read",
+    "endingoffsets": "the trigger availableNow, which ends where the topics ended",
+    "failondataloss": "lost=, 'fail' or 'skip'",
+    "groupidprefix": "group=",
+    "includeheaders": "columns=, with 'headers' among them",
+    "maxbytespertrigger": "maxBytes=",
     "maxoffsetspertrigger": "maxRows=",
-    "failondataloss": "lost=",
-    "subscribe": "topics=",
-    "subscribepattern": "topics=re.compile(...)",
+    "startingoffsets": "start=",
+    "startingoffsetsbytimestamp": "start=, a datetime",
+    "startingtimestamp": "start=, a datetime",
+    "subscribe": "topics=, a name or a list of names",
+    "subscribepattern": "topics=, a pattern, re.compile('payments-.*')",
 }
-"""Options of Spark's Kafka source, by their plain names; and what KafkaSpout has for them."""
+"""Options of Spark's Kafka source, in small letters; and what KafkaSpout has for them."""
 
 ALIKE = 0.88
 """How like a setting's name another must be to be taken for it; ``message.timeout`` is still the user's own."""
@@ -224,11 +231,11 @@ class Config:
     def doubts(self) -> Iterator[str]:
         """Yield what is likely a mistake, and may be meant: keys of a user's own that are named as options of Spark."""
         for key in self.user:
-            ours = "config=, without 'kafka.'," if key.startswith("kafka.") else SOURCES.get(key.lower())
+            ours = "config=, without 'kafka.'" if key.startswith("kafka.") else KAFKA_OPTIONS.get(key.lower())
             if ours is not None:
                 yield (
                     f"config has {key!r}, which nothing but your own bolts can read. An option of Spark's Kafka source "
-                    f"is given to spark.readStream.format('kafka').option(...); KafkaSpout has {ours} for it"
+                    f"is given to spark.readStream.format('kafka').option(...); in KafkaSpout it is {ours}"
                 )
 
     def mapping(self) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from statefx.kafka.words import kafka, named
+from statefx.kafka.library import has_code, kafka
 
 REQUEST_SECS = 5.0
-"""Of one question to a broker. The driver waits that long between two looks at its other work."""
+"""How long one question to a broker may take. The driver does nothing else meanwhile."""
 
 GRACE_SECS = 1.0
-"""How much longer than it was told to a call may take before it is left alone."""
+"""How much longer than its own time-out a call may take before it is given up."""
 
 _NOT_YET = (
     "COORDINATOR_LOAD_IN_PROGRESS",
@@ -25,10 +25,10 @@ _NOT_YET = (
     "CONCURRENT_TRANSACTIONS",
     "_WAIT_COORD",
 )
-"""Errors that are over soon: a broker has just started, has given groups to another, or ends a transaction still."""
+"""Errors that pass soon: a broker has just started, has given groups to another, or is still ending a transaction."""
 
 BELIEVED_SECS = 5.0
-"""How long it is asked again whether a topic is there: a broker that was away says for a moment that it is not."""
+"""How long a broker is asked again that says that a topic is not there: one that has just started says so of all."""
 
 _AGAIN_SECS = 0.01
 
@@ -36,16 +36,16 @@ Answer = TypeVar("Answer")
 
 
 def bounded(call: Callable[[float], Answer], secs: float) -> Answer:
-    """Call in a thread of its own, which is left behind with its client if it does not return.
+    """Call in a thread of its own; if the call does not return, that thread is left behind, with the client.
 
-    The client is given the time as well. But when a broker ends under `send_offsets_to_transaction`, that call never
-    returns, also after the broker is back; nor does the `close` of a consumer whose commit is on its way to a broker
-    that is gone.
+    The call is given `secs` as its own time-out as well. But when a broker ends under `send_offsets_to_transaction`,
+    that call never returns, also after the broker is back; nor does the `close` of a consumer whose commit is on its
+    way to a broker that is gone.
 
     Raises
     ------
     confluent_kafka.KafkaException
-        It has not returned: ``_TIMED_OUT``.
+        What the call raises; ``_TIMED_OUT`` if it has not returned.
     """
     answers: list[Answer] = []
     errors: list[BaseException] = []
@@ -67,36 +67,36 @@ def bounded(call: Callable[[float], Answer], secs: float) -> Answer:
 
 
 def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answer:
-    """Call, again as long as the answer is one that is over soon, or one that is named here; `secs` in all."""
+    """Call, and call again for `secs` in all while it fails with an error that passes soon, or with one of `more`."""
     began = time.monotonic()
     limit = began + secs
     while True:
         try:
             return call(max(limit - time.monotonic(), _AGAIN_SECS))
         except kafka().KafkaException as error:
-            if named(error, "UNKNOWN_TOPIC_OR_PART"):
+            if has_code(error, "UNKNOWN_TOPIC_OR_PART"):
                 limit = min(limit, began + BELIEVED_SECS)
-            if not (error.args[0].retriable() or named(error, *_NOT_YET, *more)) or time.monotonic() > limit:
+            if not (error.args[0].retriable() or has_code(error, *_NOT_YET, *more)) or time.monotonic() > limit:
                 raise
         time.sleep(_AGAIN_SECS)
 
 
-def end(consumer: Any) -> None:
-    """End a client, and wait no longer than for an answer."""
+def close_consumer(consumer: Any) -> None:
+    """Close a consumer; one that does not come to its end is left behind."""
     with suppress(kafka().KafkaException):
         bounded(lambda _: consumer.close(), REQUEST_SECS)
 
 
 def answer(future: Future[Answer], secs: float | None = None) -> Answer:
-    """Return what a broker answers to one question, which was to take so long, by default `REQUEST_SECS`.
+    """Return what a broker answers to a question that was asked with a time-out of `secs`, by default `REQUEST_SECS`.
 
     Raises
     ------
     confluent_kafka.KafkaException
-        The broker says so, or nobody has answered: ``_TIMED_OUT``.
+        What the broker says, or ``_TIMED_OUT`` if none has answered.
     """
     try:
-        return future.result((REQUEST_SECS if secs is None else secs) + 1)
+        return future.result((REQUEST_SECS if secs is None else secs) + GRACE_SECS)
     except FutureTimeoutError:
         raise _timed_out() from None
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FailedException, InputError, StatefxError
-from statefx.kafka import reaching
+from statefx.kafka.diagnosis import CONNECT_SECS, FAILURE_SECS, START_SECS, diagnose
+from statefx.kafka.library import AWAY, has_code, kafka, text_of
 from statefx.kafka.settings import check_settings, servers_of, try_settings
-from statefx.kafka.words import AWAY, kafka, named, text_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
@@ -28,12 +28,12 @@ _DEFAULTS = {
     "client.id": "statefx",
     "reconnect.backoff.max.ms": 1_000,
     "socket.keepalive.enable": True,
-    # Each attempt to connect would be a line: a broker that is away is told by whoever waits for it.
+    # At higher levels each attempt to connect is a line. That a broker is away is said by what waits for it.
     "log_level": 2,
 }
 
 _LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
-"""The levels of Python that the client gives to its own, 0 to 7."""
+"""Python's levels of logging for those of librdkafka, 0 (emergency) to 7 (debug), as confluent-kafka maps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Rules:
     who : str
         Whom messages name: the class that a user has made.
     owned : Mapping of str to str
-        Settings that are not a user's, and why.
+        Settings that a user can't give, and why.
     defaults : Mapping
-        What a user's settings override.
+        Settings that a user's replace.
     kept : Mapping
-        What they don't.
+        Settings that no user's replace.
     kinds : tuple of str
-        Of the clients that it uses.
+        The classes of confluent-kafka whose clients it makes.
     """
 
     who: str
@@ -72,7 +72,8 @@ class Clients:
     config : Mapping, optional
         A user's settings of librdkafka. They may have passwords, so nothing shows them.
     **trial : Any
-        Settings that come later, for trying whether all of them go together.
+        Settings that are given to some client later: librdkafka is asked now whether it takes them together with the
+        user's.
 
     Attributes
     ----------
@@ -102,15 +103,28 @@ class Clients:
         return self._config.get(name, default)
 
     def consumer(self, group: str, **more: Any) -> Consumer:
-        """Return one that belongs to no group: a name it must have all the same."""
+        """Return a consumer that joins no group; `group` is the name that librdkafka wants all the same."""
         made: Consumer = kafka().Consumer(self._settings(**more, **{"group.id": group}))
         return made
 
-    def producer(self, heard: Callable[[str], None], **more: Any) -> Producer:
-        """Return one that writes; its `poll` hands `heard` each line of its log, from level 6 (info) on."""
+    def producer(self, on_line: Callable[[str], None], **more: Any) -> Producer:
+        """Return a producer whose log is read (rule 10.11).
+
+        librdkafka reports that a connection was lost, or that a request timed out, in its log only: not each of these
+        comes to `error_cb` or out of a call. So its log is on up to level 6 (info) at least, whichever ``log_level``
+        the user has set.
+
+        Parameters
+        ----------
+        on_line : callable
+            Given each line of the log, by the producer's own calls, such as `poll`. Of these lines, the logger
+            ``statefx.kafka`` gets only those of the user's ``log_level``.
+        **more : Any
+            Settings of this producer.
+        """
         settings = self._settings(**more)
         level = int(settings["log_level"])
-        log = _Log(heard, _LEVELS[min(level, 7)])
+        log = _ReadLog(on_line, _LEVELS[min(level, 7)])
         made: Producer = kafka().Producer({**settings, "log_level": max(level, 6), "logger": log})
         return made
 
@@ -118,24 +132,24 @@ class Clients:
         """Return a client that asks about topics and offsets."""
         return kafka().admin.AdminClient(self._settings())
 
-    def obstacle(self, secs: float) -> str | None:
+    def diagnosis(self, secs: float) -> str | None:
         """Return why no broker can be reached, and what to mend, as found out within `secs`; None if one can."""
-        return reaching.obstacle(self.servers, self._settings(), secs)
+        return diagnose(self.servers, self._settings(), secs)
 
-    def greet(self, client: Any) -> str | None:
-        """Have a client connect; return why it can't, and what to mend; None if it can."""
+    def connect(self, client: Any) -> str | None:
+        """Have a client connect; return why it can't, and what to mend, or None if it can."""
         try:
-            client.list_topics(timeout=reaching.GREETING_SECS)
+            client.list_topics(timeout=CONNECT_SECS)
         except kafka().KafkaException:
-            return self.obstacle(reaching.FIRST_SECS)
+            return self.diagnosis(START_SECS)
         return None
 
     def reason(self, error: Any) -> str:
-        """Return why a call has failed: what the broker said, or, if none has answered, what stands in the way."""
-        return (self.obstacle(reaching.LATER_SECS) if named(error, *AWAY) else None) or text_of(error)
+        """Return why a call has failed: what the broker said, or, if none has answered, why none can be reached."""
+        return (self.diagnosis(FAILURE_SECS) if has_code(error, *AWAY) else None) or text_of(error)
 
     def failure(self, error: Any, what: str) -> StatefxError:
-        """Return what a reader raises: a denial ends the query, anything else is tried again."""
+        """Return the error of a spout's call that has failed: a denial ends the query, anything else is tried again."""
         return denial(error, what) or FailedException(f"{what}: {self.reason(error)}")
 
     def _settings(self, **more: Any) -> dict[str, Any]:
@@ -144,8 +158,8 @@ class Clients:
 
 
 def denial(error: Any, what: str) -> InputError | None:
-    """Return what a reader raises that is denied access; None if it is not."""
-    if not named(error, *_DENIED):
+    """Return the error of a spout that is denied access; None if `error` is another one."""
+    if not has_code(error, *_DENIED):
         return None
     return InputError(
         f"{what}: {text_of(error)}. Give the user of this client READ on the topics, or mend its credentials, and "
@@ -153,19 +167,19 @@ def denial(error: Any, what: str) -> InputError | None:
     )
 
 
-class _Log:
-    """What a client writes its log to."""
+class _ReadLog:
+    """A logger of which a client needs no more than `log`: hands each line on, and logs those of the user's level."""
 
-    def __init__(self, heard: Callable[[str], None], least: int) -> None:
-        self._heard, self._least = heard, least
+    def __init__(self, on_line: Callable[[str], None], level_min: int) -> None:
+        self._on_line, self._level_min = on_line, level_min
 
     def log(self, level: int, text: str, *parts: str) -> None:
-        """Take a line: its kind, the client, and what it says."""
-        self._heard(text % parts)
-        if level >= self._least:
+        """Take a line; its parts are what kind it is of, the client's name, and what it says."""
+        self._on_line(text % parts)
+        if level >= self._level_min:
             logger.log(level, text, *parts)
 
 
 def _note(error: Any) -> None:
-    """Note what a client tries again by itself; what comes of it is told by whoever waits for it."""
+    """Log an error that the client tries again by itself: if that does not help, the call that waits for it fails."""
     logger.debug("%s", error.str())

@@ -8,7 +8,7 @@ import pytest
 
 from statefx import TopologyBuilder
 from statefx.errors import ConfigError, InputError, SinkError
-from statefx.kafka import reaching
+from statefx.kafka import diagnosis
 from statefx.sinks.kafka import KafkaSink
 from statefx.spouts import KafkaSpout
 from statefx.testing import TopologyTester, rows
@@ -117,8 +117,8 @@ WRONG = {
 def test_what_is_wrong_is_told_at_the_start_with_the_address_and_the_remedy(
     secured, tmp_path, wrong, monkeypatch, capfd
 ):
-    for name in ("GREETING_SECS", "FIRST_SECS"):
-        monkeypatch.setattr(reaching, name, 0.3)
+    for name in ("CONNECT_SECS", "START_SECS"):
+        monkeypatch.setattr(diagnosis, name, 0.3)
     listener, changed, told = WRONG[wrong]
     servers, config = address(secured, listener), secured.config | changed
     config["ssl.ca.location"] = str(secured.keys / changed.get("ssl.ca.location", "own.pem"))

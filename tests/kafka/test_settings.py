@@ -66,6 +66,9 @@ def test_servers_that_can_not_be_any(make, servers, told):
         ({"default.topic.config": {"auto.offset.reset": "earliest"}}, "'default.topic.config' as dict"),
         ({"logger": None}, "statefx.kafka"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.username and sasl.password must be set"),
+        ({"log_level": "loud"}, '"log_level"'),
+        ({"log_level": 9}, "outside allowed range"),
+        ({"ssl.key.location": "probe"}, "'probe': it must be on the driver"),
         ({"ssl.ca.location": "nowhere.pem"}, "'nowhere.pem': it must be on the driver and on each executor"),
     ],
 )
@@ -74,13 +77,20 @@ def test_settings_that_can_not_be_used(make, config, told):
         make("localhost", "words", config=config)
 
 
+@BOTH
+def test_certificates_of_the_system_are_no_file(make, capfd):
+    config = {"security.protocol": "SSL", "ssl.ca.location": "probe", "log_level": 7}
+    assert clients(make("localhost", "words", config=config)).setting("ssl.ca.location", "") == "probe"
+    assert capfd.readouterr().err == ""  # the trial of the settings logs nothing
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [
         ({"acks": "1"}, "'acks': a transaction of Kafka needs all"),
         ({"message.max.bytes": 9}, "the topic's max.message.bytes"),
         ({"max.in.flight": 10}, "must be set <= 5"),
-        ({"message.timeout.ms": 70_000}, "<= `transaction.timeout.ms`"),
+        ({"message.timeout.ms": 70_000}, "'message.timeout.ms': give transactionTimeoutSecs"),
     ],
 )
 def test_settings_that_a_transaction_does_not_allow(config, told):

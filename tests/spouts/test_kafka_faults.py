@@ -316,7 +316,7 @@ def test_what_a_broker_says_that_has_just_started_is_doubted_for_a_while(kafka):
     now = [0.0]
     topic = kafka.topic()
     cluster = planning.Cluster(spout(kafka, topic).clients, "g", [topic, "later"], lambda: now[0])
-    with pytest.raises(FailedException, match="a topic is not there"):
+    with pytest.raises(FailedException, match="there is no topic that topics= names"):
         cluster.discover([])
     kafka.topic(name="later")
 

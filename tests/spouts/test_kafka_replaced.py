@@ -18,7 +18,7 @@ def test_what_a_reader_has_ahead_of_a_former_topic_is_not_handed_out_for_the_new
     topic = kafka.topic()
     kafka.send(topic, *lines(0, 30))
     reads = spout(kafka, topic)
-    readers = Readers(reads.clients, "group", 20.0, reads._losses.passes)
+    readers = Readers(reads.clients, "group", 20.0, reads._losses.pass_over)
 
     def values(start, end):
         span = Span(Place(topic, 0), readers.topic_id(topic), start, end)

@@ -37,7 +37,7 @@ def test_an_option_of_sparks_kafka_source_in_the_config_is_warned_of(
     TopologyTester(word_count(), place / "checkpoint", {"startingOffsets": "latest", "feed.url": "x"}).close()
     (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "config has 'startingOffsets'" in said
-    assert "KafkaSpout has start= for it" in said
+    assert "in KafkaSpout it is start=" in said
 
 
 @pytest.mark.parametrize("config", ["rocksdb", ["topology.state.provider"], 5, [], ""])

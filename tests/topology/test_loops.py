@@ -47,6 +47,10 @@ def test_other_topics_and_other_servers_are_no_loop(servers, topics):
     topology(KafkaSpout(servers, topics), KafkaSink(SERVERS, "totals", value="value"))
 
 
+def test_a_target_that_is_no_topic_is_no_loop_whatever_its_name():
+    assert not KafkaSpout(SERVERS, "totals").reads("totals")
+
+
 def test_a_loop_that_is_wanted_is_allowed():
     topology(KafkaSpout(SERVERS, ["payments", "retry"]), KafkaSink(SERVERS, "retry", value="value"), loop=True)
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from statefx.errors import SinkError
 from statefx.kafka.calls import answer, patiently
-from statefx.kafka.words import kafka, named
+from statefx.kafka.library import has_code, kafka
 from statefx.sinks.kafka.publisher import Publisher
 
 logger = logging.getLogger("statefx.kafka")
 
 CALL_SECS = 20.0
-"""How long one question to the brokers may take."""
+"""How long one question to the brokers may take, with all that it is asked again."""
 
 _LIMITS_SECS = 60.0
-"""How long a process takes a topic's limits for known."""
+"""How long a process believes what it knows of a topic's limits."""
 
 _DEFAULTS = {
     "max.message.bytes": "1048588",
@@ -41,11 +41,12 @@ class TopicLimits:
     ----------
     partitions : int
     message_bytes_max : int
-        Of a message with all that Kafka adds to it, and of several that are sent together.
+        The most bytes of a message with all that Kafka adds to it, and of several that are sent together.
     compacted : bool
-        Whether a message must have a key.
+        Whether Kafka keeps the newest message of each key only: a message must have one then.
     past_ms_max, future_ms_max : int or None
-        How far a message's time may be from the broker's clock; None where the broker sets the time itself.
+        How many milliseconds a message's time may be before and behind the broker's clock; None where the broker sets
+        the time itself.
     """
 
     partitions: int
@@ -56,7 +57,7 @@ class TopicLimits:
 
     @classmethod
     def of(cls, partitions: int, settings: Mapping[str, str]) -> TopicLimits:
-        """Return those of a topic with such settings."""
+        """Return the limits of a topic with such settings."""
         found = {**_DEFAULTS, **settings}
         bytes_max = int(found["max.message.bytes"])
         if found["compression.type"] not in ("producer", "uncompressed"):
@@ -77,12 +78,12 @@ _known_limits: dict[tuple[str, str], tuple[float, TopicLimits]] = {}
 
 
 def limits_of(publisher: Publisher, *, age_secs_max: float = _LIMITS_SECS) -> TopicLimits:
-    """Return what a topic can take, as of a minute ago at most; of longer ago while that can't be asked.
+    """Return what a topic can take, as of `age_secs_max` ago at most; or what was known last, if nobody can be asked.
 
     Raises
     ------
     SinkError
-        The topic is not there; or it can't be asked, and this process has never known.
+        The topic is not there; or nobody can be asked, and this process has never known.
     """
     place = publisher.clients.servers, publisher.topic
     when, limits = _known_limits.get(place, (0.0, None))
@@ -90,9 +91,9 @@ def limits_of(publisher: Publisher, *, age_secs_max: float = _LIMITS_SECS) -> To
         try:
             limits = Questions(publisher).limits()
         except SinkError as error:
-            if limits is None or named(error.__cause__, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+            if limits is None or has_code(error.__cause__, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
                 raise
-            logger.warning("%s; what the topic could take before is taken for true", error.message)
+            logger.warning("%s; the sink goes on with the limits of the topic that it knew before", error.message)
         _known_limits[place] = time.monotonic(), limits
     return limits
 
@@ -107,9 +108,9 @@ class Questions:
     def _admin(self) -> Any:
         return self._publisher.clients.admin()
 
-    def greet(self) -> None:
-        """Connect; SinkError with what to mend if that can't be done."""
-        if (why := self._publisher.clients.greet(self._admin)) is not None:
+    def connect(self) -> None:
+        """Connect; SinkError with the reason and the remedy if no broker can be reached."""
+        if (why := self._publisher.clients.connect(self._admin)) is not None:
             raise self._publisher.refusal(why)
 
     def limits(self) -> TopicLimits:
@@ -122,13 +123,13 @@ class Questions:
                 raise kafka().KafkaException(found.error)
             return found
 
-        with self._publisher.told():
+        with self._publisher.translated_errors():
             found = patiently(ask, CALL_SECS, "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART")
         return TopicLimits.of(len(found.partitions), self._settings(kafka().admin.RESOURCE_TOPIC, topic))
 
     def timeout_ms_max(self) -> int | None:
         """Return the longest transaction that the broker allows; None if it does not say."""
-        with self._publisher.told():
+        with self._publisher.translated_errors():
             brokers = self._admin.list_topics(timeout=CALL_SECS).brokers
         found = self._settings(kafka().admin.RESOURCE_BROKER, str(next(iter(brokers))))
         return int(found["transaction.max.timeout.ms"]) if found else None

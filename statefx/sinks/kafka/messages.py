@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import FailedException, SinkError
-from statefx.kafka.words import AWAY, named
+from statefx.kafka.library import AWAY, has_code
 from statefx.operators.sinks import Committable, SinkWriter, WriterContext
 from statefx.sinks.formats import as_json
 from statefx.sinks.kafka.limits import TopicLimits, limits_of
@@ -25,14 +25,15 @@ _OVERHEAD_BYTES = 100
 """What Kafka adds to a message: a batch of one has a header of 61 bytes, and lengths and times take up to 36."""
 
 _HEADER_BYTES = 10
-"""What it adds to a header: two lengths."""
+"""What Kafka adds to each header: two lengths."""
 
 _SHOWN = 200
+"""Bytes of a key that an error shows at most."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Columns:
-    """What of a row becomes which part of a message.
+    """The columns of a row that become parts of a message; None: that part has no column of its own.
 
     Attributes
     ----------
@@ -64,7 +65,7 @@ class MessageWriter(SinkWriter):
         self._stager = Stager(dataclasses.replace(context, schema=self._schema()))
 
     def _schema(self) -> pa.Schema:
-        """Return what a message is staged as: the columns that it has."""
+        """Return the columns that messages are staged in."""
         fields = [("value", pa.large_binary())]
         if self._columns.key:
             fields.append(("key", pa.large_binary()))
@@ -137,7 +138,7 @@ class MessageWriter(SinkWriter):
             if problem is not None:  # the topic may have been changed since it was asked
                 problem = _problem(messages, limits_of(self._publisher, age_secs_max=0))
         except SinkError as error:
-            if named(error.__cause__, *AWAY):
+            if has_code(error.__cause__, *AWAY):
                 raise FailedException(error.message) from error
             raise
         if problem is not None:
@@ -203,7 +204,7 @@ def _time(ms: int) -> str:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are bytes as they are, or texts."""
+    """Tell whether values of a type are texts or bytes, which Kafka takes as they are."""
     return any(
         is_kind(kind)
         for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from statefx.errors import SinkError
 from statefx.kafka.clients import Clients
-from statefx.kafka.words import kafka
+from statefx.kafka.library import kafka
 
 _REMEDIES = {
     **dict.fromkeys(
@@ -31,10 +31,11 @@ _REMEDIES = {
     "INVALID_RECORD": "topic {topic!r} is compacted now, and a message has no key: set its cleanup.policy back to "
     "what it was when the rows were prepared",
     "NOT_ENOUGH_REPLICAS": "fewer brokers are there than min.insync.replicas of topic {topic!r}: start the others",
-    "_FENCED": "another driver has taken over, or the broker has ended the transaction for its time; it is seen to",
-    "_FATAL": "another driver has taken over; it is seen to",
+    "_FENCED": "another driver has taken over, or the broker has ended a transaction that took too long; the next "
+    "try finds out which",
+    "_FATAL": "another driver has taken over; the next try finds out whether it has",
 }
-"""By the name of an error."""
+"""What to do, by the code of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,12 @@ class Publisher:
         return f"kafka://{self.clients.servers}/{self.topic}#{self.transactional_id}"
 
     def refusal(self, what: str) -> SinkError:
-        """Return the error that says `what` is wrong with it."""
+        """Return an error that names the target and says `what` is wrong there."""
         return SinkError(f"{self.target}: {what}", target=self.target)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Raise what the client raises as SinkError, which names who, where, and what to do."""
+    def translated_errors(self) -> Iterator[None]:
+        """Raise what the client raises as SinkError, which names the target, the reason and the remedy."""
         try:
             yield
         except kafka().KafkaException as error:

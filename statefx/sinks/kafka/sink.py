@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from statefx.errors import ConfigError, TopologyError
 from statefx.kafka.clients import Clients, Rules
+from statefx.kafka.settings import NAME
 from statefx.operators.sinks import Sink, SinkWriter, WriterContext
 from statefx.sinks.kafka.messages import Columns, MessageWriter, is_bytes
 from statefx.sinks.kafka.publisher import Publisher
@@ -51,9 +51,8 @@ _KEPT = {
 
 _RULES = Rules("KafkaSink", _OWNED, _DEFAULTS, _KEPT, ("Producer", "Consumer"))
 
-_ID = re.compile(r"[\w.\-]{1,249}", re.ASCII)
-
 _TIMEOUT_SECS_MAX = 86_400
+"""A day: longer than any broker allows by default (15 minutes)."""
 
 
 class KafkaSink(StagedSink):
@@ -116,10 +115,10 @@ class KafkaSink(StagedSink):
         transactionTimeoutSecs: float = 60.0,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(topic, str) or not _ID.fullmatch(topic):
+        if not isinstance(topic, str) or not NAME.fullmatch(topic):
             raise ConfigError(f"KafkaSink needs the name of a topic (letters, digits, '.', '_', '-'), got {topic!r}")
         id = f"statefx.{topic}" if transactionalId is None else transactionalId
-        if not isinstance(id, str) or not _ID.fullmatch(id):
+        if not isinstance(id, str) or not NAME.fullmatch(id):
             raise ConfigError(f"KafkaSink's transactionalId has letters, digits, '.', '_' and '-', got {id!r}")
         secs = transactionTimeoutSecs
         if isinstance(secs, bool) or not isinstance(secs, int | float) or not 1 <= secs <= _TIMEOUT_SECS_MAX:
@@ -145,25 +144,18 @@ class KafkaSink(StagedSink):
 
     @property
     def identity(self) -> str:
-        """The topic, and who writes there; the servers are ways to it, and may change before what is decided is there.
+        """The topic, and who writes there, without the servers: brokers may get other addresses between two starts.
 
-        Another cluster lacks the marker.
+        Another cluster is not taken for this one: it lacks the marker.
         """
         return f"kafka:{self.publisher.topic}#{self.publisher.transactional_id}"
 
     def conflict(self, other: Sink) -> str | None:
         """Refuse a sink with the same transactional id too: each would refuse the other's producer."""
-        mine = self.publisher.clients.servers, self.publisher.transactional_id
-        if (
-            isinstance(other, KafkaSink)
-            and other.publisher.topic != self.publisher.topic
-            and mine
-            == (
-                other.publisher.clients.servers,
-                other.publisher.transactional_id,
-            )
-        ):
-            return f"both have the transactionalId {mine[1]!r}: give each one of its own"
+        if isinstance(other, KafkaSink) and other.publisher.topic != self.publisher.topic:
+            mine, its = ((each.clients.servers, each.transactional_id) for each in (self.publisher, other.publisher))
+            if mine == its:
+                return f"both have the transactionalId {mine[1]!r}: give each one of its own"
         return super().conflict(other)
 
     def check_schema(self, schema: pa.Schema) -> None:

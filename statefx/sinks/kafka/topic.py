@@ -37,8 +37,8 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import SinkError
-from statefx.kafka.calls import Answer, bounded, end, patiently
-from statefx.kafka.words import kafka, named, text_of
+from statefx.kafka.calls import Answer, bounded, close_consumer, patiently
+from statefx.kafka.library import has_code, kafka, text_of
 from statefx.operators.sinks import Marker
 from statefx.operators.user_errors import marker_gone
 from statefx.sinks.kafka.limits import CALL_SECS, Questions, limits_of
@@ -52,24 +52,28 @@ Kafka answers a commit before readers see it. A driver that starts right after t
 for the last one: the log is ahead of that marker."""
 
 _ASK_SECS = 2.0
+"""How long one question for the marker may take before it is asked again."""
 
 _DENIED = ("GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED")
 
 _MARKED_PARTITION = 0  # a group can't have an offset of a partition that the topic lacks
 
 _ABORT_SECS = 5.0
+"""How long an abort may take; if it does not come through, the next `init_transactions` or the broker aborts."""
 
 _POLL_EVERY = 1_000
 """Messages between two looks at what the broker has answered."""
 
 _FULL_SECS = 0.005
+"""The pause while the client has as much to send as it takes."""
 
 _LOST = re.compile("FAIL|REQTMOUT")
+"""How lines about a connection or a request that is lost begin."""
 _CONNECTING = re.compile(r" in state (TRY_)?CONNECT\b")
 """Lines about a connection that has never carried a request: to the first of two addresses of a name, say."""
 
 _BATCH_BYTES = 1_000_000
-"""Librdkafka's own."""
+"""librdkafka's default of ``batch.size``."""
 
 _MESSAGE_BYTES = 1_000_000_000
 """What the client lets pass at most. The tasks look at sizes; another look here would refuse what was decided when the
@@ -83,7 +87,7 @@ class KafkaTopic(Target):
     ----------
     publisher : Publisher
     timeout_secs : float
-        Of a transaction.
+        How long a transaction of Kafka may take.
     keyed : bool
         Whether messages have keys.
     """
@@ -93,14 +97,17 @@ class KafkaTopic(Target):
         self._kafka = kafka()
         self._questions = Questions(publisher)
         self._producer: Any = None
-        self._doubted = False
+        self._has_lost = False
+        """Whether the producer has lost a connection or a request (rule 10.11)."""
         self._consumers: dict[str, Any] = {}
+        """By isolation level."""
         self._published: Marker | None = None
+        """The marker that the producer has published last."""
 
     def check(self) -> None:
         """Refuse what can be known to fail later (see `Place.check`)."""
         publisher, questions = self._publisher, self._questions
-        questions.greet()
+        questions.connect()
         limits = limits_of(publisher, age_secs_max=0)
         if limits.compacted and not self._keyed:
             raise publisher.refusal(
@@ -124,16 +131,16 @@ class KafkaTopic(Target):
     def marker(self) -> Marker | None:
         if self._producer is not None and self._published is not None:
             return self._published  # whoever has changed it since has ended this producer, which `publish` finds
-        with self._publisher.told():
+        with self._publisher.translated_errors():
             try:
                 found = self._stable_marker(_STABLE_SECS)
             except self._kafka.KafkaException as error:
-                if named(error, *_DENIED):
+                if has_code(error, *_DENIED):
                     raise
                 # A driver that died in a transaction has left it open: until `init_transactions` ends it, only what
                 # was there before can be read.
                 found = self._parsed(self._committed("read_uncommitted", CALL_SECS))
-        if found is None:  # with the topic the marker is deleted: then it is the topic that must be told of
+        if found is None:  # a deleted topic takes the marker with it: the error must name the topic
             limits_of(self._publisher, age_secs_max=0)
         return found
 
@@ -149,7 +156,7 @@ class KafkaTopic(Target):
             try:
                 (found,) = bounded(lambda secs: consumer.committed(place, timeout=secs), min(left, _ASK_SECS))
             except self._kafka.KafkaException:
-                told = consumer.poll(0)  # that access to the group is denied, the call itself does not say
+                told = consumer.poll(0)  # the call times out where access to the group is denied: an event says so
                 if told is None or told.error() is None:
                     raise
                 raise self._kafka.KafkaException(told.error()) from None
@@ -173,7 +180,7 @@ class KafkaTopic(Target):
 
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
         """Publish in one transaction of Kafka (see `Target.publish`)."""
-        with self._publisher.told():
+        with self._publisher.translated_errors():
             if self._is_warm():
                 try:
                     self._write(marker, rows)
@@ -197,7 +204,7 @@ class KafkaTopic(Target):
         self._drop_producer()
         consumers, self._consumers = self._consumers, {}
         for each in consumers.values():
-            end(each)
+            close_consumer(each)
 
     def _is_warm(self) -> bool:
         """Tell whether there is a producer of which no request can be under way any more (rule 10.11)."""
@@ -205,17 +212,14 @@ class KafkaTopic(Target):
             # The client notes that a connection is lost before it sends anything again: what the last commit needed to
             # be sent twice for is known by now.
             self._producer.poll(0)
-            if self._doubted:
+            if self._has_lost:
                 self._drop_producer()
         return self._producer is not None
 
-    def _hear(self, line: str) -> None:
-        """Doubt the producer if a line of its log tells of a connection or a request that is lost.
-
-        Its errors do not tell of each.
-        """
+    def _read_line(self, line: str) -> None:
+        """Note that a connection or a request is lost, if a line of the log says so; errors don't tell of each."""
         if _LOST.match(line) and not _CONNECTING.search(line):
-            self._doubted = True
+            self._has_lost = True
 
     def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
@@ -233,7 +237,7 @@ class KafkaTopic(Target):
             self._commit()
             self._published = marker
         except BaseException as error:
-            self._give_up()
+            self._abort()
             if isinstance(error, self._kafka.KafkaException) and time.monotonic() - began > self._timeout_secs:
                 raise self._too_slow(text_of(error)) from error
             raise
@@ -247,13 +251,13 @@ class KafkaTopic(Target):
         settings = {
             "transactional.id": publisher.transactional_id,
             "transaction.timeout.ms": int(self._timeout_secs * 1000),
-            "log.connection.close": True,  # else a connection that is lost would be told nobody
+            "log.connection.close": True,  # else no line says that a connection was closed
             "message.max.bytes": _MESSAGE_BYTES,
             # The topic's limit is one of what is sent together.
             "batch.size": min(limits.message_bytes_max, int(publisher.clients.setting("batch.size", _BATCH_BYTES))),
         }
-        self._doubted = False
-        producer = publisher.clients.producer(self._hear, **settings)
+        self._has_lost = False
+        producer = publisher.clients.producer(self._read_line, **settings)
         self._patiently(producer.init_transactions)
         return producer
 
@@ -290,7 +294,7 @@ class KafkaTopic(Target):
         """Commit; it fails if any message has not reached the broker."""
         self._patiently(self._producer.commit_transaction, self._timeout_secs)
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         """Let others read on: an open transaction hides from them what anybody has written behind it."""
         with suppress(self._kafka.KafkaException):
             self._producer.purge()
@@ -309,7 +313,7 @@ class KafkaTopic(Target):
         return self._consumers[level]
 
     def _patiently(self, call: Callable[[float], Answer], secs: float | None = None) -> Answer:
-        """Call the producer within bounds, again as long as it can't be told yet; by default for `CALL_SECS`."""
+        """Call the producer, and again while it fails with an error that passes soon; by default for `CALL_SECS`."""
         return patiently(lambda left: bounded(call, left), CALL_SECS if secs is None else secs)
 
     def _too_slow(self, why: str) -> SinkError:

@@ -8,37 +8,23 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from statefx.config import KAFKA_OPTIONS
 from statefx.errors import TopologyError
+from statefx.kafka.settings import NAME
 from statefx.spouts.kafka.avro import Avro
 from statefx.spouts.kafka.planning import Start, is_named
 from statefx.spouts.kafka.rows import COLUMNS
 from statefx.spouts.kafka.values import Bytes, Format, Json, Text
 
-_TOPIC = re.compile(r"[\w.\-]{1,249}", re.ASCII)
-"""What Kafka allows as the name of a topic."""
-
 _TOPICS = "topics are a name, a list of names, or a pattern, re.compile('payments-.*')"
 
-
-_OPTIONS = {
-    "subscribe": "topics=, a name or a list of names",
-    "subscribePattern": "topics=, a pattern, re.compile('payments-.*')",
-    "assign": "topics=; all partitions of a topic are read",
-    "startingOffsets": "start=",
-    "startingTimestamp": "start=, a datetime",
-    "startingOffsetsByTimestamp": "start=, a datetime",
-    "endingOffsets": "the trigger availableNow, which ends where the topics ended",
-    "maxOffsetsPerTrigger": "maxRows=",
-    "maxBytesPerTrigger": "maxBytes=",
-    "failOnDataLoss": "lost=, 'fail' or 'skip'",
-    "includeHeaders": "columns=, with 'headers' among them",
-    "groupIdPrefix": "group=",
+_OTHER_NAMES = {
     "kafka.group.id": "group=",
     "bootstrap_servers": "servers=",
     "group_id": "group=",
     "auto_offset_reset": "start=",
 }
-"""What Spark's own source and other clients call what is here called otherwise."""
+"""What other clients have instead of an argument of this spout; options of Spark's source are in `KAFKA_OPTIONS`."""
 
 
 def topics_of(given: Any) -> list[str] | re.Pattern[str]:
@@ -53,7 +39,7 @@ def topics_of(given: Any) -> list[str] | re.Pattern[str]:
     if not names or not all(isinstance(name, str) and name for name in names):
         raise TopologyError(f"{_TOPICS}, not {given!r}")
     for name in names:
-        if _TOPIC.fullmatch(name) is None:
+        if NAME.fullmatch(name) is None:
             hint = "; several names are a list" if "," in name else ""
             raise TopologyError(f"no topic can be called {name!r}: letters, digits, '.', '_' and '-'{hint}. {_TOPICS}")
     if len(set(names)) < len(names):
@@ -96,8 +82,8 @@ def _offsets_of(topic: Any, offsets: Any, topics: Sequence[str] | re.Pattern[str
 
 def is_target(target: str, servers: str, topics: Sequence[str] | re.Pattern[str]) -> bool:
     """Tell whether one of the topics is where a `KafkaSink` writes, by its `target`."""
-    topic = target.removeprefix(f"kafka://{servers}/").partition("#")[0]
-    return "/" not in topic and is_named(topic, topics)
+    cluster = f"kafka://{servers}/"
+    return target.startswith(cluster) and is_named(target.removeprefix(cluster).partition("#")[0], topics)
 
 
 def columns_of(given: Any, values: Format) -> list[str]:
@@ -137,9 +123,9 @@ def patience_of(given: Any) -> float:
 
 
 def refuse(others: Mapping[str, Any]) -> None:
-    """Refuse arguments that there are not; some of them are options of Spark's own source."""
+    """Refuse arguments that KafkaSpout does not have, and name the one that stands for them."""
     for name in others:
-        instead = _OPTIONS.get(name)
+        instead = KAFKA_OPTIONS.get(name.lower()) or _OTHER_NAMES.get(name)
         raise TopologyError(f"KafkaSpout has no {name}=" + (f": in KafkaSpout it is {instead}" if instead else ""))
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from statefx.kafka.words import kafka, named, text_of
+from statefx.kafka.library import has_code, kafka, text_of
 from statefx.spouts.kafka.rows import Place
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ class Group:
         self._wanted: dict[Place, int] = {}
         self._known: dict[Place, int] = {}
         """What the group has taken."""
-        self._said = ""
-        """Why it has not: said once, and not with each transaction."""
+        self._refusal = ""
+        """Why it has not taken more: logged once, and not with each transaction."""
 
     def tell(self, consumer: Consumer, read: Mapping[Place, int], topics: Collection[str]) -> None:
-        """Have the group's offsets follow, those that have changed; see `repeat`."""
+        """Commit to the group those of the offsets `read` that have changed; see `repeat`."""
         self._wanted = dict(read)
         self._listen(consumer)
         # While the group is denied, the client keeps what it is told, and its end waits for all of that.
-        if not self._said:
+        if not self._refusal:
             self.repeat(consumer, topics)
 
     def repeat(self, consumer: Consumer, topics: Collection[str]) -> None:
@@ -53,26 +53,26 @@ class Group:
             consumer.commit(offsets=told)
 
     def _listen(self, consumer: Consumer) -> None:
-        """Hear what became of what the group was told; a denied one is told by an event of the client's alone."""
+        """Have the client call `on_commit`; that access to the group is denied, it says by an event alone."""
         while (event := consumer.poll(0)) is not None:
-            if named(event.error(), "GROUP_AUTHORIZATION_FAILED"):
-                self.hear(event.error(), [])
+            if has_code(event.error(), "GROUP_AUTHORIZATION_FAILED"):
+                self.on_commit(event.error(), [])
 
-    def hear(self, error: Any, told: Sequence[Any]) -> None:
-        """Take note of what the group has taken, and say why not; given to the client as ``on_commit``."""
+    def on_commit(self, error: Any, told: Sequence[Any]) -> None:
+        """Note what the group has taken, and log why it has not; librdkafka's callback of this name."""
         if error is None:
             self._known |= {Place(each.topic, each.partition): each.offset for each in told if each.error is None}
             error = next((each.error for each in told if each.error is not None), None)
         if error is None:
-            self._said = ""
+            self._refusal = ""
             return
         why = text_of(error).rstrip(".")
-        if named(error, *_MEMBERS):
+        if has_code(error, *_MEMBERS):
             why += ". Consumers that subscribe to topics are members of it: give the spout a group of its own"
-        elif named(error, "GROUP_AUTHORIZATION_FAILED"):
+        elif has_code(error, "GROUP_AUTHORIZATION_FAILED"):
             why += ". Give the user of this client READ on the group"
-        if why != self._said:
-            self._said = why
+        if why != self._refusal:
+            self._refusal = why
             logger.warning(
                 "the group %r can't be told how far its topics were read: %s. Nothing depends on it but what watches "
                 "the group's lag; KafkaSpout(group=None) leaves it out. This is said once", self._name, why,

@@ -11,20 +11,20 @@ logger = logging.getLogger("statefx")
 
 
 class Losses:
-    """Judges what is gone.
+    """Decides whether the query ends with what is gone, and warns where it goes on.
 
     Parameters
     ----------
     allowed : bool
-        Whether it is passed over, with a warning.
+        Whether it goes on: ``lost='skip'``.
     """
 
     def __init__(self, allowed: bool) -> None:
         self.allowed = allowed
         self._said: set[str] = set()
 
-    def passes(self, place: Place, start: int, first: int) -> None:
-        """Pass over offsets from `start` to before `first`; InputError if that is no matter of indifference."""
+    def pass_over(self, place: Place, start: int, first: int) -> None:
+        """Pass over the offsets from `start` to before `first`; InputError if that is not allowed."""
         said = f"{first - start} offsets of {place}, from {start} to before {first}, were deleted and never read"
         if not self.allowed:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Transactions that producers have left open: nothing behind them is read, and nobody would know why."""
+"""Transactions that producers have left open: nothing behind them is read, and a warning says so."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from statefx.kafka.calls import end
+from statefx.kafka.calls import close_consumer
 from statefx.kafka.clients import Clients
-from statefx.kafka.words import kafka
+from statefx.kafka.library import kafka
 from statefx.spouts.kafka.planning import END, ask_offsets
 from statefx.spouts.kafka.rows import Place
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("statefx")
 
 LOOK_SECS = 10.0
-"""Between two looks: one request for each broker. An end that stands so long is no producer at work."""
+"""The pause between two looks, each one request for each broker. A producer at work does not stand still so long."""
 
 
 class OpenTransactions:
     """Tells of partitions that stand still, each time once.
 
-    That the last stable offset stands before the end is common: somebody writes. It is told where that is the same
-    offset at two looks, and all before it is read.
+    The last stable offset is often before the end: somebody is writing. A warning is due where it is the same offset at
+    two looks, and all before it is read.
 
     Parameters
     ----------
@@ -51,14 +51,14 @@ class OpenTransactions:
             return
         self._looked = self._clock()
         try:
-            # That of the driver sees what is committed, and no more.
+            # The driver's own consumer sees no more than what is committed.
             more = {"isolation.level": "read_uncommitted"}
             self._consumer = self._consumer or self._clients.consumer(self._group, **more)
             ends = {
                 place: each.offset for place, each in ask_offsets(self._consumer, dict.fromkeys(stable, END)).items()
             }
         except kafka().KafkaException:
-            return  # whoever plans is told so as well
+            return  # the driver's own consumer fails as well, and says so
         stands = {place: offset for place, offset in stable.items() if ends.get(place, offset) > offset}
         for place, offset in stands.items():
             if self._stood.get(place) == offset != self._said.get(place):
@@ -73,4 +73,4 @@ class OpenTransactions:
     def close(self) -> None:
         """End the client."""
         if self._consumer is not None:
-            end(self._consumer)
+            close_consumer(self._consumer)

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.errors import FailedException, InputError
-from statefx.kafka.calls import REQUEST_SECS, answer, end
+from statefx.kafka.calls import REQUEST_SECS, answer, close_consumer
 from statefx.kafka.clients import Clients
-from statefx.kafka.words import kafka, named
+from statefx.kafka.library import has_code, kafka
 from statefx.spouts.kafka.group import Group
 from statefx.spouts.kafka.rows import Place
 
@@ -27,11 +27,11 @@ END, _BEGINNING = -1, -2
 _EPOCH, _MILLI = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 DISCOVERY_SECS = 10.0
-"""How often it looks for new partitions and topics. A look is one request for all topics."""
+"""The pause between two looks for new partitions and topics. A look is one request for all topics."""
 
 DOUBT_SECS = 5.0
-"""How long a broker may say what would end the query. One that has just started does not know all topics yet, and its
-partitions may end before where they ended; both pass."""
+"""How long a broker must say what would end the query before it is believed. One that has just started does not know
+all topics yet, and its partitions may end before where they ended; both pass."""
 
 SAMPLE_ROWS = 50
 SAMPLE_SECS = 1.0
@@ -64,7 +64,7 @@ class Cluster:
     ----------
     clients : Clients
     group : str
-        That it may tell what was read.
+        The consumer group that `tell_group` commits offsets to.
     topics : sequence of str or re.Pattern
     clock : callable
         Seconds.
@@ -76,7 +76,7 @@ class Cluster:
         # It reads no more than a few records, to see how large they are.
         small = {"fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 1_024, "socket.timeout.ms": 10_000}
         self._group = Group(group)
-        self.consumer: Consumer = clients.consumer(group, **small, on_commit=self._group.hear)
+        self.consumer: Consumer = clients.consumer(group, **small, on_commit=self._group.on_commit)
         self._clients = clients
         self._admin = clients.admin()
         self._topics = topics
@@ -84,9 +84,9 @@ class Cluster:
         self._looked: float | None = None
         self._doubts: dict[str, float] = {}
         self.ids: dict[str, str] = {}
-        """By topic: a topic that is made again has another one."""
+        """The ids of topics: a topic that is made again has another one."""
         self.epochs: dict[Place, int] = {}
-        """Of the leaders that told the ends, so that their records are told from others at the same offsets."""
+        """The epochs of the leaders that had the ends: they tell records from others at the same offsets."""
         self.places: list[Place] = []
 
     def discover(self, read: Iterable[str]) -> None:
@@ -106,7 +106,7 @@ class Cluster:
             logger.warning("no topic matches %r yet; those that come later are read", self._topics.pattern)  # type: ignore[union-attr]
         found = self._described(names)
         missing = [name for name in wanted if name not in found and name not in read]
-        if self.doubted("a topic", bool(missing)):
+        if self.doubted("there is no topic that topics= names", bool(missing)):
             raise InputError(
                 f"there is no topic {missing[0]!r}, or the user of this client may not see it: create it, give the "
                 "user DESCRIBE and READ, or name another one",
@@ -147,7 +147,7 @@ class Cluster:
             try:
                 said = answer(future)
             except kafka().KafkaException as error:
-                if not named(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                if not has_code(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
                     raise self._clients.failure(error, f"topic {name!r} can't be asked about") from error
             else:
                 found[name] = str(said.topic_id), [part.id for part in said.partitions]
@@ -155,23 +155,29 @@ class Cluster:
 
     @property
     def doubts(self) -> bool:
-        """Whether something that a broker says is not believed yet."""
+        """Whether a broker says something that is not believed yet."""
         return any(self._clock() < since + DOUBT_SECS for since in self._doubts.values())
 
     def doubted(self, what: str, wrong: bool) -> bool:
-        """Tell whether something is wrong, and has been for a while; FailedException if it may be about to pass."""
+        """Tell whether something is wrong; FailedException while it may still pass (`DOUBT_SECS`).
+
+        Parameters
+        ----------
+        what : str
+            A sentence that says what is wrong, the same one at each look.
+        wrong : bool
+            Whether a broker says so now.
+        """
         if not wrong:
             self._doubts.pop(what, None)
             return False
         since = self._doubts.setdefault(what, self._clock())
         if self._clock() < since + DOUBT_SECS:
-            raise FailedException(
-                f"{what} is not there, or ends before where it ended; a broker that starts says so too"
-            )
+            raise FailedException(f"{what}, a broker says; one that has just started may be wrong, and is asked again")
         return True
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return how far partitions can be read: the last stable offsets, if it reads what is committed."""
+        """Return how far partitions can be read: with ``read_committed``, their last stable offsets."""
         told = self._told(dict.fromkeys(places, END))
         self.epochs = {place: each.leader_epoch for place, each in told.items() if each.leader_epoch is not None}
         return {place: each.offset for place, each in told.items()}
@@ -196,16 +202,16 @@ class Cluster:
             raise self._clients.failure(error, "the offsets of partitions can't be asked for") from None
 
     def tell_group(self, read: Mapping[Place, int]) -> None:
-        """Have the group's offsets follow, for those who watch them."""
+        """Commit to the group what was read, for those who watch it."""
         self._group.tell(self.consumer, read, self.ids)
 
     def close(self) -> None:
-        """End the client; what the group was told last is on its way by then, and waited for."""
-        end(self.consumer)
+        """Close the client, which waits until the group has the last offsets."""
+        close_consumer(self.consumer)
 
 
 def ask_offsets(consumer: Consumer, times: Mapping[Place, int]) -> dict[Place, Any]:
-    """Return what a client is told of the offsets of times; KafkaException if it is not told of one of them."""
+    """Return what the brokers say of the offsets of times; KafkaException if one of them is not known."""
     if not times:
         return {}
     asked = [kafka().TopicPartition(*place, at) for place, at in times.items()]
@@ -312,9 +318,7 @@ class Sizes:
     def of(self, starts: Mapping[Place, int]) -> dict[Place, float]:
         """Return the average size of a record, by partition; of those that have given none within a second, nothing."""
         now = self._clock()
-        unknown = {
-            place: start for place, start in starts.items() if now > self._known.get(place, (0.0, -1.0))[1]
-        }  # fmt: skip
+        unknown = {place: start for place, start in starts.items() if now > self._known.get(place, (0.0, -1.0))[1]}
         if unknown:
             self._sample(unknown)
         return {place: size for place in starts if (size := self._known[place][0]) is not None}
@@ -328,7 +332,7 @@ class Sizes:
                 sizes = found.get(Place(each.topic() or "", each.partition() or 0), [])
                 if each.error() is None:
                     sizes.append(len(each.value() or b"") + len(each.key() or b""))
-                elif named(each.error(), "_PARTITION_EOF"):
+                elif has_code(each.error(), "_PARTITION_EOF"):
                     sizes += [0] * SAMPLE_ROWS  # there are no more
         self._consumer.unassign()
         for place, sizes in found.items():

@@ -18,23 +18,22 @@ logger = logging.getLogger("statefx")
 _DOUBT_AGAIN_SECS = 0.1
 """Between two looks of a start while it is not believed yet that a topic is not there."""
 
-
-NOWHERE = Place("", 0)
-"""The partition of a first run that is to begin later than the beginning, and finds no topic: that it has looked stands
-in the log. Else the first records of a topic that is made before the next start would not be read."""
+NO_TOPIC = Place("", 0)
+"""Stands in the log for a first run that finds no topic, and is to begin later than the beginning (`start`). The next
+run sees by it that it is not the first one: it reads a topic that was made meanwhile from its beginning."""
 
 
 def ends_of(read: Iterable[Any]) -> dict[Place, int]:
     """Return how far partitions were read, by the metadata of their last ranges."""
-    return {place: said["end"] for said in read if (place := Place(said["topic"], said["partition"])) != NOWHERE}
+    return {place: said["end"] for said in read if (place := Place(said["topic"], said["partition"])) != NO_TOPIC}
 
 
 class Ranges:
     """Which number stands for which partition, and the next range of each.
 
-    The metadata of a range is ``topic``, ``partition``, the ``id`` of the topic, ``start``, ``end``, the ``epoch`` of
-    the leader that had what is before the end, and that of the range before, ``since``; ``gap`` counts the offsets
-    before it that are passed over.
+    The metadata of a range is ``topic``, ``partition``, the ``id`` of the topic, ``start`` and ``end`` (the offset
+    behind the last); the epochs of the leaders that had the records before these two, ``start_epoch`` and
+    ``end_epoch``, where they are known; and ``gap``, how many offsets before the range are passed over, if any.
 
     Parameters
     ----------
@@ -43,30 +42,39 @@ class Ranges:
         Where a first run begins.
     limits : Limits
     losses : Losses
-    waiting : OpenTransactions, optional
+    open_transactions : OpenTransactions, optional
         Told of partitions that are read to their end.
     """
 
     def __init__(
-        self, cluster: Cluster, start: Start, limits: Limits, losses: Losses, waiting: OpenTransactions | None = None
+        self,
+        cluster: Cluster,
+        start: Start,
+        limits: Limits,
+        losses: Losses,
+        open_transactions: OpenTransactions | None = None,
     ) -> None:
         self.cluster = cluster
         self._start = start
         self._losses = losses
-        self._open = waiting
+        self._open = open_transactions
         self._shares = Shares(limits)
         self._sizes = Sizes(cluster.consumer) if limits.bytes is not None else None
         self._numbers: list[Place | None] = []
         self._first: dict[Place, int] | None = None
         """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
         self._until: dict[Place, int] | None = None
-        """Where it ends, if it reads what was there when it began."""
-        self.bounded = self._has_looked = False
+        """Where this run ends, if it is `bounded`; None before the first look."""
+        self.bounded = False
+        """Whether this run reads only what was there when it began."""
+        self._has_looked = False
+        """Whether the start has looked, and no transaction has used that yet."""
         self.ends: dict[Place, int] = {}
-        """As of the last look."""
+        """The ends of partitions, as of the last look."""
         self._read: dict[Place, Any] = {}
+        """The last range of each partition with which a transaction is known to have begun."""
         self._planned: dict[Place, Any] = {}
-        """What the last look has planned, and no transaction is known to have begun with."""
+        """The ranges behind these that were planned, and with which no transaction is known to have begun."""
         self._left: set[Place] = set()
         """Partitions of topics that are no longer named."""
 
@@ -77,9 +85,9 @@ class Ranges:
         self.cluster.close()
 
     def begin(self, metadata: Mapping[int, Any]) -> None:
-        """Take over which number stands for which partition: the metadata of each says it; and look what there is.
+        """Take over from the metadata which number stands for which partition, and look what there is.
 
-        So a topic that is not there, or access that is denied, is told by the start. Nobody who answers is none: the
+        So the start raises where a topic is not there, or access is denied. Where no broker answers, it does not: the
         query waits, and its status says so.
         """
         self._numbers = [None] * (max(metadata, default=-1) + 1)
@@ -101,14 +109,14 @@ class Ranges:
             self._has_looked = False
             return len(self._numbers)
         cluster = self.cluster
-        cluster.discover({place.topic for place in self._read | self._planned if place != NOWHERE})
+        cluster.discover({place.topic for place in self._read | self._planned if place != NO_TOPIC})
         known = set(self._numbers)
         new = iter([place for place in cluster.places if place not in known])
         self._numbers = [next(new, None) if place is None else place for place in self._numbers]
         self._numbers += new
         self._look()
         if not self._numbers and self._start != "earliest":
-            self._numbers.append(NOWHERE)
+            self._numbers.append(NO_TOPIC)
         return len(self._numbers)
 
     def _look(self) -> None:
@@ -141,7 +149,7 @@ class Ranges:
         return found | {place: self._first[place] for place in fresh if place in self._first}
 
     def _end_now(self, starts: Mapping[Place, int]) -> None:
-        """Take down where this run ends, unless a broker that starts says that less is there than was read."""
+        """Note where this run ends; later if a broker that has just started says that less is there than was read."""
         if self.bounded and self._until is None and all(self.ends[place] >= at for place, at in starts.items()):
             self._until = dict(self.ends)
 
@@ -158,8 +166,8 @@ class Ranges:
         place = self._numbers[partition]
         if place is None:
             return None
-        if place == NOWHERE:
-            return None if last is not None else {**NOWHERE._asdict(), "id": "", "start": 0, "end": 0}
+        if place == NO_TOPIC:
+            return None if last is not None else {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
         former = self._planned.get(place, self._read.get(place))
         self._planned.pop(place, None)
         self._read |= {place: last} if last is not None else {}
@@ -177,7 +185,8 @@ class Ranges:
         if goes_on and end == start:
             return None
         planned = {"topic": place.topic, "partition": place.partition, "id": topic_id, "start": start, "end": end}
-        more = {"gap": gap or None, "epoch": epoch, "since": last.get("epoch") if goes_on else None}
+        start_epoch = last.get("end_epoch") if goes_on else None
+        more = {"gap": gap or None, "start_epoch": start_epoch, "end_epoch": epoch}
         self._planned[place] = planned | {name: said for name, said in more.items() if said is not None}
         return self._planned[place]
 
@@ -193,7 +202,7 @@ class Ranges:
         first = self._beginnings.get(place, start)
         if first <= start:
             return start, 0
-        self._losses.passes(place, start, first)
+        self._losses.pass_over(place, start, first)
         return first, first - start
 
     def _went_on(self, place: Place, last: Any) -> tuple[int, int] | None:
@@ -208,13 +217,13 @@ class Ranges:
                 )  # fmt: skip
             return None
         topic_id = cluster.ids.get(place.topic)
-        if cluster.doubted(f"topic {place.topic!r}", topic_id is None):
+        if cluster.doubted(f"there is no topic {place.topic!r}", topic_id is None):
             self._losses.deleted(place, start)
             return None
         if topic_id != last["id"]:
             self._losses.made_again(place, start)
             # The new one may have fewer partitions.
             return (cluster.beginnings([place])[place], 0) if place in self.ends else None
-        if cluster.doubted(f"the end of {place}", self.ends[place] < start):
+        if cluster.doubted(f"{place} ends before the offset up to which it was read", self.ends[place] < start):
             raise cut_off(place, start, f"now ends at {self.ends[place]}")
         return self._behind_gap(place, start)

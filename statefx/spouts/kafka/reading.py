@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.errors import FailedException
-from statefx.kafka.calls import REQUEST_SECS, answer, end
+from statefx.kafka.calls import REQUEST_SECS, answer, close_consumer
 from statefx.kafka.clients import Clients, denial
-from statefx.kafka.reaching import LATER_SECS
-from statefx.kafka.words import kafka, named, text_of
+from statefx.kafka.diagnosis import FAILURE_SECS
+from statefx.kafka.library import has_code, kafka, text_of
 from statefx.spouts.kafka.losses import cut_off
 from statefx.spouts.kafka.rows import Place, Records
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("statefx")
 
 TAKEN = 400
-"""Messages that are taken from the client at once: fewer than 700, of which Python's garbage collector takes notice."""
+"""Messages that are taken from the client at once: fewer than the 700 new objects at which Python collects garbage."""
 
 ROWS = 4_000
 ROWS_BYTES = 16 << 20
-"""Of the records that are held as objects of Python, more or less: what more of them take is no longer in the
+"""How many records are held as objects of Python, more or less, and their bytes: more would no longer be in the
 processor's second cache when they become columns."""
 
 READERS_MAX = 16
@@ -34,35 +34,35 @@ READERS_MAX = 16
 partition costs up to ``fetch.wait.max.ms``, since what it has asked for must be answered first."""
 
 _AGAIN_SECS = 0.1
-"""Between two questions to a broker that answers neither."""
+"""The pause between two questions to a broker that does not answer."""
 
 _POLL_SECS = 0.5
-"""How long it is deaf to an interrupt."""
-
+"""How long one wait for records takes, in which no interrupt is noticed."""
 
 NO_EPOCH = -1
-"""Nothing is known of who led the partition."""
+"""No epoch is known of the leader of a partition."""
 
 
 class Span(NamedTuple):
-    """A range of offsets of one topic, which is not another one of its name.
+    """A range of offsets that was planned.
 
     Attributes
     ----------
     place : Place
     topic_id : str
+        It tells the topic from a later one of the same name.
     start, end : int
-        From the first to before the second one.
-    since : int
-        The epoch of the leader that had what is before `start`. The broker is asked whether that is what it has there:
-        a partition that has lost its last records, and has new ones at the same offsets, looks like one that has grown.
+        The first offset, and that behind the last.
+    start_epoch : int
+        The epoch of the leader that had the records before `start`. The broker compares it with its own: without it, a
+        partition that has lost its last records, and has new ones at their offsets, looks like one that has grown.
     """
 
     place: Place
     topic_id: str
     start: int
     end: int
-    since: int = NO_EPOCH
+    start_epoch: int = NO_EPOCH
 
 
 class Reader:
@@ -77,6 +77,7 @@ class Reader:
     lost : callable
         Given the place, the first offset that is gone and the first that is there again; raises, or returns to go on.
     clock : callable
+        Seconds.
     """
 
     def __init__(
@@ -93,16 +94,17 @@ class Reader:
         self._lost = lost
         self._clock = clock
         self._at: tuple[Place, int] | None = None
-        """What it would hand out next."""
+        """The offset that it would hand out next, if the last range was handed out whole."""
         self.topic_id = ""
-        """Of which topic."""
+        """The topic of what it has fetched."""
         self._ahead: list[Message] = []
         """Records behind the end of the last range."""
         self._reached = 0
-        """Before this offset there is nothing that was not handed out, or is in `_ahead`."""
+        """Each record before this offset was handed out, or is in `_ahead`."""
         self._end = 0
-        """Of the range that is read."""
+        """The end of the range that is read."""
         self._trouble = ""
+        """The last error in this range that the client tries again by itself."""
 
     def read(self, span: Span, wanted: Collection[str]) -> Iterator[Records]:
         """Yield the records of a range.
@@ -116,15 +118,15 @@ class Reader:
         FailedException
             There was no progress for too long.
         InputError
-            Access is denied, or records are gone and that is no matter of indifference.
+            Access is denied, or records are gone and `lost` raises.
         """
         place, end = span.place, span.end
         warm = (self._at, self.topic_id) == ((place, span.start), span.topic_id)
         self._end, self.topic_id = end, span.topic_id
-        self._at = None  # until all of it is handed out: a reader that is given up in between begins anew
-        self._trouble = ""  # of the range before
+        self._at = None  # until all of the range is handed out: a reader that is given up before that begins anew
+        self._trouble = ""
         if not warm:
-            self._go_to(place, span.start, span.since)
+            self._go_to(place, span.start, span.start_epoch)
         limit = self._clock() + self._patience_secs
         records = Records(wanted)
         while True:
@@ -139,7 +141,7 @@ class Reader:
             if self._take(place):
                 limit = self._clock() + self._patience_secs
             elif self._clock() >= limit:
-                trouble = self._clients.obstacle(LATER_SECS) or self._trouble
+                trouble = self._clients.diagnosis(FAILURE_SECS) or self._trouble
                 raise FailedException(
                     f"{place}: nothing came for {self._patience_secs:g} s, and offsets from {self._reached} to before "
                     f"{end} are still to be read{trouble and ': '}{trouble}"
@@ -148,11 +150,11 @@ class Reader:
 
     def close(self) -> None:
         """End the client."""
-        end(self._consumer)
+        close_consumer(self._consumer)
 
-    def _go_to(self, place: Place, start: int, since: int = NO_EPOCH) -> None:
+    def _go_to(self, place: Place, start: int, epoch: int = NO_EPOCH) -> None:
         self._ahead, self._reached = [], start
-        self._consumer.assign([kafka().TopicPartition(*place, start, leader_epoch=since)])
+        self._consumer.assign([kafka().TopicPartition(*place, start, leader_epoch=epoch)])
 
     def _cut(self, end: int) -> list[Message]:
         """Return what was fetched of this range, and keep what is behind it."""
@@ -182,24 +184,24 @@ class Reader:
             self._ahead += messages
             self._reached = _offset(messages[-1]) + 1
         for event in events:
-            self._hear(place, event)
+            self._judge(place, event)
         return self._reached > before
 
     def _check(self, place: Place, messages: list[Message]) -> None:
-        """Refuse what is not the next part of this partition: the client never gives that, and this would count it."""
+        """Refuse records that are not the next ones of this partition: the client gives none, and they would count."""
         first, last = messages[0], messages[-1]
         right = all((each.topic(), each.partition()) == place for each in (first, last))
         if not right or not self._reached <= first.offset() <= last.offset():  # type: ignore[operator]
             raise FailedException(
-                f"{place}: the client gave records of {first.topic()}-{first.partition()} or former ones"
+                f"{place}: the client gave records of {first.topic()}-{first.partition()}, or offsets that were read"
             )
 
-    def _hear(self, place: Place, event: Message) -> None:
-        """Judge what the client tells beside records."""
+    def _judge(self, place: Place, event: Message) -> None:
+        """Judge what the client hands out beside records: the end of the partition, and errors."""
         error = event.error()
-        if named(error, "_PARTITION_EOF"):
+        if has_code(error, "_PARTITION_EOF"):
             self._reached = max(self._reached, event.offset() or 0)
-        elif named(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+        elif has_code(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             self._pass_gap(place, error)
         elif told := denial(error, what := f"{place} can't be read from {self._reached}"):
             raise told
@@ -209,19 +211,19 @@ class Reader:
             self._trouble = text_of(error)  # type: ignore[arg-type]  # it is tried again by the client itself
 
     def _pass_gap(self, place: Place, why: Any) -> None:
-        """Look what is gone, and go on behind it if that is allowed."""
+        """Find out which offsets are gone, and go on behind them if `lost` returns."""
         try:
             found = self._consumer.get_watermark_offsets(kafka().TopicPartition(*place), REQUEST_SECS, cached=False)
         except kafka().KafkaException as error:
             raise self._clients.failure(error, f"the offsets of {place} can't be asked for") from error
-        # The client names it so in its words alone.
+        # librdkafka has no code of its own for it.
         if "truncation" in text_of(why) and found is not None and found[0] <= self._reached:
             raise cut_off(place, self._reached, f"was cut off before that: {text_of(why)}")
         if found is None or found[0] <= self._reached <= found[1]:
             raise FailedException(f"{place}: the broker did not have offset {self._reached} a moment ago")
         if self._reached > found[1]:
             raise FailedException(f"{place} ends at {found[1]}, before {self._reached}, up to which it was planned")
-        self._lost(place, self._reached, min(found[0], self._end))  # what is gone behind it, other ranges count
+        self._lost(place, self._reached, min(found[0], self._end))  # what is gone behind this range, other ranges count
         self._go_to(place, found[0])
 
 
@@ -232,7 +234,7 @@ def _offset(message: Message) -> int:
 
 
 class Readers:
-    """Those of a task: one for each partition, as long as there are not too many.
+    """The readers of a task: one for each partition, up to `READERS_MAX`.
 
     Parameters
     ----------
@@ -250,7 +252,7 @@ class Readers:
         self._group = group
         self._patience_secs = patience_secs
         self._lost = lost
-        self._readers: dict[Place, Reader] = {}  # those that were used last come last
+        self._readers: dict[Place, Reader] = {}  # the one that was used last is the last
         self._admin: Any = None
 
     def read(self, span: Span, wanted: Collection[str]) -> Iterator[Records]:
@@ -273,7 +275,7 @@ class Readers:
         self._readers[span.place] = reader
 
     def topic_id(self, topic: str) -> str | None:
-        """Return a topic's identity; None if it is gone. It waits for a broker as long as reading does."""
+        """Return a topic's id; None if the topic is gone. It waits for a broker as long as reading does."""
         self._admin = self._admin or self._clients.admin()
         what, limit = f"topic {topic!r} can't be asked about", time.monotonic() + self._patience_secs
         while True:
@@ -281,7 +283,7 @@ class Readers:
             try:
                 return str(answer(asked).topic_id)
             except kafka().KafkaException as error:
-                if named(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                if has_code(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
                     return None
                 if denied := denial(error, what):
                     raise denied from error

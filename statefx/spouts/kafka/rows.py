@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from statefx.errors import TopologyError
-from statefx.kafka.words import kafka
+from statefx.kafka.library import kafka
 from statefx.spouts.kafka.values import Bytes, Format, Text
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Records:
         """Take what is needed of messages, whose offsets rise."""
         if not messages:
             return
-        kind = _message()
+        kind = kafka().Message
         # But for markers of transactions and what compaction took, one offset follows the other: asked one by one and
         # made a column of, they would take a tenth of all the time.
         first, last = messages[0].offset(), messages[-1].offset()
@@ -123,10 +123,6 @@ class Records:
             kept = getattr(self, name)
             setattr(found, name, [kept[place] for place in places] if kept else [])
         return found
-
-
-def _message() -> Any:
-    return kafka().Message
 
 
 class Refused(NamedTuple):

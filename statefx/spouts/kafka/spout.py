@@ -94,9 +94,9 @@ class KafkaSpout(PartitionedTransactionalSpout):
     Raises
     ------
     ConfigError
-        confluent-kafka is not installed, or a setting can't be used.
+        confluent-kafka is not installed, or `servers` or `config` can't be used.
     TopologyError
-        An argument can't be used.
+        Another argument can't be used.
     """
 
     def __init__(
@@ -142,6 +142,8 @@ class KafkaSpout(PartitionedTransactionalSpout):
         self.clients = Clients(rules(isolation), servers, config)
         self._ranges: Ranges | None = None
         self._readers: Readers | None = None
+        self._gone = 0
+        """How many offsets of the range that is emitted were deleted."""
 
     # ---- both
 
@@ -153,11 +155,9 @@ class KafkaSpout(PartitionedTransactionalSpout):
         """Make the clients; they connect when they are asked something."""
         named = {"application": context.config["topology.transactional.id"], "spout": context.component}
         self._group = None if self.group is None else self.group.format(**named)
-        reading = self._group or GROUP.format(
-            **named
-        )  # a client must have the name of one, and never tells it anything
+        reading = self._group or GROUP.format(**named)  # each client must have the name of a group
         if context.task != DRIVER:
-            self._readers = Readers(self.clients, reading, self.patience_secs, self._pass_read)
+            self._readers = Readers(self.clients, reading, self.patience_secs, self._pass_over)
             return
         cluster = Cluster(self.clients, reading, self.topics)
         waiting = OpenTransactions(self.clients, reading) if self.isolation == "read_committed" else None
@@ -182,12 +182,12 @@ class KafkaSpout(PartitionedTransactionalSpout):
         self._planning.bounded = True
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Go on behind what was read; what keeps a topic from being read is told by the start.
+        """Go on behind what was read; InputError if a topic is not there, or access is denied.
 
-        So is nobody who answers, if nothing was ever read: the servers or the settings may be wrong. Later that is a
+        Also if no broker answers and nothing was ever read: the servers or the settings may be wrong. Later that is a
         fault: the query waits, and its status says so.
         """
-        if not metadata and (why := self.clients.greet(self._planning.cluster.consumer)) is not None:
+        if not metadata and (why := self.clients.connect(self._planning.cluster.consumer)) is not None:
             raise InputError(why)
         self._planning.begin(metadata)
 
@@ -213,7 +213,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
     ) -> Generator[None, None, Any]:
         """Emit a range of offsets, batch by batch; return what of it, and of the gap before it, was left out."""
         place, start, end = Place(metadata["topic"], metadata["partition"]), metadata["start"], metadata["end"]
-        span = Span(place, metadata["id"], start, end, metadata.get("since", NO_EPOCH))
+        span = Span(place, metadata["id"], start, end, metadata.get("start_epoch", NO_EPOCH))
         assert self._readers is not None
         gap = LeftOut(metadata.get("gap", 0))
         if start == end:
@@ -241,15 +241,15 @@ class KafkaSpout(PartitionedTransactionalSpout):
         return gap + LeftOut(self._gone, len(refused), why, complete=not self._gone)
 
     def _is_gone(self, place: Place, metadata: Any) -> bool:
-        """Tell whether there is nothing left of what was planned; InputError if that is no matter of indifference."""
+        """Tell whether the topic that was planned is gone; InputError if that may not be passed over."""
         assert self._readers is not None
         if self._readers.topic_id(place.topic) == metadata["id"]:
             return False
         self._losses.made_again(place, metadata["start"])
-        self._losses.passes(place, metadata["start"], metadata["end"])
+        self._losses.pass_over(place, metadata["start"], metadata["end"])
         return True
 
-    def _pass_read(self, place: Place, start: int, first: int) -> None:
-        """Pass over offsets of a batch that was planned, or refuse to."""
-        self._losses.passes(place, start, first)
+    def _pass_over(self, place: Place, start: int, first: int) -> None:
+        """Pass over offsets of a batch that was planned; InputError if that is not allowed."""
+        self._losses.pass_over(place, start, first)
         self._gone += first - start

@@ -17,11 +17,10 @@ Values = list[bytes | None]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _ROW = re.compile(r" in row \d+$")
-"""Of the batch: the record is named by its offset."""
-
+"""How Arrow names the row of a batch, which is left out: errors name the record by its offset."""
 
 _OTHER = re.compile(r"Column\(/([^)]*)\) changed from (\w+) to (\w+)")
-"""Says Arrow where a value has another type than its field."""
+"""How Arrow says that a value has another type than its field."""
 
 
 class Format(Protocol):
@@ -85,9 +84,8 @@ class Json:
         only a new object may begin with ``{``. If there are as many objects as values, then each value is one.
         """
         lines = [b"{}" if value is None else value.strip() for value in values]
-        whole = _texts(
-            lines, "value"
-        )  # the parser does not look whether texts are UTF-8, and bolts could not read them
+        # The parser does not look whether texts are UTF-8, and bolts could not read them.
+        whole = _texts(lines, "value")
         if not _are_objects(whole):
             lines = [line.removeprefix(_BYTE_ORDER_MARK).lstrip() for line in lines]
             if not _are_objects(_texts(lines, "value")):

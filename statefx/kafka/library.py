@@ -1,4 +1,4 @@
-"""The client library, and what its errors mean."""
+"""The client library, and the codes and texts of its errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import confluent_kafka
 
 AWAY = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_AUTHENTICATION", "_SSL")
-"""What says no more than that a call has come to nothing: why, `obstacle` finds out."""
+"""Codes that say no more than that a call has failed: why no broker was reached, `diagnose` finds out."""
 
 
 def kafka() -> Any:
@@ -29,7 +29,7 @@ def text_of(error: BaseException | confluent_kafka.KafkaError) -> str:
     return inner.str() if hasattr(inner, "str") else str(inner)
 
 
-def named(error: Any, *names: str) -> bool:
+def has_code(error: Any, *names: str) -> bool:
     """Tell whether an error of the client, or one that carries it, has one of these codes."""
     inner = error.args[0] if isinstance(error, Exception) and error.args else error
     return hasattr(inner, "code") and any(inner.code() == getattr(kafka().KafkaError, name, None) for name in names)

@@ -1,6 +1,7 @@
-"""Whether a cluster can be reached; and if not, what stands in the way, and what to mend.
+"""Whether a cluster can be reached; and if not, why, and what to mend.
 
-A call that fails says no more than that no broker answers. Why, the client says in the lines of its log alone.
+A call that fails says no more than that no broker answers. The reason is only in the log of the client. So a client is
+made whose log is read; tests pin librdkafka's texts by having it fail in each of these ways.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from statefx.kafka.words import kafka
+from statefx.kafka.library import kafka
 
-GREETING_SECS = 1.0
-"""How long a start waits before it looks for what stands in the way."""
+CONNECT_SECS = 1.0
+"""How long a start waits for an answer before it looks for the reason."""
 
-FIRST_SECS = 5.0
-"""How long a start then waits for a broker: one that is restarted in this moment may come back."""
+START_SECS = 5.0
+"""How long a start then looks for the reason: a broker that is just being restarted may come back meanwhile."""
 
-LATER_SECS = 2.0
-"""How long it is looked for the reason why a call has failed."""
+FAILURE_SECS = 2.0
+"""How long the reason is looked for while a query runs, after a call that has failed."""
 
 _ASKED_MAX = 3
-"""Brokers that are tried by the address that they give for themselves."""
+"""How many brokers are tried at the address that they give for themselves."""
 
 _LINE = re.compile(
     r"\]: (?:\w+://)?(?P<address>[^/\s]+:\d+)/\S+: (?P<said>.*?)(?: \(after [^()]* in state (?P<state>\w+)[^()]*\))?\Z"
 )
+"""``... [thrd:HOST:PORT/ID]: HOST:PORT/ID: what has failed (after 3ms in state CONNECT, ...)``."""
 
 _TLS = "if it wants TLS, set security.protocol to SSL or SASL_SSL; if it wants a user, to SASL_PLAINTEXT or SASL_SSL"
 
@@ -38,7 +40,7 @@ _CERTIFICATE = (
     "this host among its names"
 )
 
-_REMEDIES = (
+_REMEDIES = (  # the first whose pattern is found
     ("authentication error|Authentication failed", "mend sasl.username and sasl.password in config"),
     ("not valid in current SASL state", "this port takes no user: set security.protocol to PLAINTEXT or SSL"),
     ("mechanism handshake failed", "set sasl.mechanism in config to one that the broker has"),
@@ -55,11 +57,11 @@ _REMEDIES = (
 )
 
 _HOPELESS = re.compile("uthentication|mechanism|SASL state|certificate verify")
-"""What does not pass by itself."""
+"""Failures that do not pass by themselves: there is no need to wait for `secs`."""
 
 
 class _Lines(logging.Handler):
-    """What the client says last of each address."""
+    """Keeps what the client has said last of each address."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,10 +73,10 @@ class _Lines(logging.Handler):
             self.said[found["address"]] = f"{found['said'].strip()}{state and f' ({state})'}"
 
 
-def obstacle(servers: str, settings: Mapping[str, Any], secs: float) -> str | None:
-    """Return what stands in the way of a cluster, as found out within `secs`; None if nothing does."""
+def diagnose(servers: str, settings: Mapping[str, Any], secs: float) -> str | None:
+    """Return why a cluster can't be reached, as found out within `secs`; None if it can."""
     lines = _Lines()
-    log = logging.Logger("statefx.kafka.reaching")  # noqa: LOG001 - nobody else's: its lines are not to be read
+    log = logging.Logger("statefx.kafka.diagnosis")  # noqa: LOG001 - nobody else's: its lines are not to be read
     log.addHandler(lines)
     admin = kafka().admin.AdminClient({**settings, "logger": log, "log_level": 6})
     began, patience = time.monotonic(), 0.25
@@ -83,9 +85,9 @@ def obstacle(servers: str, settings: Mapping[str, Any], secs: float) -> str | No
         try:
             brokers = admin.list_topics(timeout=max(0.05, min(patience, left))).brokers
         except kafka().KafkaException:
-            admin.poll(0.05)  # hears its log
+            admin.poll(0.05)  # hands its log to `lines`
         else:
-            return _unknown(brokers.values())
+            return _unreachable(brokers.values())
         hopeless = len(lines.said) == len(servers.split(",")) and all(map(_HOPELESS.search, lines.said.values()))
         if hopeless or left < 0:
             return _sentence(servers, lines.said, time.monotonic() - began)
@@ -103,12 +105,12 @@ def _sentence(servers: str, said: Mapping[str, str], secs: float) -> str:
     return f"{told}: {'. '.join(parts)}"
 
 
-def _unknown(brokers: Iterable[Any]) -> str | None:
-    """Return what stands in the way of the addresses that brokers give for themselves; None if one can be reached."""
+def _unreachable(brokers: Iterable[Any]) -> str | None:
+    """Return why brokers can't be reached at the addresses that they give for themselves; None if one can."""
     failures = []
     for each in islice(brokers, _ASKED_MAX):
         try:
-            socket.create_connection((each.host.strip("[]"), each.port), LATER_SECS).close()
+            socket.create_connection((each.host.strip("[]"), each.port), FAILURE_SECS).close()
         except OSError as error:
             failures.append(f"broker {each.id} says that it is {each.host}:{each.port}, and there: {error}")
         else:
