@@ -14,7 +14,7 @@ from statefx.operators.schema import to_ddl
 from statefx.protocol.barrier import Content
 from statefx.runtime.row_hashes import row_hashes
 
-_VERSION = 2
+_VERSION = 3
 """Of `row_hashes`: what other releases have hashed otherwise is not compared."""
 
 

@@ -37,8 +37,14 @@ as long."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _OTHER_ODD = np.uint64(0xC2B2AE3D27D4EB4F)
-_ODDS = np.array([xxh64_intdigest(bytes([place])) | 1 for place in range(_LONG_BYTES // _WORD_BYTES)], np.uint64)
-"""One for each word of a text; any that have nothing to do with each other."""
+_ODDS = np.array(
+    [xxh64_intdigest(bytes([place])) >> 6 << 6 | place << 1 | 1 for place in range(_LONG_BYTES // _WORD_BYTES)],
+    np.uint64,
+)
+"""One for each word of a text; any that have nothing to do with each other.
+
+The last six bits are another odd number for each: no difference of two factors is divisible by more than 2^5, else
+swapped words would lose that many bits of what tells them apart."""
 
 _NULL = np.uint64(0x27D4EB2F165667C5)
 _HALF = np.uint64(32)
@@ -152,7 +158,10 @@ def _of_words(texts: pa.Array, sizes: npt.NDArray[Any]) -> Hashes:
         # the function is for ASCII: it counts bytes, and does not look at them.
         padded = pc.ascii_rpad(few, words * _WORD_BYTES, "\0").buffers()[2]
         values = np.frombuffer(padded, "<u8", len(few) * words).reshape(len(few), words)
-        values = values ^ (values >> _HALF)  # else the highest bits of two words would cancel out
+        # Folded, else the highest bits of two words would cancel out; and first multiplied, else equal halves of a word
+        # would: texts of such words had sums that differ in their highest byte alone.
+        values = values * _ODD
+        values ^= values >> _HALF
         found[at : at + step] = values @ _ODDS[:words]
     return found
 

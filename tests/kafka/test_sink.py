@@ -193,11 +193,12 @@ def test_two_sinks_of_one_topic_need_two_transactional_ids(kafka, tmp_path):
     assert [each.value() for each in read(kafka, topic)] == [b"a", b"a"]
 
 
-def test_two_sinks_of_different_topics_need_two_transactional_ids(kafka):
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_two_sinks_of_different_topics_need_two_transactional_ids(kafka, host):
     builder = TopologyBuilder("rows")
     builder.setStream("lines", rows("word string"))
-    for topic in ("one", "two"):
-        sink = KafkaSink(kafka.address, topic, transactionalId="mine")
+    for topic, servers in (("one", kafka.address), ("two", f"{host}:{kafka.port}")):
+        sink = KafkaSink(servers, topic, transactionalId="mine")
         builder.setSink(topic, sink).shuffleGrouping("lines")
     with pytest.raises(TopologyError, match="'one' and 'two' both have the transactionalId 'mine'"):
         builder.createTopology()

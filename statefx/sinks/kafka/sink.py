@@ -151,11 +151,15 @@ class KafkaSink(StagedSink):
         return f"kafka:{self.publisher.topic}#{self.publisher.transactional_id}"
 
     def conflict(self, other: Sink) -> str | None:
-        """Refuse a sink with the same transactional id too: each would refuse the other's producer."""
+        """Refuse a sink with the same transactional id too: each would refuse the other's producer.
+
+        Servers are not compared: one cluster has many names. So an id can't be shared over two clusters either, unless
+        both topics have one name, as the ids that sinks have by default do.
+        """
         if isinstance(other, KafkaSink) and other.publisher.topic != self.publisher.topic:
-            mine, its = ((each.clients.servers, each.transactional_id) for each in (self.publisher, other.publisher))
+            mine, its = (each.publisher.transactional_id for each in (self, other))
             if mine == its:
-                return f"both have the transactionalId {mine[1]!r}: give each one of its own"
+                return f"both have the transactionalId {mine!r}: give each one of its own"
         return super().conflict(other)
 
     def check_schema(self, schema: pa.Schema) -> None:
