@@ -18,7 +18,8 @@ class TransactionProgress:
 
     Attributes
     ----------
-    txid, attempt, input_rows : int
+    txid, attempt : int
+    input_rows : int
         Rows of all raw DataFrames, or those that all spouts emitted.
     rows : Mapping[str, int]
         Rows that each bolt received.
@@ -38,9 +39,9 @@ class TransactionProgress:
     committed_at : float
         When COMMITTED was durable, in seconds since the epoch.
     sources : Mapping[str, JSON]
-        What spouts say of how far they are, if they do.
+        How far spouts are, as they say; without those that say nothing.
     left_out : Mapping[str, LeftOut]
-        By those that have left out anything, as their users have told them to.
+        What spouts have left out, as their users have told them to; without those that have left out nothing.
     """
 
     txid: int
@@ -121,7 +122,7 @@ def came_to(
         bolt_ms={bolt: _spent(of) for bolt, of in bolts.items()},
         duration_ms={phase: taken * 1000 for phase, taken in secs.items()},
         committed_at=committed_at,
-        left_out={name: said for name, of in bolts.items() if str(said := sum((a.left_out for a in of), LeftOut()))},
+        left_out={name: said for name, of in bolts.items() if (said := sum((a.left_out for a in of), LeftOut()))},
     )
 
 

@@ -65,14 +65,14 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a spout of ours has left out of its batches, as its user has told it to; `emitPartitionBatch` returns it.
+    """What a spout has left out of its batches, as its user has told it to; `emitPartitionBatch` returns it.
 
     Attributes
     ----------
     gone, refused : int
-        Offsets that were deleted before they were read, and records that are no rows.
+        How many offsets were deleted before they were read, and how many records can't be rows.
     why : str
-        The first of those that were refused, and the reason.
+        The first of the refused records, and the reason.
     complete : bool
         False: a former attempt may have emitted more, and the replay check must not refuse that for ever.
     """
@@ -87,8 +87,12 @@ class LeftOut:
         complete = self.complete and other.complete
         return LeftOut(self.gone + other.gone, self.refused + other.refused, self.why or other.why, complete)
 
+    def __bool__(self) -> bool:
+        """Whether anything is left out."""
+        return bool(self.gone or self.refused)
+
     def __str__(self) -> str:
-        """Say it in words."""
+        """Return it in words, for a warning."""
         gone = [f"{self.gone:,} offsets that were deleted before they were read"] if self.gone else []
         refused = [f"{self.refused:,} records, the first: {self.why}"] if self.refused else []
         return "; ".join(gone + refused)
@@ -123,7 +127,7 @@ class Ack:
     contents : Mapping[str, Content]
         Partition -> what a spout that must be able to emit it again has emitted (rule 9.4).
     left_out : LeftOut
-        By a spout; shown to people, and decides nothing.
+        What a spout has left out; shown to people, and decides nothing.
     metrics : Mapping[str, float]
         Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     """

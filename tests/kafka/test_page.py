@@ -26,11 +26,11 @@ def run(page, number, kafka, **names):
 
 
 def test_topics_are_made_records_are_sent_and_the_lag_is_told(kafka, tmp_path, capsys):
-    run("kafka", 1, kafka, payments="page-payments", totals="page-totals")
+    run("kafka", 0, kafka, payments="page-payments", totals="page-totals")
     reads = spout(kafka, "page-payments", "json", "account string, amount long", group="page", maxRows=1)
     with TopologyTester(topology(reads), tmp_path) as tester:
         tester.emit()
-    run("kafka", 0, kafka, **{"statefx.payments.payments": "page"})
+    run("kafka", 1, kafka, **{"statefx.payments.payments": "page"})
     told = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert {(topic, int(partition)) for topic, partition, _ in told} == {("page-payments", each) for each in range(4)}
     assert sum(int(lag) for _, _, lag in told) == 2, "one of three records was read"

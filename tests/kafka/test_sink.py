@@ -3,6 +3,7 @@
 import json
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, ConfigError, SinkError, TopologyError
 from statefx.kafka import calls
 from statefx.sinks.kafka import KafkaSink
+from statefx.sinks.kafka.limits import Questions
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
 from tests.kafka.topics import STEPS, read, steps
@@ -246,3 +248,10 @@ def test_a_message_as_large_as_the_topic_allows_is_published(kafka, tmp_path):
     with TopologyTester(topology(sink, "v string"), tmp_path) as tester:
         tester.send({"lines": [("x" * (2_000_000 - 100),)]})
     assert [len(each.value()) for each in read(kafka, topic)] == [2_000_000 - 100]
+
+
+def test_brokers_that_do_not_count_themselves_yet_do_not_say_how_long_a_transaction_may_be():
+    """One that has just started answers with no broker at all, for a moment that can't be hit."""
+    questions = Questions(KafkaSink("localhost", "words").publisher)
+    questions._admin = SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(brokers={}))
+    assert questions.timeout_ms_max() is None

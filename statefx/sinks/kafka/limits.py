@@ -14,7 +14,7 @@ from statefx.kafka.calls import answer, patiently
 from statefx.kafka.library import has_code, kafka
 from statefx.sinks.kafka.publisher import Publisher
 
-logger = logging.getLogger("statefx.kafka")
+logger = logging.getLogger("statefx")
 
 CALL_SECS = 20.0
 """How long one question to the brokers may take, with all that it is asked again."""
@@ -131,6 +131,8 @@ class Questions:
         """Return the longest transaction that the broker allows; None if it does not say."""
         with self._publisher.translated_errors():
             brokers = self._admin.list_topics(timeout=CALL_SECS).brokers
+        if not brokers:  # one that has just started answers before it counts itself
+            return None
         found = self._settings(kafka().admin.RESOURCE_BROKER, str(next(iter(brokers))))
         return int(found["transaction.max.timeout.ms"]) if found else None
 

@@ -1,4 +1,4 @@
-"""Who publishes where, and errors of the client in words that name them."""
+"""Who publishes where, and errors of the client with the target and the remedy."""
 
 from __future__ import annotations
 
