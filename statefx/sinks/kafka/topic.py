@@ -69,6 +69,7 @@ _FULL_SECS = 0.005
 
 _LOST = re.compile("FAIL|REQTMOUT")
 """How lines about a connection or a request that is lost begin."""
+
 _CONNECTING = re.compile(r" in state (TRY_)?CONNECT\b")
 """Lines about a connection that has never carried a request: to the first of two addresses of a name, say."""
 
