@@ -180,7 +180,8 @@ def test_a_topic_that_is_deleted_or_made_again(kafka, again, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("lost", ["fail", "skip"])
-def test_a_topic_that_is_made_again_between_plan_and_emission(kafka, lost, tmp_path):
+def test_a_topic_that_is_made_again_between_plan_and_emission(kafka, lost, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "DOUBT_SECS", 0.0)
     topic = kafka.topic()
     kafka.send(topic, *lines(0, 20))
     reads = spout(kafka, topic, maxRows=10, lost=lost)

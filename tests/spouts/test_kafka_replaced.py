@@ -1,13 +1,18 @@
 """Other records stand at the offsets of those that were read: a topic was made again, or a partition lost its end."""
 
 import shutil
+import time
+from contextlib import suppress
 
 import pytest
 
-from statefx.errors import BoltError
+from statefx.errors import BoltError, FailedException
+from statefx.operators import Context
+from statefx.spouts.kafka import planning, reading
 from statefx.spouts.kafka.reading import Readers, Span
 from statefx.spouts.kafka.rows import Place
 from statefx.testing import TopologyTester
+from tests.spark.running import wait_for
 from tests.spouts.kafka_topologies import counted, lines, once, spout, topology, trim
 
 pytestmark = pytest.mark.slow
@@ -33,7 +38,74 @@ def test_what_a_reader_has_ahead_of_a_former_topic_is_not_handed_out_for_the_new
     readers.close()
 
 
-def test_a_partition_that_lost_its_end_and_grew_again_beyond_what_was_read(kafka, tmp_path):
+def on_driver(reads, metadata=None):
+    """A spout as the driver of a bounded run has it, which has looked once."""
+    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
+    reads.prepareForAvailableNow()
+    reads.initPartitions(metadata or {})
+    reads.numPartitions()
+    return reads
+
+
+def test_a_bound_is_that_of_a_topic_and_not_of_a_new_one_of_its_name(kafka, monkeypatch):
+    """A range behind the end of the new one would stand in the log, and be waited for by all runs."""
+    for name in ("DOUBT_SECS", "DISCOVERY_SECS"):
+        monkeypatch.setattr(planning, name, 0.0)
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 30))
+    reads = on_driver(spout(kafka, topic, maxRows=10, lost="skip"))
+    last = reads.planPartitionBatch(0, None)
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    kafka.send(topic, *lines(100, 105))
+    reads.numPartitions()
+    assert reads.planPartitionBatch(0, last) is None
+    reads.close()
+    again = on_driver(spout(kafka, topic, lost="skip"), metadata={0: last})
+    for end in (0, 5):
+        last = again.planPartitionBatch(0, last)
+        assert (last["start"], last["end"]) == (0, end)
+        again.numPartitions()
+    again.close()
+
+
+def test_a_shorter_topic_of_the_same_name_is_no_partition_that_lost_its_end(kafka):
+    """`lost="skip"` allows the one, and nothing the other: the driver has to look which it is."""
+    topic = kafka.topic()
+    kafka.send(topic, *lines(0, 30))
+    reads = spout(kafka, topic)
+    readers = Readers(reads.clients, "group", 20.0, reads._losses.pass_over)
+    former = Span(Place(topic, 0), readers.topic_id(topic), 10, 20, start_epoch=0, end_epoch=0)
+    assert sum(map(len, readers.read(former, reads.rows.wanted))) == 10
+    readers.close()
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    kafka.send(topic, *lines(100, 105))
+    with pytest.raises(FailedException, match=f"topic '{topic}' was deleted while {topic}-0 was read"):
+        list(readers.read(former, reads.rows.wanted))
+    readers.close()
+
+
+def test_a_task_that_is_told_that_a_topic_is_gone_hears_it_for_a_while(kafka, monkeypatch):
+    """A broker that starts says so of all topics; with `lost="skip"` their records would be passed over."""
+    topic = kafka.topic()
+    reads = spout(kafka, topic)
+    readers = Readers(reads.clients, "group", 20.0, reads._losses.pass_over)
+    real, first = readers.topic_id, [None, None, "another"]
+    span = Span(Place(topic, 0), real(topic), 0, 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(readers, "topic_id", lambda name: first.pop(0) if first else real(name))
+        assert not readers.is_gone(span)
+        assert not first
+    monkeypatch.setattr(reading, "DOUBT_SECS", 0.3)
+    kafka.delete(topic)
+    began = time.monotonic()
+    assert readers.is_gone(span)
+    assert time.monotonic() >= began + 0.3
+    readers.close()
+
+
+def test_a_partition_that_lost_its_end_and_grew_again_beyond_what_was_read(kafka, tmp_path, monkeypatch):
     """As after the election of a replica that did not have the last records: its end tells nothing."""
     topic = kafka.topic()
     kafka.send(topic, *lines(0, 50))
@@ -43,11 +115,36 @@ def test_a_partition_that_lost_its_end_and_grew_again_beyond_what_was_read(kafka
     with TopologyTester(topology(spout(kafka, topic, maxRows=80)), tmp_path / "ck") as tester:
         tester.drain()
         assert counted(tester) == once(*lines(0, 100))
+    few = topology(spout(kafka, topic, maxRows=50), parallelism=1)
+    ahead = TopologyTester(few, tmp_path / "ahead", freshObjects=False)
+    ahead.emit()
+    bounded = on_driver(spout(kafka, topic, maxRows=10))
+    last = bounded.planPartitionBatch(0, None)
     kafka.kill()
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "old", folder)
     kafka.start()
+
+    def looks():  # the client asks the former leader first
+        with suppress(FailedException):
+            return bounded.numPartitions()
+
+    with monkeypatch.context() as patched:
+        wait_for(looks, "the client to know the new leader")
+        with pytest.raises(FailedException, match=f"{topic}-0 ends before where it ended when this"):
+            bounded.planPartitionBatch(0, last)
+        patched.setattr(planning, "DOUBT_SECS", 0.0)
+        ends = []
+        while last is not None:
+            ends.append(last["end"])
+            bounded.numPartitions()
+            last = bounded.planPartitionBatch(0, last)
+        assert ends == [10, 20, 30, 40, 50]  # what is planned behind its end would be waited for by all runs
+        bounded.close()
     kafka.send(topic, *lines(200, 260))
+    with ahead:
+        ahead.emit()  # nothing that was read is lost, and what was fetched ahead is
+        assert counted(ahead) == once(*lines(0, 50), *lines(200, 250))
     with (
         tester.restart(topology(spout(kafka, topic, lost="skip"))) as other,
         pytest.raises(BoltError, match=f"{topic}-0 was read up to offset 100, and .* lost in the cluster"),

@@ -63,8 +63,8 @@ class Ranges:
         self._numbers: list[Place | None] = []
         self._first: dict[Place, int] | None = None
         """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
-        self._until: dict[Place, int] | None = None
-        """Where this run ends, if it is `bounded`; None before the first look."""
+        self._until: dict[tuple[Place, str], int] | None = None
+        """Where this run ends, if it is `bounded`, by partition and topic's id; None before the first look."""
         self.bounded = False
         """Whether this run reads only what was there when it began."""
         self._has_looked = False
@@ -151,11 +151,15 @@ class Ranges:
     def _end_now(self, starts: Mapping[Place, int]) -> None:
         """Note where this run ends; later if a broker that has just started says that less is there than was read."""
         if self.bounded and self._until is None and all(self.ends[place] >= at for place, at in starts.items()):
-            self._until = dict(self.ends)
+            self._until = {self._identity(place): end for place, end in self.ends.items()}
 
     def _readable(self, place: Place) -> int:
         """Return how far a partition is read, at most."""
-        return self.ends[place] if self._until is None else self._until.get(place, -1)
+        end = self.ends[place]  # a range that ends behind it would stand in the log, and be waited for by all runs
+        return end if self._until is None else min(end, self._until.get(self._identity(place), -1))
+
+    def _identity(self, place: Place) -> tuple[Place, str]:
+        return place, self.cluster.ids[place.topic]
 
     def plan(self, partition: int, last: Any) -> Any:
         """Return the next range of offsets.
@@ -176,8 +180,11 @@ class Ranges:
             self._look()
         if (found := self._begin(place, last)) is None:
             return None
-        if self._until is not None and place not in self._until:
-            return None  # it came later: the next run reads it from its beginning
+        if self._until is not None:
+            if (bound := self._until.get(self._identity(place))) is None:
+                return None  # it came later: the next run reads it from its beginning
+            # Else this run would end before its end, as a broker that starts tells smaller ones.
+            self.cluster.doubted(f"{place} ends before where it ended when this run began", self.ends[place] < bound)
         start, gap = found
         end = max(start, min(self._readable(place), start + self._share.get(partition, 0)))
         topic_id, epoch = self.cluster.ids[place.topic], self.cluster.epochs.get(place)

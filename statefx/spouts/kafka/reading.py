@@ -8,12 +8,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.errors import FailedException
+from statefx.errors import FailedException, InputError
 from statefx.kafka.calls import REQUEST_SECS, answer, close_consumer
 from statefx.kafka.clients import Clients, denial
 from statefx.kafka.diagnosis import FAILURE_SECS
 from statefx.kafka.library import has_code, kafka, text_of
 from statefx.spouts.kafka.losses import cut_off
+from statefx.spouts.kafka.planning import DOUBT_SECS
 from statefx.spouts.kafka.rows import Place, Records
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Span(NamedTuple):
     start_epoch : int
         The epoch of the leader that had the records before `start`. The broker compares it with its own: without it, a
         partition that has lost its last records, and has new ones at their offsets, looks like one that has grown.
+    end_epoch : int
+        The epoch of the leader that had the records before `end`.
     """
 
     place: Place
@@ -63,6 +66,7 @@ class Span(NamedTuple):
     start: int
     end: int
     start_epoch: int = NO_EPOCH
+    end_epoch: int = NO_EPOCH
 
 
 class Reader:
@@ -223,8 +227,14 @@ class Reader:
             raise FailedException(f"{place}: the broker did not have offset {self._reached} a moment ago")
         if self._reached > found[1]:
             raise FailedException(f"{place} ends at {found[1]}, before {self._reached}, up to which it was planned")
-        self._lost(place, self._reached, min(found[0], self._end))  # what is gone behind this range, other ranges count
-        self._go_to(place, found[0])
+        # What is gone behind the end, other ranges count: whoever reads them begins where this one ends, or where what
+        # was fetched ahead ends, and is told the same there.
+        first = max(self._reached, min(found[0], self._end))
+        if first > self._reached:
+            self._lost(place, self._reached, first)
+        ahead = self._ahead  # came together with this, and is not handed out yet
+        self._go_to(place, first)
+        self._ahead = ahead
 
 
 def _offset(message: Message) -> int:
@@ -258,8 +268,11 @@ class Readers:
     def read(self, span: Span, wanted: Collection[str]) -> Iterator[Records]:
         """Yield the records of a range; see `Reader.read`."""
         reader = self._readers.pop(span.place, None)
-        if reader is not None and reader.topic_id != span.topic_id:
+        if reader is not None and (reader.topic_id, span.end_epoch) != (span.topic_id, span.start_epoch):
             # What it has fetched ahead is of the former topic, and its client expects the epochs of that one's leaders.
+            # A new leader may not have it either: [100, 200) would be handed out as the former one had it, and the next
+            # range, whose `start_epoch` is the new leader's, would find nothing amiss. To go back with the same client
+            # was tried: that is told of a loss behind the range, which it has asked about before.
             reader.close()
             reader = None
         if reader is None:
@@ -269,10 +282,35 @@ class Readers:
                 reader = self._readers.pop(next(iter(self._readers)))
         try:
             yield from reader.read(span, wanted)
-        except BaseException:
+        except BaseException as error:
             reader.close()  # whatever it is in the middle of
+            if isinstance(error, InputError):
+                self.check(span)  # a shorter topic of the same name looks like a partition that has lost its end
             raise
         self._readers[span.place] = reader
+
+    def check(self, span: Span) -> None:
+        """Raise FailedException if the topic is not the one that was to be read, as far as a broker tells."""
+        if self.topic_id(span.place.topic) != span.topic_id:
+            self.close()
+            raise FailedException(
+                f"topic {span.place.topic!r} was deleted while {span.place} was read; it is looked at again"
+            )
+
+    def is_gone(self, span: Span) -> bool:
+        """Tell whether the topic is gone, or another one of its name.
+
+        That is believed when it is heard for a while: a broker that starts does not know all topics.
+        """
+        heard: str | None = span.topic_id
+        since = 0.0
+        while (said := self.topic_id(span.place.topic)) != span.topic_id:
+            if said != heard:
+                heard, since = said, time.monotonic()
+            if time.monotonic() >= since + DOUBT_SECS:
+                return True
+            time.sleep(_AGAIN_SECS)
+        return False
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's id; None if the topic is gone. It waits for a broker as long as reading does."""

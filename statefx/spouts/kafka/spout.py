@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal
 
-from statefx.errors import FailedException, InputError
+from statefx.errors import InputError
 from statefx.kafka.clients import Clients
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
@@ -213,12 +213,15 @@ class KafkaSpout(PartitionedTransactionalSpout):
     ) -> Generator[None, None, Any]:
         """Emit a range of offsets, batch by batch; return what of it, and of the gap before it, was left out."""
         place, start, end = Place(metadata["topic"], metadata["partition"]), metadata["start"], metadata["end"]
-        span = Span(place, metadata["id"], start, end, metadata.get("start_epoch", NO_EPOCH))
+        epochs = (metadata.get(name, NO_EPOCH) for name in ("start_epoch", "end_epoch"))
+        span = Span(place, metadata["id"], start, end, *epochs)
         assert self._readers is not None
         gap = LeftOut(metadata.get("gap", 0))
         if start == end:
             return gap
-        if attempt.attempt and self._is_gone(place, metadata):
+        if attempt.attempt and self._readers.is_gone(span):
+            self._losses.made_again(place, start)
+            self._losses.pass_over(place, start, end)
             return gap + LeftOut(end - start, complete=False)
         self._gone = 0
         refused: list[Refused] = []
@@ -232,22 +235,11 @@ class KafkaSpout(PartitionedTransactionalSpout):
             refused += without
             collector.emitBatch(batch)
             yield
-        if self._readers.topic_id(place.topic) != metadata["id"]:
-            # Only now it is sure that these were the records that were planned: a client goes on in a topic of the
-            # same name without a word.
-            self._readers.close()
-            raise FailedException(f"topic {place.topic!r} was deleted while {place} was read; it is looked at again")
+        # Only now it is sure that these were the records that were planned: a client goes on in a topic of the same
+        # name without a word.
+        self._readers.check(span)
         why = f"{place}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
         return gap + LeftOut(self._gone, len(refused), why, complete=not self._gone)
-
-    def _is_gone(self, place: Place, metadata: Any) -> bool:
-        """Tell whether the topic that was planned is gone; InputError if that may not be passed over."""
-        assert self._readers is not None
-        if self._readers.topic_id(place.topic) == metadata["id"]:
-            return False
-        self._losses.made_again(place, metadata["start"])
-        self._losses.pass_over(place, metadata["start"], metadata["end"])
-        return True
 
     def _pass_over(self, place: Place, start: int, first: int) -> None:
         """Pass over offsets of a batch that was planned; InputError if that is not allowed."""
