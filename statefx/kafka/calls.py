@@ -31,6 +31,9 @@ BELIEVED_SECS = 5.0
 """How long a broker is asked again that says that a topic is not there: one that has just started says so of all."""
 
 _AGAIN_SECS = 0.01
+_AGAIN_SECS_MAX = 0.25
+"""The pauses between two calls grow. They begin short, because most transactions of Kafka end within milliseconds. If
+the pauses did not grow, a call that fails at once would be made a hundred times in a second, in a new thread each."""
 
 Answer = TypeVar("Answer")
 
@@ -70,6 +73,7 @@ def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answe
     """Call, and call again for `secs` in all while it fails with an error that passes soon, or with one of `more`."""
     began = time.monotonic()
     limit = began + secs
+    pause = _AGAIN_SECS
     while True:
         try:
             return call(max(limit - time.monotonic(), _AGAIN_SECS))
@@ -78,7 +82,8 @@ def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answe
                 limit = min(limit, began + BELIEVED_SECS)
             if not (error.args[0].retriable() or has_code(error, *_NOT_YET, *more)) or time.monotonic() > limit:
                 raise
-        time.sleep(_AGAIN_SECS)
+        time.sleep(pause)
+        pause = min(1.5 * pause, _AGAIN_SECS_MAX)
 
 
 def close_consumer(consumer: Any) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FailedException, InputError, StatefxError
+from statefx.kafka.calls import bounded
 from statefx.kafka.diagnosis import CONNECT_SECS, FAILURE_SECS, START_SECS, diagnose
 from statefx.kafka.library import AWAY, has_code, kafka, text_of
 from statefx.kafka.settings import check_settings, servers_of, try_settings
@@ -134,15 +137,17 @@ class Clients:
 
     def diagnosis(self, secs: float) -> str | None:
         """Return why no broker can be reached, and what to mend, as found out within `secs`; None if one can."""
-        return diagnose(self.servers, self._settings(), secs)
+        # In a thread of its own: a call of the client that fails while an exception is being handled keeps that
+        # exception for ever, and by its frames the client that has failed before, with threads and connections.
+        with ThreadPoolExecutor(1) as aside:
+            return aside.submit(diagnose, self.servers, self._settings(), secs).result()
 
     def connect(self, client: Any) -> str | None:
         """Have a client connect; return why it can't, and what to mend, or None if it can."""
-        try:
-            client.list_topics(timeout=CONNECT_SECS)
-        except kafka().KafkaException:
-            return self.diagnosis(START_SECS)
-        return None
+        with suppress(kafka().KafkaException):
+            bounded(lambda secs: client.list_topics(timeout=secs), CONNECT_SECS)  # a thread, as in `diagnosis`
+            return None
+        return self.diagnosis(START_SECS)
 
     def reason(self, error: Any) -> str:
         """Return why a call has failed: what the broker said, or, if none has answered, why none can be reached."""

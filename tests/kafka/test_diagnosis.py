@@ -1,13 +1,17 @@
 """Why no broker can be reached: librdkafka says it in its log alone, in texts that these tests pin."""
 
+import gc
 import socket
 import threading
+import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
-from statefx.kafka import diagnosis
+from statefx.errors import SinkError
+from statefx.kafka import clients, diagnosis
+from statefx.sinks.kafka import KafkaSink
 from tests.ports import free_port
 
 
@@ -75,3 +79,19 @@ def test_addresses_that_brokers_give_for_themselves():
     with answering(b"") as address:
         there = SimpleNamespace(id=2, host="127.0.0.1", port=int(address.rpartition(":")[2]))
         assert diagnosis._unreachable([away, there]) is None
+
+
+def test_a_client_whose_call_has_failed_is_freed_once_nobody_uses_it(monkeypatch):
+    """The reason is looked for while the error is handled: calls that fail then must not keep the error's frames."""
+    monkeypatch.setattr(clients, "FAILURE_SECS", 0.2)
+    publisher = KafkaSink(f"127.0.0.1:{free_port()}", "words").publisher
+
+    def fail():
+        client = publisher.clients.admin()
+        with pytest.raises(SinkError, match="no broker answers"), publisher.translated_errors():
+            client.list_topics(timeout=0.1)
+        return weakref.ref(client)
+
+    left = fail()
+    gc.collect()
+    assert left() is None

@@ -133,6 +133,9 @@ class KafkaTopic(Target):
         if self._producer is not None and self._published is not None:
             return self._published  # whoever has changed it since has ended this producer, which `publish` finds
         with self._publisher.translated_errors():
+            # Else each question below waits for brokers that are away, one after the other: over a minute in all, in
+            # which `query.status` does not say that they are.
+            self._questions.connect()
             try:
                 found = self._stable_marker(_STABLE_SECS)
             except self._kafka.KafkaException as error:
@@ -248,6 +251,7 @@ class KafkaTopic(Target):
     def _initialised(self) -> Any:
         """Return a producer after which no older one of this transactional id can write."""
         publisher = self._publisher
+        self._questions.connect()  # as in `marker`
         limits = limits_of(publisher, age_secs_max=0)  # it may have been lowered, and be what has failed
         settings = {
             "transactional.id": publisher.transactional_id,
