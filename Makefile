@@ -6,7 +6,8 @@
 .PHONY: help demo test soak kafka lint bench docs clean
 
 PY := .venv/bin/python
-JOBS ?= 2
+# Processes of tests. With two cores, the third one works while tests of the others wait for Kafka or for a restart.
+JOBS ?= 3
 export PYTHON
 
 # Spark's workers are whatever `python3` is unless told. What a cluster's own Spark is set up by (PYTHONPATH often leads to
