@@ -67,13 +67,29 @@ def note_home(state: LogState, cache: str) -> None:
         names = os.listdir(folder)
         if len(names) >= NOTES_MAX:
             for name in names:
-                if not os.path.isdir(_noted_home(name, cache)):
-                    os.unlink(os.path.join(folder, name))
+                if not name.startswith(".") and not os.path.isdir(_noted_home(name, cache)):
+                    _forget(folder, name)
         # Renamed into place: two starts at a time leave one of two whole notes.
         temporary = os.path.join(folder, f".{uuid.uuid4().hex}")
         with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(state.location)
         os.replace(temporary, os.path.join(folder, state.lineage))
+
+
+def _forget(folder: str, lineage: str) -> None:
+    """Delete the note of a home that is gone, unless another start has just noted a new one under its name.
+
+    Several starts may do so at a time: one that finds a note deleted already goes on, or its own would not be written.
+    """
+    note, aside = os.path.join(folder, lineage), os.path.join(folder, f".{uuid.uuid4().hex}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(note, aside)
+        with open(aside, encoding="utf-8", errors="surrogateescape") as file:
+            home = file.read()
+        if os.path.isdir(home):
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, note)
+        os.unlink(aside)
 
 
 def _noted_home(lineage: str, cache: str) -> str:

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -175,13 +176,19 @@ class KafkaBroker:
         name = name or f"t{self._topics}"
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         made = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        self._decided(lambda: self.admin.create_topics([made])[name])
+        return name
+
+    def _decided(self, ask: Callable[[], Future[None]]) -> None:
+        """Ask the controller for something, again while it takes the broker for dead: one that was frozen, or too busy.
+
+        It is back in a moment.
+        """
         limit = time.monotonic() + WAIT_SECS
         while True:
             try:
-                self.admin.create_topics([made])[name].result(WAIT_SECS)
-                return name
+                return ask().result(WAIT_SECS)
             except KafkaException as error:
-                # Who was frozen for a second is taken for dead by its controller, and thawed is back in a moment.
                 if error.args[0].name() != "INVALID_REPLICATION_FACTOR" or time.monotonic() > limit:
                     raise
 
@@ -196,7 +203,7 @@ class KafkaBroker:
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Make more partitions, so that there are `total`."""
-        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(WAIT_SECS)
+        self._decided(lambda: self.admin.create_partitions([NewPartitions(topic, total)])[topic])
 
     def allow(self, names: Mapping[str, str], operations: Iterable[Sequence[str]]) -> None:
         """Allow everybody some operations, as kind and operation; and on these resources nothing else.

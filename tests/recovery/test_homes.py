@@ -122,6 +122,21 @@ def test_notes_of_checkpoints_that_are_gone_are_deleted_in_time(
     assert read_checkpoint(Folders(str(original.folder))).lineage in {path.name for path in notes}
 
 
+def test_a_start_notes_its_home_also_while_another_one_deletes_notes(
+    original: Driver, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have listed the notes; what one of them finds gone must not keep it from its own."""
+    folder = original.cache / "homes"
+    (folder / ".of-another-start").write_text("half of a no")
+    listed = homes.os.listdir
+    monkeypatch.setattr(homes.os, "listdir", lambda where: ["deleted-by-another", *listed(where)])
+    monkeypatch.setattr(homes, "NOTES_MAX", 2)
+    with Driver(place, name="second") as second:
+        second.start()
+    assert read_checkpoint(Folders(str(second.folder))).lineage in listed(folder)
+    assert (folder / ".of-another-start").exists()
+
+
 def test_a_machine_where_nothing_can_be_noted_runs_all_the_same(original: Driver) -> None:
     shutil.rmtree(original.cache / "homes")
     (original.cache / "homes").touch()

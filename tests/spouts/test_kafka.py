@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import NewPartitions
 
 from statefx.operators import Context
 from statefx.spouts.kafka import planning
@@ -118,7 +117,7 @@ def test_available_now_reads_what_was_there_when_it_began(kafka, tmp_path, monke
 
     def write(tup):
         if tup.value == "line 0":
-            kafka.admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+            kafka.add_partitions(topic, 2)
             kafka.send(topic, "of the new one", partition=1)
         if tup.value != "again":
             kafka.send(topic, "again")
@@ -155,7 +154,7 @@ def test_partitions_and_topics_that_come_later_are_read_from_their_beginning(kaf
     reads = spout(kafka, re.compile("grow-.*"), start="latest")
     with TopologyTester(topology(reads), tmp_path / "ck") as tester:
         tester.drain()
-        kafka.admin.create_partitions([NewPartitions(first, 3)])[first].result(30)
+        kafka.add_partitions(first, 3)
         second = kafka.topic(name="grow-a")  # before the other one by its name: numbers stay as they are
         kafka.send(second, "of a new topic")
         kafka.send(first, "of a new partition", partition=2)
