@@ -189,7 +189,7 @@ def main() -> None:
         for name, secs in found.items()
     ]
     versions = {"python": platform.python_version(), "pyspark": pyspark.__version__}
-    print(json.dumps({"measure": "processor", "rows": rows, "records": total, "versions": versions}), flush=True)
+    print(json.dumps({"measure": "processor", "systems": rows, "records": total, "versions": versions}), flush=True)
 
 
 main()
