@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import SchemaError
+from statefx.operators.fitting import MISFITS, fitted_array, own_names, shown
 from statefx.operators.schema import to_ddl
-from statefx.runtime.fitting import MISFITS, fitted_array, own_names, shown
 
 _ORDERED = (tuple, list)
 

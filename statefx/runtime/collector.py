@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from statefx.errors import BoltError, FailedException, SchemaError
 from statefx.operators import DEFAULT_STREAM, Collector
+from statefx.operators.fitting import shown
 from statefx.operators.schema import to_ddl
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.contents import Contents
-from statefx.runtime.fitting import shown
 from statefx.runtime.gathering import Gathering
 from statefx.runtime.outlets import Outlet
 from statefx.state.view.lent import WrongName

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 
 from statefx.errors import SchemaError
 from statefx.operators import Bolt, overrides, to_ddl
+from statefx.operators.fitting import MISFITS, fitted_array, shown
 from statefx.operators.tuples import tuple_maker
 from statefx.plan.levels import INGEST, Plan
 from statefx.protocol.identity import TaskId
 from statefx.runtime.bolts import hook
-from statefx.runtime.fitting import MISFITS, fitted_array, shown
 from statefx.topology.graph import Edge
 
 GATHERED_BYTES = 32 << 20

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import SchemaError
+from statefx.operators.fitting import MISFITS, Fit, fitter, shown, to_array
 from statefx.operators.schema import to_ddl
 from statefx.plan.groupings import Direct
 from statefx.plan.wire import BATCH_BYTES, cut
 from statefx.runtime.contents import Contents
-from statefx.runtime.fitting import MISFITS, Fit, fitter, shown, to_array
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.weighing import FIXED_BYTES, Weigh, fixed, is_text, weigher
 

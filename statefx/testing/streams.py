@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from statefx.errors import ConfigError
 from statefx.operators import DEFAULT_STREAM
+from statefx.operators.fitting import MISFITS, fitted_array
 from statefx.plan.groupings import ROUTERS
 from statefx.plan.levels import EDGE_COLUMN, Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.records import StreamInput
-from statefx.runtime.fitting import MISFITS, fitted_array
 from statefx.topology.graph import Edge, Topology
 from statefx.topology.streams import RowStream
 

@@ -17,7 +17,7 @@ import pytest
 from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, ConfigError
 from statefx.operators import parse_schema
-from statefx.runtime.fitting import MISFITS, fitter, to_array
+from statefx.operators.fitting import MISFITS, fitter, to_array
 from statefx.runtime.weighing import weigher
 from statefx.testing import rows
 from tests.testing.topologies import Driver
