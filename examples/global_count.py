@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from statefx import BatchBolt, Committer, FailedException, TopologyBuilder, submit
-from statefx.spouts import MemoryTransactionalSpout
+from statefx.connectors import MemoryTransactionalSpout
 
 PARTITION_TAKE_PER_BATCH = 3
 DATA = [

@@ -29,9 +29,8 @@ except ImportError:
 from pyspark.sql import SparkSession
 
 from statefx import StatefulBolt, TopologyBuilder, submit
-from statefx.sinks.kafka import KafkaSink
+from statefx.connectors.kafka import KafkaSink, KafkaSpout
 from statefx.spark.session import RECOMMENDED
-from statefx.spouts.kafka import KafkaSpout
 
 ACCOUNTS, PARTITIONS = 20, 2
 PAYMENTS_AT_ONCE = 100

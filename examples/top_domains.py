@@ -33,8 +33,9 @@ from statefx import (
     openState,
     submit,
 )
+from statefx.connectors.sql import SqlBackend
 from statefx.testing import TopologyTester
-from statefx.values import OpaqueMap, SqlBackend
+from statefx.values import OpaqueMap
 
 LOGS, DOMAINS = 2, 40
 LINES_AT_ONCE = 120

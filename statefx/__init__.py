@@ -10,6 +10,15 @@ from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
 from statefx.admin.transactions import transactions
 from statefx.client import TransactionalClient, transaction
+from statefx.connectors import (
+    CollectSink,
+    ConsoleSink,
+    ForeachTransactionSink,
+    StagedSink,
+    WrittenSink,
+)
+from statefx.connectors.files import FileSink, committedFiles, readCommitted, readUncommitted
+from statefx.connectors.sql import SqlSink
 from statefx.errors import FailedException, StatefxError
 from statefx.operators import (
     BasicBolt,
@@ -25,18 +34,6 @@ from statefx.operators import (
     StatefulBolt,
     TransactionalSpout,
     TransactionAttempt,
-)
-from statefx.sinks import (
-    CollectSink,
-    ConsoleSink,
-    FileSink,
-    ForeachTransactionSink,
-    SqlSink,
-    StagedSink,
-    WrittenSink,
-    committedFiles,
-    readCommitted,
-    readUncommitted,
 )
 from statefx.state import KeyValueState
 from statefx.topology import Topology, TopologyBuilder

@@ -11,7 +11,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULE_LINES = 400
+MODULE_LINES = 600
 FUNCTION_LINES = 70
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"}
 
@@ -31,7 +31,7 @@ def _long_functions(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines"
 
 
-def test_a_module_is_at_most_400_lines() -> None:
+def test_a_module_is_at_most_600_lines() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in _modules()}
     assert [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lines.items() if n > MODULE_LINES] == []
 
@@ -76,8 +76,11 @@ MAY_OPEN_FILES = {
     "statefx/admin/migration.py": "a temporary folder of this machine, for caches",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
     "statefx/spark/": "Spark's own part, which Spark reads and writes",
-    "statefx/spouts/": "the input, which is the user's",
-    "statefx/kafka/settings.py": "looks whether certificates are there, which librdkafka will read",
+    **{
+        f"statefx/connectors/files/{name}.py": "the input, which is the user's"
+        for name in ("folders", "logs", "ranges", "readers", "spout")
+    },
+    "statefx/connectors/kafka/settings.py": "looks whether certificates are there, which librdkafka will read",
     "providers/statefx_rocksdb/": "RocksDB's directories, on the executor's disk",
 }
 

@@ -7,13 +7,17 @@ from dataclasses import fields
 import pytest
 
 import statefx
+import statefx.connectors
+import statefx.connectors.files
+import statefx.connectors.kafka
+import statefx.connectors.sql
 import statefx.operators
-import statefx.sinks
 import statefx.state
 import statefx.topology
 import statefx.values
 from statefx.admin.reading import StateView
 from statefx.client import OpenTransaction, TransactionalClient
+from statefx.connectors.sql import SqlBackend
 from statefx.operators import (
     BasicBolt,
     BatchBolt,
@@ -32,7 +36,7 @@ from statefx.spark import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
 from statefx.testing.streams import rows
 from statefx.topology import BoltDeclarer, TopologyBuilder
-from statefx.values import OpaqueMap, SqlBackend, TransactionalMap
+from statefx.values import OpaqueMap, TransactionalMap
 
 EXPORTS = {
     statefx: {
@@ -54,14 +58,19 @@ EXPORTS = {
         "StatefulBolt", "TransactionAttempt", "TransactionalSpout", "overrides", "parse_schema", "parse_streams",
         "to_ddl", "tuple_class",
     },
-    statefx.sinks: {
-        "Catalog", "CollectSink", "CommitterContext", "ConsoleSink", "FileSink", "ForeachTransactionSink", "Marker",
-        "Owner", "Reached", "RowsFile", "Sink", "SinkCommitter", "SinkWriter", "SqlSink", "StagedRows", "StagedSink",
-        "Target", "WriterContext", "WrittenFile", "WrittenSink", "committedFiles", "is_published", "readCommitted",
-        "readUncommitted", "refuse_twin", "starting_point",
+    statefx.connectors: {
+        "Catalog", "CollectSink", "CommitterContext", "ConsoleSink", "ForeachTransactionSink", "Marker",
+        "MemoryTransactionalSpout", "Owner", "Reached", "RowsFile", "Sink", "SinkCommitter", "SinkWriter", "StagedRows",
+        "StagedSink", "Target", "WriterContext", "WrittenFile", "WrittenSink", "is_published", "refuse_twin",
+        "starting_point",
     },
+    statefx.connectors.files: {
+        "FilePartitionedSpout", "FileSink", "committedFiles", "readCommitted", "readUncommitted",
+    },
+    statefx.connectors.kafka: {"KafkaSink", "KafkaSpout"},
+    statefx.connectors.sql: {"SqlBackend", "SqlPartitionedSpout", "SqlSink"},
     statefx.values: {
-        "KeyValueBackend", "MemoryBackend", "OpaqueMap", "OpaqueValue", "Row", "SqlBackend", "TransactionalMap",
+        "KeyValueBackend", "MemoryBackend", "OpaqueMap", "OpaqueValue", "Row", "TransactionalMap",
         "TransactionalValue",
     },
     statefx.topology: {"BoltDeclarer", "Component", "Edge", "Grouping", "Topology", "TopologyBuilder"},

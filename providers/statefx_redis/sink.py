@@ -13,10 +13,10 @@ from uuid import uuid4
 import msgpack
 import pyarrow as pa
 
+from statefx.connectors.files.writers import row_to_json, to_json
+from statefx.connectors.staged import StagedRows, StagedSink, Stager, Target, refuse_nulls
 from statefx.errors import ConfigError, SinkError, StateError, TopologyError
 from statefx.operators.sinks import Marker, SinkWriter, WriterContext
-from statefx.sinks.formats import row_to_json, to_json
-from statefx.sinks.staged import StagedRows, StagedSink, Stager, Target, refuse_nulls
 from statefx_redis import publishing
 from statefx_redis.nodes import check_nodes, require_redis
 from statefx_redis.settings import Settings

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from statefx.connectors.written import WritesFiles, txid_of_file
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
 from statefx.operators.sinks import (
     COMMITTABLE_BYTES_MAX,
@@ -28,7 +29,6 @@ from statefx.operators.sinks import (
     WriterContext,
 )
 from statefx.protocol.identity import TransactionAttempt
-from statefx.sinks.written import WritesFiles, txid_of_file
 from statefx.storage import FolderStorage
 from statefx.testing.crashes import Crash
 from statefx.testing.sink_steps import At, Together, folder_steps

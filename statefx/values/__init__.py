@@ -2,7 +2,6 @@
 
 from statefx.values.backend import KeyValueBackend, MemoryBackend, Row
 from statefx.values.opaque import OpaqueMap
-from statefx.values.sql import SqlBackend
 from statefx.values.transactional import TransactionalMap
 from statefx.values.value import OpaqueValue, TransactionalValue
 
@@ -12,7 +11,6 @@ __all__ = [
     "OpaqueMap",
     "OpaqueValue",
     "Row",
-    "SqlBackend",
     "TransactionalMap",
     "TransactionalValue",
 ]

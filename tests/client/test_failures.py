@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from statefx import FileSink, SqlSink, StagedSink, TransactionalClient, transactions
+from statefx.connectors import Target
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import BoltError, FencedError, SinkError, TransactionError
-from statefx.sinks import Target
 from statefx.storage import FolderStorage
 from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, work
 from tests.testing.places import place

@@ -7,8 +7,8 @@ import pytest
 
 from statefx import StagedSink, TransactionalClient, openState
 from statefx import client as package
+from statefx.connectors import Target
 from statefx.errors import TransactionError
-from statefx.sinks import Target
 from tests.testing.places import place
 
 __all__ = ["place"]

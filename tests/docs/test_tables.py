@@ -12,6 +12,7 @@ import pytest
 import statefx
 import statefx.errors
 from statefx.config import SETTINGS
+from statefx.connectors.kafka import KafkaSink, KafkaSpout
 from statefx.coordinator import janitor, log
 from statefx.coordinator.format import FORMAT
 from statefx.coordinator.progress import Progress
@@ -25,9 +26,7 @@ from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.protocol.records import Record
 from statefx.protocol.transaction import mermaid
 from statefx.runtime.member import METRICS
-from statefx.sinks.kafka import KafkaSink
 from statefx.spark.session import RECOMMENDED
-from statefx.spouts import KafkaSpout
 from statefx.state.changelog import materialisation
 from statefx.state.contract.store import FILES_MAX
 from statefx.topology import BoltDeclarer

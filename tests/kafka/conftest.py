@@ -2,8 +2,7 @@
 
 import pytest
 
-from statefx.kafka import calls
-from statefx.sinks.kafka import limits, topic
+from statefx.connectors.kafka import calls, limits, topic
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from statefx import TopologyBuilder
+from statefx.connectors.kafka import KafkaSink
 from statefx.errors import StatefxError
-from statefx.sinks.kafka import KafkaSink
 from statefx.testing import TopologyTester, rows
 from tests.kafka.topics import steps
 

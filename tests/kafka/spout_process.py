@@ -8,7 +8,7 @@ import os
 import sys
 
 from statefx import TopologyBuilder
-from statefx.spouts import KafkaSpout
+from statefx.connectors.kafka import KafkaSpout
 from tests.spark.counting import run, session
 from tests.spark.spouting import HeldCount, Places, config
 from tests.spouts.kafka_topologies import QUICK

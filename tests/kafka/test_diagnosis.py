@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from statefx.connectors.kafka import KafkaSink, clients, diagnosis
 from statefx.errors import SinkError
-from statefx.kafka import clients, diagnosis
-from statefx.sinks.kafka import KafkaSink
 from tests.ports import free_port
 
 

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from statefx import TopologyBuilder
-from statefx.sinks.kafka import KafkaSink
-from statefx.sinks.kafka.topic import KafkaTopic
+from statefx.connectors.kafka import KafkaSink
+from statefx.connectors.kafka.topic import KafkaTopic
 from statefx.testing import TopologyTester, rows
 from tests.conftest import ROOT
 from tests.kafka.topics import read

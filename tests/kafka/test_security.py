@@ -7,10 +7,8 @@ import subprocess
 import pytest
 
 from statefx import TopologyBuilder
+from statefx.connectors.kafka import KafkaSink, KafkaSpout, diagnosis
 from statefx.errors import ConfigError, InputError, SinkError
-from statefx.kafka import diagnosis
-from statefx.sinks.kafka import KafkaSink
-from statefx.spouts import KafkaSpout
 from statefx.testing import TopologyTester, rows
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.libraries import java

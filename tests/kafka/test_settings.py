@@ -5,9 +5,8 @@ import re
 
 import pytest
 
+from statefx.connectors.kafka import KafkaSink, KafkaSpout
 from statefx.errors import ConfigError
-from statefx.sinks.kafka import KafkaSink
-from statefx.spouts import KafkaSpout
 
 
 def clients(made):

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from statefx import BasicBolt, TopologyBuilder
+from statefx.connectors.kafka import KafkaSink, calls
+from statefx.connectors.kafka.limits import Questions
 from statefx.errors import BoltError, ConfigError, SinkError, TopologyError
-from statefx.kafka import calls
-from statefx.sinks.kafka import KafkaSink
-from statefx.sinks.kafka.limits import Questions
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
 from tests.kafka.topics import STEPS, read, steps

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from statefx import TopologyBuilder
+from statefx.connectors.kafka import KafkaSink
 from statefx.errors import SinkError
-from statefx.sinks.kafka import KafkaSink
 from statefx.testing import TopologyTester, rows
 from tests.kafka.topics import once, read
 

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
 from statefx import TopologyBuilder
+from statefx.connectors.kafka import KafkaSink
 from statefx.errors import SinkError, SinkMismatchError
-from statefx.sinks.kafka import KafkaSink
 from statefx.testing import TopologyTester, rows
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import read, steps

@@ -7,11 +7,10 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from statefx import TopologyBuilder
+from statefx.connectors.kafka import KafkaSink, clients, limits
+from statefx.connectors.kafka import topic as topics
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import SinkError, SinkMismatchError, SinkOwnedError
-from statefx.kafka import clients
-from statefx.sinks.kafka import KafkaSink, limits
-from statefx.sinks.kafka import topic as topics
 from statefx.testing import TopologyTester, rows
 from statefx.testing.limits import Limits
 from tests.kafka.broker import KafkaBroker

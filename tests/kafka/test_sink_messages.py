@@ -10,8 +10,8 @@ from decimal import Decimal
 import pytest
 
 from statefx import TopologyBuilder
+from statefx.connectors.kafka import KafkaSink
 from statefx.errors import BoltError, SinkError
-from statefx.sinks.kafka import KafkaSink
 from statefx.testing import TopologyTester, rows
 from tests.kafka.topics import read
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from statefx.sinks.kafka.topic import KafkaTopic
+from statefx.connectors.kafka.topic import KafkaTopic
 
 STEPS = ("_initialised", "_stable_marker", "_begin", "_send", "_mark", "_commit")
 """What a transaction of Kafka consists of, in order."""

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import FileSink, SqlSink, StagedSink, TopologyBuilder, abort, committedFiles, transactions
+from statefx.connectors import Target
+from statefx.connectors.files.manifest import Manifest
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import CheckpointError, FencedError, SinkError
 from statefx.operators.sinks import Marker
-from statefx.sinks import Target
-from statefx.sinks.manifest import Manifest
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.crashes import every_crash

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statefx import BasicBolt, CollectSink, FailedException, StatefulBolt, TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError
 from statefx.runtime import combining
-from statefx.spouts import MemoryTransactionalSpout
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.faults import Doubled, JobFails, Lost, Rerun, Twins
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from statefx.connectors import StagedRows
+from statefx.connectors.staged import StagedCommitter, Stager
 from statefx.errors import SinkMismatchError, StagedRowsLostError
 from statefx.operators.sinks import Reached
-from statefx.sinks import StagedRows
-from statefx.sinks.staged import StagedCommitter, Stager
 from statefx.testing.sink_contract import SinkContract
 from tests.sinks import test_sink_contract as sound
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import FileSink, TopologyBuilder, committedFiles
+from statefx.connectors.files.layout import Layout
 from statefx.errors import ConfigError, SinkError, SinkMismatchError, SinkOwnedError
-from statefx.sinks.layout import Layout
 from statefx.testing import TopologyTester, rows
 from tests.testing.disks import FULL, Disk
 

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
+from statefx.connectors.files.layout import Layout
+from statefx.connectors.files.manifest import Manifest
+from statefx.connectors.files.sink import FileSink
+from statefx.connectors.written import WrittenFile
 from statefx.errors import FencedError, SinkError, SinkOwnedError
 from statefx.operators.sinks import CommitterContext, Owner, Reached
 from statefx.protocol.identity import TransactionAttempt
-from statefx.sinks.files import FileSink
-from statefx.sinks.layout import Layout
-from statefx.sinks.manifest import Manifest
-from statefx.sinks.written import WrittenFile
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 

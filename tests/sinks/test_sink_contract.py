@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import FileSink, SqlSink, StagedSink, committedFiles
+from statefx.connectors import Target
+from statefx.connectors.staged import StagedCommitter, Stager
 from statefx.errors import SinkError
 from statefx.operators.sinks import Marker
-from statefx.sinks import Target
-from statefx.sinks.staged import StagedCommitter, Stager
 from statefx.testing.sink_contract import SinkContract
 from tests.sinks.durable_steps import database_steps, fast
 

@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import TopologyBuilder, WrittenSink
+from statefx.connectors import Catalog, Marker, Reached
 from statefx.errors import AlreadyExistsError, SinkError, TopologyError
 from statefx.protocol.identity import TransactionAttempt
-from statefx.sinks import Catalog, Marker, Reached
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import FIRST, SECOND, SinkContract

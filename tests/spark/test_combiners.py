@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from statefx import TopologyBuilder, openState, submit
-from statefx.spouts import FilePartitionedSpout
+from statefx.connectors.files import FilePartitionedSpout
 from tests.runtime.test_combiners import ByBatch, ByTuple
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from statefx import submit
-from statefx.spouts.kafka import planning
+from statefx.connectors.kafka import planning
 from tests.conftest import ROOT
 from tests.spark.bolts import KilledOnce
 from tests.spark.running import state, wait_for

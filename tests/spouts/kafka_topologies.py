@@ -5,7 +5,7 @@ import json
 from confluent_kafka import TopicPartition
 
 from statefx import StatefulBolt, TopologyBuilder
-from statefx.spouts import KafkaSpout
+from statefx.connectors.kafka import KafkaSpout
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "fetch.wait.max.ms": 20}
 

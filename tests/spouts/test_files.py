@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import StatefulBolt, TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.connectors.files import FilePartitionedSpout
 from statefx.errors import BoltError, InputError, StatefxError, TopologyError
-from statefx.spouts import FilePartitionedSpout, MemoryTransactionalSpout
 from statefx.testing import TopologyTester
 
 SCHEMA = pa.schema({"name": pa.string(), "number": pa.int64()})

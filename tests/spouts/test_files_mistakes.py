@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files.ranges import Range
+from statefx.connectors.files.readers import read
 from statefx.errors import InputError, StatefxError, TopologyError
-from statefx.spouts import FilePartitionedSpout, MemoryTransactionalSpout
-from statefx.spouts.formats import read
-from statefx.spouts.ranges import Range
 from statefx.testing import TopologyTester
 from tests.spouts.test_files import topology
 

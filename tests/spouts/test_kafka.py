@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from confluent_kafka import Consumer
 
+from statefx.connectors.kafka import planning
 from statefx.operators import Context
-from statefx.spouts.kafka import planning
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology

@@ -15,11 +15,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from statefx.connectors.kafka import calls, open_transactions, planning, reading
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
-from statefx.kafka import calls
 from statefx.operators import Context
 from statefx.protocol.barrier import LeftOut
-from statefx.spouts.kafka import open_transactions, planning, reading
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.limits import Limits

@@ -2,9 +2,9 @@
 
 import pytest
 
-from statefx.spouts.kafka import reading
-from statefx.spouts.kafka.reading import Readers, Span
-from statefx.spouts.kafka.rows import Place
+from statefx.connectors.kafka import reading
+from statefx.connectors.kafka.reading import Readers, Span
+from statefx.connectors.kafka.rows import Place
 from tests.spouts.kafka_topologies import QUICK, lines, spout, trim
 
 pytestmark = pytest.mark.slow

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Message
 
 from statefx import TopologyBuilder
+from statefx.connectors.kafka import KafkaSpout
+from statefx.connectors.kafka.planning import SHOWN, Limits, Shares, distances
+from statefx.connectors.kafka.rows import Place, Records
 from statefx.errors import ConfigError, TopologyError
-from statefx.spouts import KafkaSpout
-from statefx.spouts.kafka.planning import SHOWN, Limits, Shares, distances
-from statefx.spouts.kafka.rows import Place, Records
 
 PLACE = Place("t", 3)
 AVRO = {

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
+from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.files import logs as logs_module
+from statefx.connectors.files import spout as files_module
+from statefx.connectors.files.logs import born
 from statefx.errors import InputError, StatefxError
-from statefx.spouts import FilePartitionedSpout
-from statefx.spouts import files as files_module
-from statefx.spouts import logs as logs_module
-from statefx.spouts.logs import born
 from statefx.testing import Crash, TopologyTester
 from tests.spouts.test_files import folder, topology
 

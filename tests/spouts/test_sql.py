@@ -8,11 +8,11 @@ from contextlib import closing
 import pytest
 
 from statefx import SqlSink, StatefulBolt, TopologyBuilder
+from statefx.connectors.sql import SqlPartitionedSpout
+from statefx.connectors.sql.settling import Settling
+from statefx.connectors.sql.url import open_engine
 from statefx.errors import BoltError, ConfigError, FailedException, InputError, StatefxError, TopologyError
 from statefx.operators import Context
-from statefx.spouts import SqlPartitionedSpout
-from statefx.spouts.sql_settling import Settling
-from statefx.sql.place import open_engine
 from statefx.testing import TopologyTester, rows
 
 

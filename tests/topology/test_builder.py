@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from statefx.config import Config
+from statefx.connectors.sql import SqlSink
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators import BasicBolt, BatchBolt, Committer, StatefulBolt, parse_schema
-from statefx.sinks import SqlSink
 from statefx.topology import Edge, Grouping, TopologyBuilder
 from statefx.topology.submission import check_config, doubts
 from tests.topology.frames import Frame

@@ -3,9 +3,9 @@
 import pytest
 
 from statefx import BasicBolt, TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import TopologyError
 from statefx.operators import TransactionalSpout
-from statefx.spouts import MemoryTransactionalSpout
 from statefx.topology.graph import Topology
 
 COUNTED = "word string, count long"

@@ -7,9 +7,10 @@ from contextlib import closing
 import pytest
 
 from statefx import BasicBolt, FileSink, SqlSink, TopologyBuilder
+from statefx.connectors.files import FilePartitionedSpout
+from statefx.connectors.kafka import KafkaSink, KafkaSpout
+from statefx.connectors.sql import SqlPartitionedSpout
 from statefx.errors import TopologyError
-from statefx.sinks.kafka import KafkaSink
-from statefx.spouts import FilePartitionedSpout, KafkaSpout, SqlPartitionedSpout
 
 SERVERS = "one:9092,two:9092"
 

@@ -7,9 +7,10 @@ from contextlib import closing
 
 import pytest
 
+from statefx.connectors.sql import SqlBackend
 from statefx.errors import ConfigError, FailedException
 from statefx.protocol.identity import TransactionAttempt
-from statefx.values import MemoryBackend, OpaqueMap, Row, SqlBackend
+from statefx.values import MemoryBackend, OpaqueMap, Row
 from tests.values.actors import Actor, Kept, add, context
 
 OLD, NEW, NEWER = Row("1.0 r o", "1", None), Row("2.0 r o", "2", "1"), Row("3.0 r o", None, "2")

@@ -25,9 +25,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from measuring import RECOMMENDED, arguments, session
 
 from statefx import BatchBolt, TopologyBuilder, submit
-from statefx.spouts import KafkaSpout
-from statefx.spouts.kafka.reading import Readers, Span
-from statefx.spouts.kafka.rows import Place
+from statefx.connectors.kafka import KafkaSpout
+from statefx.connectors.kafka.reading import Readers, Span
+from statefx.connectors.kafka.rows import Place
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.libraries import UnavailableError
 from tests.kafka.libraries import connector as jars_of_connector

@@ -14,9 +14,9 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from measuring import arguments, take_turns
 
+from statefx.connectors.kafka import KafkaSink
 from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
 from statefx.protocol.identity import TransactionAttempt
-from statefx.sinks.kafka import KafkaSink
 from statefx.storage import FolderStorage
 from tests.kafka.broker import KafkaBroker
 

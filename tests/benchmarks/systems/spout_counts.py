@@ -18,7 +18,7 @@ from in_workers import Count, Sum, SumBatch, SumByTuple
 from measuring import RECOMMENDED, ROCKSDB, arguments, commit_times, session, take_turns, words
 
 from statefx import StatefulBolt, TopologyBuilder, openState, submit
-from statefx.spouts import FilePartitionedSpout
+from statefx.connectors.files import FilePartitionedSpout
 
 NATIVE, STREAM = "groupBy().count()", "setStream, tuple"
 BOLTS: dict[str, type[StatefulBolt]] = {

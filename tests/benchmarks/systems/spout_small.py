@@ -19,7 +19,7 @@ from in_workers import ROWS, Count, Forward, emit, identity
 from measuring import RECOMMENDED, arguments, session, take_turns
 
 from statefx import TopologyBuilder, openState, submit
-from statefx.spouts import MemoryTransactionalSpout
+from statefx.connectors import MemoryTransactionalSpout
 
 TASKS = 2
 DROPPED = 3

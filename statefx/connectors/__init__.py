@@ -1,0 +1,57 @@
+"""Where rows come from and go to: what a user's own sink is made of, and ready-made sinks and spouts.
+
+::
+
+    files/ kafka/ sql/    one package for each: its sink, its spout, and what both need to reach the system
+    staged                base of a sink to which the driver publishes the rows that tasks have staged
+    written               base of a sink whose tasks write files, which the driver makes visible
+    marked, held          what both bases are made of
+    foreach               a function as a sink
+    console, memory       rows on the console, in a list, from a list: for a first look and for tests
+
+RedisSink is in ``statefx_redis``: it shares its client with the state provider, and statefx imports no provider.
+"""
+
+from statefx.connectors.console import CollectSink, ConsoleSink
+from statefx.connectors.foreach import ForeachTransactionSink
+from statefx.connectors.memory import MemoryTransactionalSpout
+from statefx.connectors.staged import StagedRows, StagedSink, Target
+from statefx.connectors.written import Catalog, RowsFile, WrittenFile, WrittenSink
+from statefx.operators.sinks import (
+    CommitterContext,
+    Marker,
+    Owner,
+    Reached,
+    Sink,
+    SinkCommitter,
+    SinkWriter,
+    WriterContext,
+    is_published,
+    refuse_twin,
+    starting_point,
+)
+
+__all__ = [
+    "Catalog",
+    "CollectSink",
+    "CommitterContext",
+    "ConsoleSink",
+    "ForeachTransactionSink",
+    "Marker",
+    "MemoryTransactionalSpout",
+    "Owner",
+    "Reached",
+    "RowsFile",
+    "Sink",
+    "SinkCommitter",
+    "SinkWriter",
+    "StagedRows",
+    "StagedSink",
+    "Target",
+    "WriterContext",
+    "WrittenFile",
+    "WrittenSink",
+    "is_published",
+    "refuse_twin",
+    "starting_point",
+]

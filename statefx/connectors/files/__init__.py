@@ -1,0 +1,23 @@
+"""Folders of files as the target of a sink and as the input of transactions.
+
+::
+
+    sink      sink         its arguments; tasks write files, the driver names them in a manifest
+              writers      how rows become files
+              layout       what a folder's files have in common
+              manifest     which files are committed, as Spark's own file source reads it
+              fences       who owns the folder
+              reading      what is published, as DataFrames
+    spout     spout        the hooks
+              folders      the folder that is read
+              logs         which file is which, when logs are rotated
+              ranges       bytes of a file
+              readers      how rows are read from files
+              fields       types that files have and Spark has not
+"""
+
+from statefx.connectors.files.reading import readCommitted, readUncommitted
+from statefx.connectors.files.sink import FileSink, committedFiles
+from statefx.connectors.files.spout import FilePartitionedSpout
+
+__all__ = ["FilePartitionedSpout", "FileSink", "committedFiles", "readCommitted", "readUncommitted"]

@@ -1,0 +1,392 @@
+"""Which files of a folder are committed: the manifest that Spark's own streaming file sink writes and Spark reads.
+
+::
+
+    _spark_metadata/<n>             "v1", then a line of JSON for each file that transaction n added
+    _spark_metadata/<n>.compact     the same, for transactions 0 to n: every tenth
+    _statefx/owners/<k>             who writes here since fence k, which number is which transaction of that owner, and
+                                    how the rows are written
+    _statefx/sealed/<k>             that number is written: the owner may publish
+
+Numbers have no gaps: Spark refuses a manifest with one. So a transaction without rows has a manifest without lines.
+Sources: CompactibleFileStreamLog and FileStreamSinkLog of Apache Spark describe the format.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from statefx.connectors.files.fences import Fence, Look
+from statefx.connectors.files.layout import Layout
+from statefx.connectors.written import WrittenFile
+from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
+from statefx.operators.sinks import UNFENCED, Marker, Owner, Reached, is_published, refuse_twin, starting_point
+from statefx.storage import FolderStorage, Stored
+
+METADATA = "_spark_metadata"
+INTERVAL = 10
+"""Spark's own default: every tenth manifest holds all files, so a reader opens ten at most."""
+
+KEPT_SECS = 600.0
+"""As Spark's. Its readers that lose a manifest go on from the next compact one, and fail if that is gone as well."""
+
+_OWN = "_statefx"
+_VERSION = "v1"
+_NAME = re.compile(r"(\d+)(\.compact)?")
+_FENCE_TRIES = 100
+
+
+class Manifest:
+    """The manifest of one folder.
+
+    Parameters
+    ----------
+    folder : str
+        Absolute.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.storage = FolderStorage(folder)
+        self._latest: tuple[int, int] | None = None  # a number, and the newest time in the manifests up to it
+
+    @cached_property
+    def _uri(self) -> str:
+        return f"file://{quote(self.storage.root)}/"
+
+    # ---- reading
+
+    def files(self) -> list[WrittenFile]:
+        """Return the committed files, in the order of their transactions.
+
+        Raises
+        ------
+        SinkMismatchError
+            A manifest is damaged, or one is missing between others.
+        """
+        newest = self.newest()
+        while newest is not None:
+            try:
+                return list(self._until(newest))
+            except SinkMismatchError:
+                before, newest = newest, self.newest()
+                if newest == before:
+                    raise
+                # ten transactions and more have come while we read, and `forget_old` has deleted what we had listed
+        return []
+
+    def newest(self) -> int | None:
+        """Return the newest number; None if there is no manifest."""
+        numbers = [number for number, _ in self._numbers()]
+        return max(numbers, default=None)
+
+    def _numbers(self) -> Iterator[tuple[int, bool]]:
+        """Yield number and whether it is a compact one."""
+        return ((number, compact) for number, compact, _ in self._manifests())
+
+    def _manifests(self) -> Iterator[tuple[int, bool, Stored]]:
+        for stored in self.storage.list(f"{METADATA}/"):
+            found = _NAME.fullmatch(stored.name.rpartition("/")[2])
+            if found is not None:
+                yield int(found[1]), found[2] is not None, stored
+
+    def _until(self, newest: int) -> Iterator[WrittenFile]:
+        for name in self._names_until(newest):
+            with self._found(name) as data:
+                found = [self._file(json.loads(line)) for line in _lines(data)]
+            yield from found
+
+    def _names_until(self, newest: int) -> list[str]:
+        start = max((number for number, compact in self._numbers() if compact and number <= newest), default=-1)
+        first = [_name(start, compact=True)] if start >= 0 else []
+        return [*first, *(_name(number, compact=False) for number in range(start + 1, newest + 1))]
+
+    def _file(self, entry: Any) -> WrittenFile:
+        return WrittenFile(self._below(str(entry["path"])), int(entry["size"]), int(entry["modificationTime"]))
+
+    @contextmanager
+    def _found(self, name: str) -> Iterator[bytes]:
+        """Yield the bytes of a file that must be there; what they are not fit for is damage."""
+        path = self.storage.path(name)
+        try:
+            yield self.storage.read(name)
+        except FileNotFoundError as error:
+            raise SinkMismatchError(f"{path} is missing: {_RESTORE}", path=path) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise SinkMismatchError(f"{path} is damaged ({error}): {_RESTORE}", path=path) from error
+
+    def _below(self, uri: str) -> str:
+        """Return the name below the folder of a file that the manifest names by its URI."""
+        if uri.startswith(self._uri):  # as `_line` writes it; there may be a hundred thousand
+            return unquote(uri[len(self._uri) :])
+        path, root = unquote(urlsplit(uri).path), self.storage.root
+        if path.startswith(root + "/"):
+            return path[len(root) + 1 :]
+        raise ValueError(f"it names {uri}, which is not in this folder")
+
+    # ---- whose it is
+
+    def marker(self, *, takeover: bool = False) -> Marker | None:
+        """Return whose the folder is and what was published last; None if nobody has written here.
+
+        Parameters
+        ----------
+        takeover : bool
+            Whatever the folder holds beside.
+
+        Raises
+        ------
+        SinkMismatchError
+            It was written by others than statefx, or the manifest has gone.
+        """
+        look = self._look()
+        return look.marker if takeover else self._checked(look)
+
+    def _look(self) -> Look:
+        """Return what stands here at one moment.
+
+        The newest fence is asked for before and after the newest manifest. With one question alone, a driver that slept
+        between the two would count the manifests of who has taken over meanwhile as transactions of its own, and pass
+        over rows as published.
+        """
+        while True:
+            at = self._newest_fence()
+            fence = self._fence(at) if at else None
+            sealed = fence is not None and (fence.taken_on or any(self.storage.list(_sealed(at))))
+            newest = self.newest()
+            if self._newest_fence() == at:
+                return Look(at, fence, sealed, newest)
+
+    def _checked(self, look: Look) -> Marker | None:
+        """Return the marker of a folder that FileSinks alone have written to, all of whose manifests are there."""
+        root = self.storage.root
+        if look.is_cut_short:
+            raise SinkMismatchError(f"{root}: {METADATA} is gone or was cut short; {_RESTORE}", path=root)
+        others = None if look.at else next((part for part in self.storage.parts() if part != _OWN), None)
+        if others is not None and self._newest_fence() == 0:  # else one has begun while we looked
+            raise SinkMismatchError(
+                f"{root} is not empty, and no FileSink has written here (it holds {others!r}): give a "
+                "folder of the sink's own",
+                path=root,
+            )
+        return look.marker
+
+    def _newest_fence(self) -> int:
+        return max((int(each.name.rpartition("/")[2]) for each in self.storage.list(f"{_OWN}/owners/")), default=0)
+
+    def _fence(self, at: int) -> Fence:
+        with self._found(_owner(at)) as data:
+            body = json.loads(data)
+            return Fence(Owner(**body.pop("owner")), layout=Layout.from_json(body.pop("layout")), **body)
+
+    def layout(self, added: Layout | None = None) -> Layout | None:
+        """Return how the rows are written here, or would be with files like `added`; None if nobody has written.
+
+        Raises
+        ------
+        SinkMismatchError
+            No reader could read `added` beside what is here.
+        """
+        at = self._newest_fence()
+        before = self._fence(at).layout if at else None
+        return before if added is None else added.added_to(before, self.storage.root)
+
+    def fence(self, owner: Owner, reached: Reached, layout: Layout, *, takeover: bool) -> None:
+        """Own the folder: from here on others are refused.
+
+        Where it was another's, an empty manifest (the seal) is put on top, after the owner is named: who owned it may
+        be about to write that number, and finds it taken. The number of the seal stands beside the owner's name, and
+        is chosen before: a driver that is stopped here, and wakes up long after another has replaced it, then writes
+        the number that the other one has sealed as well, or passed. Chosen later, it would be the next one, and be
+        counted as a transaction of the other driver, whose rows were lost.
+
+        Parameters
+        ----------
+        owner : Owner
+        reached : Reached
+        layout : Layout
+            Of the files to come.
+        takeover : bool
+            Go on from what is committed, whatever the folder says (see `starting_point`).
+
+        Raises
+        ------
+        FencedError
+            A newer generation owns it.
+        SinkError
+            As `starting_point`, `marker` and `layout`; or others fence at the same moment, again and again.
+        """
+        root, before = self.storage.root, self._look().marker
+        refuse_twin(before, owner, root)
+        for _ in range(_FENCE_TRIES):
+            look = self._look()
+            marker = look.marker if takeover else self._checked(look)
+            marker = self._beneath(look, marker, owner, reached)
+            # The user has seen another owner than the one that came meanwhile (rule 10.10).
+            takeover = takeover and (marker is before or (marker is not None and marker.is_of(before or owner)))
+            txid = starting_point(marker, owner, reached, root, takeover=takeover)
+            same = marker is not None and marker.is_of(owner) and marker.txid == txid
+            goes_on = same and look.sealed and not look.is_cut_short
+            grown = layout.added_to(None if look.fence is None else look.fence.layout, root)
+            if goes_on and look.fence is not None:
+                mine = replace(look.fence, owner=owner, taken_on=True, layout=grown)
+            else:
+                mine = Fence(owner, 0 if look.newest is None else look.newest + 1, txid, False, grown)
+            try:
+                self.storage.create(_owner(look.at + 1), _json(asdict(mine)))
+                before = Marker.of(owner, UNFENCED)
+                if not mine.taken_on:
+                    self._write(mine.number, [])
+                    self.storage.create(_sealed(look.at + 1), _json(asdict(owner)))
+            except AlreadyExistsError:  # another has fenced, or the former owner has just published
+                continue
+            return
+        raise SinkError(f"{root}: others go on writing to {METADATA}", path=root)
+
+    def _beneath(self, look: Look, marker: Marker | None, owner: Owner, reached: Reached) -> Marker | None:
+        """Return the marker, or what it was before a start of this checkpoint that died before its seal.
+
+        Rows of the decided transaction may be there under the application's former name: taken for a folder in which
+        nothing counts yet, that transaction would be published twice (rule 10.2).
+        """
+        if marker is None or marker.txid != UNFENCED or not marker.is_of(owner):
+            return marker
+        at, after = look.at, look.fence
+        while at > 1:
+            fence, at = self._fence(at - 1), at - 1
+            if not (fence.taken_on or any(self.storage.list(_sealed(at)))):
+                after = fence
+                continue
+            assert after is not None
+            # The former owner could publish until the number of the next fence was taken, and that number too, if it
+            # was about to: then rows stand there, and none in a seal.
+            published = fence.txid + after.number - 1 - fence.number + self._has_rows(after.number)
+            ours = fence.owner.origin == owner.origin and reached.committed <= published <= reached.decided
+            return replace(marker, txid=published) if ours else marker
+        return marker
+
+    def _has_rows(self, number: int) -> bool:
+        """Tell whether a manifest is there that adds files to those before it."""
+        newest = self.newest()
+        if newest is None or newest < number:
+            return False
+        before = list(self._until(number - 1)) if number else []
+        return len(list(self._until(number))) > len(before)
+
+    # ---- publishing
+
+    def publish(self, owner: Owner, txid: int, files: Callable[[], Sequence[WrittenFile]]) -> None:
+        """Add the files of transaction `txid` of `owner`, in one atomic act; again: nothing.
+
+        Parameters
+        ----------
+        owner : Owner
+        txid : int
+        files : callable
+            Asked only if the transaction is not there yet.
+
+        Raises
+        ------
+        SinkError, FencedError
+            As `is_published`, and what `files` raises.
+        SinkMismatchError
+            The number is taken by another manifest.
+        """
+        look = self._look()
+        if is_published(self._checked(look), owner, txid, self.storage.root):
+            return
+        assert look.fence is not None
+        number = look.fence.number + txid - look.fence.txid
+        added = files()
+        # Spark's streams read in the order of these times, and pass over a file that is a week older than the newest
+        # they have seen: the clocks of machines, which may jump back, must not decide about that.
+        latest = self._latest_until(number - 1)
+        added = [replace(each, modified_ms=max(each.modified_ms, latest)) for each in added]
+        try:
+            self._write(number, added)
+        except AlreadyExistsError as error:
+            if self._newest_fence() != look.at and is_published(self.marker(), owner, txid, self.storage.root):
+                return
+            raise SinkMismatchError(
+                f"{self.storage.root}: manifest {number} is there already, with other files than transaction {txid} "
+                "has; somebody else writes to this folder",
+                path=self.storage.root,
+            ) from error
+        self._latest = number, max([latest, *(each.modified_ms for each in added)])
+
+    def _latest_until(self, number: int) -> int:
+        if self._latest is None or self._latest[0] != number:
+            self._latest = number, max((each.modified_ms for each in self._until(number)), default=0)
+        return self._latest[1]
+
+    def _write(self, number: int, files: Iterable[WrittenFile]) -> None:
+        """Create a manifest. A transaction's has the same bytes whoever publishes it: to `create` they are one."""
+        compact = (number + 1) % INTERVAL == 0
+        lines = [_VERSION]
+        for name in self._names_until(number - 1) if compact and number else ():
+            with self._found(name) as data:
+                lines += _lines(data)
+        lines += [self._line(each) for each in files]
+        self.storage.create(_name(number, compact=compact), "\n".join(lines).encode())
+
+    def _line(self, file: WrittenFile) -> str:
+        entry = {
+            "path": self._uri + quote(file.name),
+            "size": file.size_bytes,
+            "isDir": False,
+            "modificationTime": file.modified_ms,
+            "blockReplication": 1,
+            "blockSize": 33554432,
+            "action": "add",
+        }
+        return json.dumps(entry, separators=(",", ":"))
+
+    def forget_old(self, min_age_secs: float = KEPT_SECS) -> None:
+        """Delete manifests that two compact ones stand for, unless they are young: somebody may be reading them."""
+        compacts = sorted(number for number, compact in self._numbers() if compact)
+        if len(compacts) > 1:
+            young = time.time() - min_age_secs
+            old = [stored.name for n, _, stored in self._manifests() if n < compacts[-2] and stored.modified <= young]
+            self.storage.delete(old)
+
+
+_RESTORE = "restore the folder from a backup, or give the sink a new one"
+
+
+def _name(number: int, *, compact: bool) -> str:
+    return f"{METADATA}/{number}{'.compact' if compact else ''}"
+
+
+def _lines(data: bytes) -> list[str]:
+    """Return the lines of a manifest, each of which is a file.
+
+    Raises
+    ------
+    ValueError
+        It is no manifest, or was cut.
+    """
+    version, *lines = data.decode().split("\n")
+    if version != _VERSION:
+        raise ValueError(f"it begins with {version!r}, not {_VERSION!r}")
+    if not all(line[:1] == "{" and line[-1:] == "}" for line in lines):
+        raise ValueError("a line is cut")
+    return lines
+
+
+def _owner(fence: int) -> str:
+    return f"{_OWN}/owners/{fence:010d}"
+
+
+def _sealed(fence: int) -> str:
+    return f"{_OWN}/sealed/{fence:010d}"
+
+
+def _json(body: object) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()

@@ -1,0 +1,243 @@
+"""The formats of files: what parts a file has, and how the rows of a part are read."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TextIO
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from statefx.connectors.files.fields import texts_for_dates
+from statefx.connectors.files.ranges import Range, read_range
+from statefx.errors import InputError
+
+
+class _Parquet:
+    """The parts of a Parquet file: its row groups."""
+
+    def __init__(self, path: str) -> None:
+        metadata = pq.read_metadata(path)
+        self.schema = metadata.schema.to_arrow_schema()
+        for number, name in enumerate(self.schema.names):
+            if _is_int96(metadata.schema, name):  # a moment, although it has no zone: so Spark writes and reads it
+                self.schema = self.schema.set(number, self.schema.field(number).with_type(pa.timestamp("us", "UTC")))
+        self.sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+
+
+def _is_int96(schema: pq.ParquetSchema, name: str) -> bool:
+    return any(
+        column.path == name and column.physical_type == "INT96" for column in map(schema.column, range(len(schema)))
+    )
+
+
+class _Arrow:
+    """The parts of an Arrow file: its record batches."""
+
+    def __init__(self, path: str) -> None:
+        with pa.memory_map(path) as source:
+            reader = pa.ipc.open_file(source)
+            self.schema = reader.schema
+            self.sizes = [reader.get_batch(number).nbytes for number in range(reader.num_record_batches)]
+
+
+UNITS: Mapping[str, Callable[[str], _Parquet | _Arrow]] = {"parquet": _Parquet, "arrow": _Arrow}
+"""The formats whose files have parts of their own."""
+
+
+def parts_of(form: str, path: str) -> _Parquet | _Arrow:
+    """Return the parts of a file.
+
+    Raises
+    ------
+    InputError
+        It is no file of the format.
+    OSError
+        It is gone, or can't be read now.
+    """
+    try:
+        return UNITS[form](path)
+    except (pa.ArrowException, OSError) as error:
+        if is_fault(error):
+            raise
+        stream = "; a stream (pyarrow.ipc.new_stream) has no parts: write it with pyarrow.ipc.new_file"
+        raise InputError(
+            f"{path} is no {form} file: {error}. A file must be complete when it appears in the folder: write it "
+            f"elsewhere, and rename it. Repair it, or take it out of the folder{stream if form == 'arrow' else ''}",
+            path=path,
+        ) from error
+
+
+def is_fault(error: Exception) -> bool:
+    """Tell whether the system failed; for bytes that make no sense pyarrow raises OSError too, without a number."""
+    return isinstance(error, OSError) and error.errno is not None
+
+
+def unreadable(form: str, path: str, where: str, error: Exception) -> InputError:
+    """Return what is said of a file of which a part can't be read."""
+    if (packed := _compression(path)) is not None:
+        return compressed(path, packed)
+    return InputError(f"{path} is no {form} file of these fields{where}: {error}", path=path)
+
+
+def compressed(path: str, how: str) -> InputError:
+    """Return what is said of a file that is compressed as a whole."""
+    return InputError(
+        f"{path} is compressed ({how}), and can't be read in ranges of lines: unpack it, or write Parquet, which is "
+        "compressed inside. Take it out of the folder",
+        path=path,
+    )
+
+
+def _compression(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(6)
+    except OSError:  # it is gone meanwhile: the first error tells more
+        return None
+    return next((how for mark, how in _MARKS.items() if begin.startswith(mark)), None)
+
+
+_MARKS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
+
+
+def read(form: str, schema: pa.Schema, header: bool, part: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part of a file.
+
+    Parameters
+    ----------
+    form : str
+        One of `READERS`.
+    schema : pyarrow.Schema
+        The fields that are read, by their names, and the types that they get.
+    header : bool
+        Whether a CSV file begins with the names of its columns.
+    part : Range
+    """
+    for table in READERS[form](schema, header, part):
+        columns = [table.column(field.name).cast(field.type) for field in schema]
+        yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+
+def _read_parquet(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
+    # Moments of INT96 reach further than nanoseconds in 64 bits, in which they would be other ones.
+    with pq.ParquetFile(part.path, coerce_int96_timestamp_unit="us") as file:
+        _refuse_without(part.path, schema.names, file.schema_arrow.names)
+        for batch in file.iter_batches(row_groups=list(range(part.start, part.stop)), columns=schema.names):
+            yield pa.Table.from_batches([batch])
+
+
+def _read_arrow(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
+    with pa.memory_map(part.path) as source:
+        reader = pa.ipc.open_file(source)
+        _refuse_without(part.path, schema.names, reader.schema.names)
+        for number in range(part.start, part.stop):
+            yield pa.Table.from_batches([reader.get_batch(number)])
+
+
+def _refuse_without(path: str, fields: list[str], names: list[str]) -> None:
+    for field in fields:
+        if (number := names.count(field)) != 1:
+            raise InputError(
+                f"{path} has {'no' if number == 0 else 'more than one'} field {field!r}; it has "
+                f"{', '.join(map(repr, names))}. Name in schema= only fields that all files have, or take the file out "
+                "of the folder",
+                path=path,
+            )
+
+
+_NULL = re.compile(rb"\n(?:\xef\xbb\xbf)?[ \t\r]*null(?!\s*[,}\]])")
+"""Null at the beginning of a line that belongs to no object; `_read_json` puts a line feed before the first line."""
+
+
+def _read_json(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
+    options = pyarrow.json.ParseOptions(explicit_schema=texts_for_dates(schema), unexpected_field_behavior="ignore")
+    data = read_range(part)
+    if b"null" in data and (found := _NULL.search(b"\n" + data)):
+        place = part.start + found.end() - len(b"\nnull")
+        raise InputError(
+            f"{part.path} has null in the place of an object, at byte {place}: write objects, one in each line, or "
+            "take the file out of the folder",
+            path=part.path,
+        )
+    if data := data.strip(b"\n"):
+        whole = pyarrow.json.ReadOptions(block_size=len(data))  # a line longer than a block is an error
+        yield pyarrow.json.read_json(pa.BufferReader(data), whole, options)
+
+
+def _read_csv(schema: pa.Schema, header: bool, part: Range) -> Iterator[pa.Table]:
+    data = memoryview(read_range(part))
+    # Every range looks at the header: the columns of a file may stand in another order than the fields.
+    names, size = _header(part.path) if header else (schema.names, 0)
+    data = data[max(0, size - part.start) :]
+    if not re.search(rb"[^\r\n]", data):
+        return
+    places = [str(place) for place in _places(part.path, names, schema.names)] if header else schema.names
+    # Nothing between two commas is null; "" and words like NA are texts.
+    convert = pyarrow.csv.ConvertOptions(
+        column_types={place: field.type for place, field in zip(places, schema, strict=True)},
+        include_columns=places,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    # One block: pyarrow loses its place where a block ends in a quoted line feed. A column is named by its place, since
+    # those that are not read may have the same name.
+    columns = [str(place) for place in range(len(names))] if header else names
+    whole = pyarrow.csv.ReadOptions(column_names=columns, block_size=len(data))
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    yield pyarrow.csv.read_csv(pa.BufferReader(data), whole, parse, convert).rename_columns(schema.names)
+
+
+def _header(path: str) -> tuple[list[str], int]:
+    """Return the names in the first row of a CSV file, behind empty lines, and how many bytes there are to its end."""
+    size = 0
+
+    def lines(file: TextIO) -> Iterator[str]:
+        nonlocal size
+        for line in file:
+            begin, size = size, size + len(line.encode())
+            yield line if begin else line.removeprefix("\ufeff")
+
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            names: list[str] = next(filter(None, csv.reader(lines(file))), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise unreadable("csv", path, ", at its beginning", error) from error
+    return [name.strip() for name in names], size
+
+
+def _places(path: str, names: list[str], fields: list[str]) -> list[int]:
+    """Return where in a header each field is; the case of letters counts only where it tells two names apart."""
+    found = []
+    for field in fields:
+        same = [place for place, name in enumerate(names) if name == field]
+        same = same or [place for place, name in enumerate(names) if name.casefold() == field.casefold()]
+        if len(same) != 1:
+            how = "no field" if not same else "more than one field"
+            raise InputError(
+                f"{path} has {how} {field!r}; its header has {', '.join(map(repr, names))}. Give schema= names of the "
+                "header, or set header=False if the first line has values",
+                path=path,
+            )
+        found += same
+    return found
+
+
+def _read_text(_schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
+    lines = read_range(part).removesuffix(b"\n").split(b"\n")
+    values = pa.array([line.removesuffix(b"\r") for line in lines], pa.binary()).cast(pa.string())
+    yield pa.table({"value": values})
+
+
+READERS: Mapping[str, Callable[[pa.Schema, bool, Range], Iterator[pa.Table]]] = {
+    "parquet": _read_parquet,
+    "arrow": _read_arrow,
+    "json": _read_json,
+    "csv": _read_csv,
+    "text": _read_text,
+}

@@ -1,0 +1,257 @@
+"""FileSink: rows as files in a folder, seen by Spark when their transaction is committed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from statefx.connectors.files.layout import Layout
+from statefx.connectors.files.manifest import Manifest
+from statefx.connectors.files.writers import FORMATS
+from statefx.connectors.written import FILE_BYTES, FILES_OPEN_MAX, RowsFile, WritesFiles, sweep, written_files
+from statefx.errors import ConfigError, SinkError, TopologyError
+from statefx.operators.sinks import (
+    Committable,
+    CommitterContext,
+    Reached,
+    SinkCommitter,
+    starting_point,
+)
+from statefx.protocol.identity import TransactionAttempt
+from statefx.storage.folder import try_writing
+
+HELD_BYTES = 32 << 20
+"""Rows that a task holds before it writes a group of them; of partitions, all that are open share this."""
+
+_FOLDER_NAME_BYTES_MAX = 255
+"""Of Linux's file systems. A longer name fails as a disk does, which would be tried again for ever."""
+
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_TO_ESCAPE = re.compile(r'["#%\'*/:=?\\\x7f{\[\]^\x00-\x1f]')
+"""What Hive, and so Spark, writes as %XX in the name of a partition's folder."""
+
+
+_NO_FOLDER = (
+    pa.types.is_nested,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_duration,
+)
+"""Types whose values are no text."""
+
+
+class FileSink(WritesFiles):
+    """Writes files that Spark, and `committedFiles`, see when their transaction is committed: all of it or nothing.
+
+    Files are written by the tasks, under their final names. A manifest in Spark's own format says which are committed,
+    so ``spark.read.parquet(path)`` and ``spark.readStream`` see those alone. Programs that do not know the manifest
+    (pandas, pyarrow) are given ``statefx.committedFiles(path)``.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder that the driver and the executors see at this path, of this sink alone; made if there is none.
+    format : str
+        ``parquet``, ``json`` (a JSON object a line) or ``csv`` (with a line of names).
+    partitionBy : sequence of str
+        Fields whose values become folders, as in ``DataFrameWriter.partitionBy``; the files do not hold them.
+    maxFileBytes : int
+        A file that has become larger is closed, and the next one begun.
+
+    Raises
+    ------
+    ConfigError
+        An argument can't be used.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "parquet",
+        *,
+        partitionBy: Sequence[str] = (),
+        maxFileBytes: int = FILE_BYTES,
+    ) -> None:
+        text = os.fspath(path)
+        if not isinstance(text, str) or not text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
+            raise ConfigError(f"FileSink needs a folder's path that driver and executors see, got {path!r}")
+        if re.search(r"[{}\[\]*?\\]", os.path.realpath(text)):
+            raise ConfigError(
+                f"FileSink can't write to {path!r}: Spark's streams take {{}}[]*?\\ for patterns, and read uncommitted "
+                "rows then. Give a folder without them"
+            )
+        if format not in FORMATS:
+            raise ConfigError(f"FileSink has no format {format!r}; there are {', '.join(map(repr, FORMATS))}")
+        if isinstance(maxFileBytes, bool) or not isinstance(maxFileBytes, int) or maxFileBytes < 1:
+            raise ConfigError(f"maxFileBytes must be a number of bytes, got {maxFileBytes!r}")
+        self.path = os.path.realpath(text)
+        self.format = format
+        self.partition_by = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
+        self.max_file_bytes = maxFileBytes
+        self.suffix = FORMATS[format].suffix
+
+    @property
+    def target(self) -> str:
+        """The folder."""
+        return self.path
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse fields that the format can't hold, and partition fields that there are not."""
+        for name in self.partition_by:
+            if schema.get_field_index(name) < 0:
+                raise TopologyError(f"FileSink is partitioned by {name!r}; its rows have {', '.join(schema.names)}")
+            kind = schema.field(name).type
+            if any(fits(kind) for fits in _NO_FOLDER):
+                raise TopologyError(f"FileSink can't be partitioned by {name!r}, which is {kind}", field=name)
+        if len(set(self.partition_by)) == len(schema):
+            raise TopologyError("FileSink is partitioned by all fields: none is left for the files")
+        FORMATS[self.format].refuse(self.schema_of_files(schema))
+
+    def schema_of_files(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema without the fields that are folders."""
+        return pa.schema([field for field in schema if field.name not in self.partition_by])
+
+    def parts(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of each partition, without the fields that are folders."""
+        return _partitions(batch, self.partition_by)
+
+    def begin(self, file: BinaryIO, schema: pa.Schema) -> RowsFile:
+        """Begin a file of the format."""
+        held_bytes_max = HELD_BYTES // (FILES_OPEN_MAX if self.partition_by else 1)
+        return FORMATS[self.format](file, self.schema_of_files(schema), min(held_bytes_max, self.max_file_bytes))
+
+    def committer(self, context: CommitterContext) -> SinkCommitter:
+        """Make what publishes them."""
+        return _Committer(self, context)
+
+
+def committedFiles(path: str | os.PathLike[str]) -> list[str]:
+    """Return the files of a FileSink's folder that are committed, in the order of their transactions.
+
+    Parameters
+    ----------
+    path : str or path
+
+    Returns
+    -------
+    list of str
+        Absolute paths: ``pandas.concat(map(pandas.read_parquet, committedFiles(path)))``.
+
+    Raises
+    ------
+    SinkError
+        There is no such folder, no FileSink has written there, or the manifest is damaged.
+    """
+    manifest = Manifest(os.path.realpath(os.fspath(path)))
+    if manifest.newest() is None:
+        raise SinkError(f"{path} holds no committed files: there is no manifest of a FileSink, or of Spark", path=path)
+    return [manifest.storage.path(each.name) for each in manifest.files()]
+
+
+def _partitions(batch: pa.RecordBatch, fields: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the folder, with its slash, and the rows of each partition, without the fields that are folders."""
+    if not fields:
+        yield "", batch
+        return
+    table = pa.table(batch.select(list(fields)))
+    order = pa.array(range(batch.num_rows), pa.int64())
+    groups = table.append_column("__at", order).group_by(list(fields), use_threads=False).aggregate([("__at", "list")])
+    rest = batch.drop_columns(list(fields))
+    folders = [[_folder(name, text) for text in _texts(groups.column(name))] for name in fields]
+    for number, at in enumerate(groups.column("__at_list")):
+        yield "".join(of_field[number] for of_field in folders), rest.take(at.values)
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    """Return values as Spark writes them; pyarrow writes the double 1.0 as 1, from which Spark would infer integers."""
+    if pa.types.is_floating(column.type):
+        return [None if value is None else _NOT_FINITE.get(str(value), str(value)) for value in column.to_pylist()]
+    texts: list[str | None] = column.cast(pa.string()).to_pylist()
+    return texts
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""Of numbers that Python and Java do not write alike."""
+
+
+def _folder(field: str, text: str | None) -> str:
+    """Return the name of a partition's folder, with its slash.
+
+    Raises
+    ------
+    SinkError
+        The value is too long.
+    """
+    name = f"{_escaped(field)}={_escaped(text) if text else _NULL_PARTITION}"
+    if len(name.encode()) > _FOLDER_NAME_BYTES_MAX:
+        raise SinkError(
+            f"FileSink is partitioned by {field!r}, and a folder's name has {_FOLDER_NAME_BYTES_MAX} bytes at most: "
+            f"{name[:60]}... has {len(name.encode())}",
+            field=field,
+        )
+    return name + "/"
+
+
+def _escaped(text: str) -> str:
+    return _TO_ESCAPE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+@contextmanager
+def _refused(folder: str) -> Iterator[None]:
+    """Say of a file system's error which folder can't be used, why, and what to do.
+
+    Raises
+    ------
+    SinkError
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SinkError(
+            f"FileSink can't write to the folder {folder} ({error}): give a folder in which this user may create "
+            "files, on the driver and on the executors",
+            path=folder,
+        ) from error
+
+
+class _Committer(SinkCommitter):
+    """Publishes files by naming them in the manifest.
+
+    Not a `Catalog`, which changes names and marker in one act and compares the whole marker: a folder has no such act.
+    Its marker is told from three files, and a fence is two of them (`Manifest.fence`), whose numbers are chosen before
+    the owner is named.
+    """
+
+    def __init__(self, sink: FileSink, context: CommitterContext) -> None:
+        self._sink = sink
+        self._owner = context.owner
+        self._manifest = Manifest(sink.path)
+        self._layout = Layout.of(sink.format, sink.partition_by, context.schema)
+
+    def check(self, reached: Reached, *, takeover: bool) -> None:
+        with _refused(self._sink.path):
+            # Whose it is comes first: who has another's folder by mistake is not helped by what its rows look like.
+            # Also with `takeover`: a newer generation refuses it, which must be told before a generation is taken.
+            marker = self._manifest.marker(takeover=takeover)
+            starting_point(marker, self._owner, reached, self._sink.path, takeover=takeover)
+            self._manifest.layout(self._layout)
+            try_writing(self._sink.path)
+
+    def fence(self, reached: Reached, *, takeover: bool) -> None:
+        self._manifest.fence(self._owner, reached, self._layout, takeover=takeover)
+
+    def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
+        storage = self._manifest.storage
+        self._manifest.publish(self._owner, attempt.txid, lambda: written_files(storage, committables))
+
+    def sweep(self, committed: int) -> None:
+        """Delete files that no manifest names, and manifests that nobody needs."""
+        manifest = self._manifest
+        if sweep(manifest.storage, self._owner, committed, manifest.marker, lambda: (f.name for f in manifest.files())):
+            manifest.forget_old()

@@ -1,0 +1,371 @@
+"""Files of a folder as the input of transactions, read by pyarrow in the tasks.
+
+A file is a partition. A batch of it is a range: of row groups or record batches where the format has them, else of
+bytes that end behind a line. The metadata of a batch names the file and says how long it was, so that one that was cut
+short or replaced since is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.connectors.files.fields import given_schema, spark_schema
+from statefx.connectors.files.folders import folder_of, refuse_manifest, refuse_missing
+from statefx.connectors.files.logs import COMPRESSED, Logs, born, head_of, present_path, stats
+from statefx.connectors.files.ranges import Range, ShorterError, behind_last_line, behind_last_row
+from statefx.connectors.files.readers import READERS, UNITS, compressed, is_fault, parts_of, read, unreadable
+from statefx.errors import FailedException, InputError, TopologyError
+from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
+from statefx.operators.context import DRIVER
+from statefx.protocol.identity import TransactionAttempt
+
+BATCH_BYTES = 64 << 20
+"""Of one file in one transaction: a task holds it in memory as text and as Arrow, some 300 MB."""
+
+_HIDDEN = ("_", ".")
+_LOGS = "; if lines are added to it, start with growing=True and a new checkpointLocation"
+_GONE = ""
+"""In the place of the name of a log that is in the folder under no name."""
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+class FilePartitionedSpout(PartitionedTransactionalSpout):
+    """Emits the rows of files in a folder; files that come later are read later.
+
+    Each file is a partition, and files are read side by side, each by one task. A file must be complete when it appears
+    in the folder (written elsewhere, and renamed), unless `growing`. Names that begin with ``_`` or ``.`` are passed
+    over. A file of which all was read may be deleted.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder of the file system, which the driver and all executors see. Its subfolders are passed over; URLs other
+        than ``file:`` and patterns are refused.
+    format : str
+        ``parquet``, ``arrow`` (IPC files), ``json`` (an object in each line), ``csv`` or ``text`` (a field ``value``).
+    schema : str, StructType or pyarrow.Schema, optional
+        The fields of the rows. Required for JSON and CSV; of Parquet and Arrow files, all fields of the first file,
+        with Spark's types: times in microseconds, unsigned numbers as wider signed ones, categories as their values.
+    header : bool
+        Whether the first line of a CSV file has names. Columns are then taken by their names, whatever their order.
+    maxBytesPerFile : int
+        Of one file in one transaction, at most; a row group or record batch is never parted.
+    growing : bool
+        Files are logs, to which lines are added: a line is read when it has ended. A log that is renamed in its folder
+        is followed; names that end with ``.gz`` and the like are passed over. Not for Parquet and Arrow.
+    maxFiles : int, optional
+        Files that one transaction reads, at most; by default all there are. Not with `growing`.
+
+    Raises
+    ------
+    TopologyError
+        An argument can't be used, or no file is there to read the schema from.
+    InputError
+        The file from which the schema is read is none of the format.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "parquet",
+        schema: Any = None,
+        *,
+        header: bool = True,
+        maxBytesPerFile: int = BATCH_BYTES,
+        growing: bool = False,
+        maxFiles: int | None = None,
+    ) -> None:
+        if format not in READERS:
+            raise TopologyError(f"FilePartitionedSpout has no format {format!r}; there are {', '.join(READERS)}")
+        if growing and format in UNITS:
+            raise TopologyError(f"{format} files can't grow: leave out growing=True, or write lines of JSON")
+        for name, value in {"header": header, "growing": growing}.items():
+            if not isinstance(value, bool):
+                raise TopologyError(f"{name}={value!r}: it is True or False")
+        if not _is_count(maxBytesPerFile):
+            raise TopologyError(f"maxBytesPerFile={maxBytesPerFile!r}: it is a whole number of bytes, 1 or more")
+        if maxFiles is not None and (
+            growing or not _is_count(maxFiles)
+        ):  # the first logs would keep those behind them waiting
+            raise TopologyError(f"maxFiles={maxFiles!r}: it is 1 or more, and not for files that grow")
+        self.path = folder_of(path)
+        refuse_manifest(self.path)
+        self.format = format
+        self.header = header and format == "csv"
+        self.growing = growing
+        self.bytes_max = maxBytesPerFile
+        self.files_max = maxFiles
+        self.schema = self._schema(schema)
+        self.outputFields = to_ddl(self.schema)
+        self._files: list[str | None] = []
+        self._logs = Logs(self.path)
+        self._planned = 0
+        self._bounded = False
+        self._until: dict[str | int, int] | None = None
+        """What there was when a run began that ends with that: names of files; of logs the inodes, and their sizes."""
+
+    def _schema(self, given: Any) -> pa.Schema:
+        if given is not None:
+            return given_schema(self.format, given)
+        if self.format == "text":
+            return pa.schema({"value": pa.string()})
+        if self.format not in UNITS:
+            raise TopologyError(
+                f"FilePartitionedSpout needs the fields of {self.format} files: schema='account string, amount long'"
+            )
+        if not os.path.isdir(self.path):
+            raise TopologyError(
+                f"{self.path} is not there, so no {self.format} file gives the fields: correct the path, or give them: "
+                "schema='account string, amount long'"
+            )
+        for name in self._names():
+            path = os.path.join(self.path, name)
+            return spark_schema(parts_of(self.format, path).schema, path)
+        raise TopologyError(
+            f"{self.path} has no {self.format} file to read the fields from; give them: schema='account string, amount "
+            "long'"
+        )
+
+    def reads(self, target: str) -> bool:
+        """Tell whether it is the folder."""
+        return target == os.path.realpath(self.path)
+
+    # ---- on the driver
+
+    def open(self, context: Context) -> None:
+        """Begin with no file.
+
+        Raises
+        ------
+        InputError
+            The folder is not there when the topology starts. One that goes later is waited for.
+        """
+        if context.task == DRIVER:
+            refuse_missing(self.path)
+        refuse_manifest(self.path)
+        self._files, self._logs = [], Logs(self.path)
+        self._bounded, self._until = False, None
+
+    def prepareForAvailableNow(self) -> None:
+        """Read the files that there are at the first look, and logs up to where they end then."""
+        self._bounded = True
+
+    def initPartitions(self, metadata: Mapping[int, Any]) -> None:
+        """Take over which file is which partition; one of which nothing was read can be any file.
+
+        Raises
+        ------
+        InputError
+            `growing` is another than before: logs are known by other things than files.
+        """
+        self._files = [None] * (max(metadata, default=-1) + 1)
+        for number, said in metadata.items():
+            if ("head" in said) != self.growing:
+                raise InputError(
+                    f"{os.path.join(self.path, said['file'])} was read with growing={not self.growing}, and now "
+                    f"growing={self.growing}: go back, or start with a new checkpointLocation",
+                    path=os.path.join(self.path, said["file"]),
+                )
+            self._files[number] = said["file"]
+            self._logs.take(number, said)
+
+    def numPartitions(self) -> int:
+        """Return how many files there have been; new ones are the last, in the order of their names."""
+        self._planned = 0  # it begins every look at what there is to read
+        if self._bounded and self._until is None:
+            there = stats(self.path, self._entries()).values() if self.growing else ()
+            self._until = {said.st_ino: said.st_size for said in there}
+            self._until |= {} if self.growing else dict.fromkeys(self._names(), sys.maxsize)
+        if self.growing:
+            return self._follow_logs()
+        known = set(self._files)
+        self._add([name for name in self._names() if name not in known])
+        return len(self._files)
+
+    def _follow_logs(self) -> int:
+        """Find each log under its present name; files of which nothing was read are new logs."""
+        found = stats(self.path, self._entries())
+        located = self._logs.locate(found)
+        waiting = set(found).difference(name for name in located.values() if name is not None)
+        # A name of which nothing was read may by now be another name of a log: that would be read a second time.
+        self._files = [name if name in waiting else None for name in self._files]
+        for partition, name in located.items():
+            self._files[partition] = _GONE if name is None else name
+        known = set(self._files)
+        self._add([name for name in found if name not in known])
+        return len(self._files)
+
+    def _followed(self, partition: int, last: Any) -> str | None:
+        """Return the name of a log, by a second look if it was renamed while the first one was taken."""
+        name = self._files[partition]
+        if not self.growing or last is None or name is None or (name == _GONE and last["end"]):
+            return name
+        try:
+            if name != _GONE and os.stat(os.path.join(self.path, name)).st_ino == last["stamp"]:
+                return name
+        except FileNotFoundError:
+            pass
+        again = self._logs.locate(stats(self.path, self._entries()))[partition]
+        self._files[partition] = _GONE if again is None else again
+        return self._files[partition]
+
+    def _add(self, names: list[str]) -> None:
+        new = iter(names)
+        self._files = [next(new, None) if name is None else name for name in self._files]
+        self._files += new
+
+    def _names(self) -> list[str]:
+        return sorted(each.name for each in self._entries())
+
+    def _entries(self) -> Iterator[os.DirEntry[str]]:
+        """Yield the files that are read."""
+        passed_over = COMPRESSED if self.growing else ()
+        try:
+            with os.scandir(self.path) as found:
+                for each in found:
+                    if not each.name.startswith(_HIDDEN) and not each.name.endswith(passed_over) and each.is_file():
+                        yield each
+        except OSError as error:
+            raise FailedException(f"{self.path} can't be listed: {error}") from error
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        """Return the next range of a file."""
+        name, start = self._followed(partition, lastMetadata), 0 if lastMetadata is None else lastMetadata["stop"]
+        if name is None or self._planned == self.files_max:
+            return None
+        path = os.path.join(self.path, lastMetadata["file"] if name == _GONE else name)
+        try:
+            if name == _GONE:
+                raise FileNotFoundError
+            said = os.stat(path)
+            size, stamp = said.st_size, self._stamp(said)
+            self._check(path, size, stamp, lastMetadata)
+            if self.growing and not self._is_own(partition, path, said, lastMetadata):
+                return None
+            if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata["end"]:
+                return None
+            if (until := self._readable(name, said)) is None:
+                return None
+            stop, end = self._stop(path, start, until)
+        except FileNotFoundError:
+            if lastMetadata is None:
+                self._files[partition] = None  # nothing of it was read: the partition can be another file
+                return None
+            if lastMetadata["end"]:
+                return None  # all of it was read: it may go
+            raise InputError(
+                f"{path} was deleted or moved away before all of it was read: put it back, or start with a new "
+                "checkpointLocation",
+                path=path,
+            ) from None
+        if stop == start:
+            return None
+        self._planned += 1
+        planned = {
+            "file": name,
+            "start": start,
+            "stop": stop,
+            "size": size,
+            "stamp": stamp,
+            "end": end and until == size,
+        }
+        if self.growing:
+            planned |= {"head": head_of(path, stop), "born": born(path)}
+            self._logs.take(partition, planned)
+        return planned
+
+    def _readable(self, name: str, said: os.stat_result) -> int | None:
+        """Return up to which byte a file is read; None: it came later than what this run reads."""
+        if self._until is None:
+            return said.st_size
+        until = self._until.get(said.st_ino if self.growing else name)
+        return None if until is None else min(said.st_size, until)
+
+    def _is_own(self, partition: int, path: str, said: os.stat_result, last: Any) -> bool:
+        """Refuse a log that is another one, or a copy; tell whether it is not one of another partition."""
+        if last is None and self._logs.has(path, said):
+            return False  # it was given this name while the look was taken
+        if last is not None and not self._logs.is_same(partition, path, said, last):
+            raise self._replaced(path)
+        self._logs.refuse_copy(partition, path, said)
+        return True
+
+    def _stamp(self, said: os.stat_result) -> int:
+        """Return what tells a file from another one of its name: a log has a new time with each line."""
+        return said.st_ino if self.growing else said.st_mtime_ns
+
+    def _check(self, path: str, size: int, stamp: int, last: Any) -> None:
+        """Refuse a file that is not the one of which a part was read."""
+        fits = last is None or size == last["size"] or (self.growing and size > last["size"])
+        if fits and (last is None or stamp == last["stamp"]):
+            return
+        if fits:
+            raise self._replaced(path)
+        how = "is shorter than it was" if size < last["size"] else "has grown"
+        remedy = "" if size < last["size"] or self.format in UNITS else _LOGS
+        raise InputError(
+            f"{path} {how} ({size:,} bytes, and {last['size']:,} when it was read last): it was cut, replaced or "
+            f"written to. Restore it, and give new rows a file of their own{remedy}",
+            path=path,
+        )
+
+    def _replaced(self, path: str) -> InputError:
+        what = "another file than" if self.growing else "newer than"
+        return InputError(
+            f"{path} is {what} the one that was read: it was replaced or written to. Put the former one back"
+            f"{'' if self.growing else ' with its time (cp -p)'}, and give new rows a file of their own"
+            f"{' (logrotate: create, not copytruncate)' if self.growing else ''}",
+            path=path,
+        )
+
+    def _stop(self, path: str, start: int, size: int) -> tuple[int, bool]:
+        """Return where a batch that begins at `start` ends, and whether the file ends there."""
+        if self.format in UNITS:
+            sizes = parts_of(self.format, path).sizes
+            stop, taken = start, 0
+            while stop < len(sizes) and (stop == start or taken + sizes[stop] <= self.bytes_max):
+                taken += sizes[stop]
+                stop += 1
+            return stop, stop == len(sizes)
+        if start == 0 and path.endswith(COMPRESSED):
+            raise compressed(path, os.path.splitext(path)[1])
+        stop = min(size, start + self.bytes_max)
+        if stop == size and not self.growing:
+            return stop, True
+        found = (behind_last_row if self.format == "csv" else behind_last_line)(path, start, stop)
+        if found == start and stop < size:
+            raise InputError(
+                f"{path} has a line of more than {self.bytes_max:,} bytes at {start:,}: set maxBytesPerFile higher"
+                f"{', and look for a quote that is not closed' if self.format == 'csv' else ''}",
+                path=path,
+            )
+        return found, found == size
+
+    # ---- in the tasks
+
+    def emitPartitionBatch(
+        self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
+    ) -> Iterator[None]:
+        """Emit a range of a file, batch by batch."""
+        path = present_path(self.path, metadata) if self.growing else os.path.join(self.path, metadata["file"])
+        try:
+            said = os.stat(path)
+            self._check(path, said.st_size, self._stamp(said), metadata)
+            if self.growing and head_of(path, metadata["stop"]) != metadata["head"]:
+                raise self._replaced(path)
+            part = Range(path, metadata["start"], metadata["stop"])
+            for batch in read(self.format, self.schema, self.header, part):
+                collector.emitBatch(batch)
+                yield
+        except (pa.ArrowException, OSError) as error:
+            if is_fault(error) or isinstance(error, ShorterError):
+                raise FailedException(f"{path} can't be read: {error}") from error
+            raise unreadable(self.format, path, f", from {metadata['start']} to {metadata['stop']}", error) from error

@@ -1,0 +1,111 @@
+"""Calls of the client that may never return, within bounds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from statefx.connectors.kafka.library import has_code, kafka
+
+REQUEST_SECS = 5.0
+"""How long one question to a broker may take. The driver does nothing else meanwhile."""
+
+GRACE_SECS = 1.0
+"""How much longer than its own time-out a call may take before it is given up."""
+
+_NOT_YET = (
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "CONCURRENT_TRANSACTIONS",
+    "_WAIT_COORD",
+)
+"""Errors that pass soon: a broker has just started, has given groups to another, or is still ending a transaction."""
+
+BELIEVED_SECS = 5.0
+"""How long a broker is asked again that says that a topic is not there: one that has just started says so of all."""
+
+_AGAIN_SECS = 0.01
+_AGAIN_SECS_MAX = 0.25
+"""The pauses between two calls grow. They begin short, because most transactions of Kafka end within milliseconds. If
+the pauses did not grow, a call that fails at once would be made a hundred times in a second, in a new thread each."""
+
+Answer = TypeVar("Answer")
+
+
+def bounded(call: Callable[[float], Answer], secs: float) -> Answer:
+    """Call in a thread of its own; if the call does not return, that thread is left behind, with the client.
+
+    The call is given `secs` as its own time-out as well. But when a broker ends under `send_offsets_to_transaction`,
+    that call never returns, also after the broker is back; nor does the `close` of a consumer whose commit is on its
+    way to a broker that is gone.
+
+    Raises
+    ------
+    confluent_kafka.KafkaException
+        What the call raises; ``_TIMED_OUT`` if it has not returned.
+    """
+    answers: list[Answer] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(call(secs))
+        except BaseException as error:  # noqa: BLE001 - who waits raises it
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="statefx-kafka", daemon=True)
+    thread.start()
+    thread.join(secs + GRACE_SECS)
+    if errors:
+        raise errors[0]
+    if answers:
+        return answers[0]
+    raise _timed_out()
+
+
+def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answer:
+    """Call, and call again for `secs` in all while it fails with an error that passes soon, or with one of `more`."""
+    began = time.monotonic()
+    limit = began + secs
+    pause = _AGAIN_SECS
+    while True:
+        try:
+            return call(max(limit - time.monotonic(), _AGAIN_SECS))
+        except kafka().KafkaException as error:
+            if has_code(error, "UNKNOWN_TOPIC_OR_PART"):
+                limit = min(limit, began + BELIEVED_SECS)
+            if not (error.args[0].retriable() or has_code(error, *_NOT_YET, *more)) or time.monotonic() > limit:
+                raise
+        time.sleep(pause)
+        pause = min(1.5 * pause, _AGAIN_SECS_MAX)
+
+
+def close_consumer(consumer: Any) -> None:
+    """Close a consumer; one that does not come to its end is left behind."""
+    with suppress(kafka().KafkaException):
+        bounded(lambda _: consumer.close(), REQUEST_SECS)
+
+
+def answer(future: Future[Answer], secs: float | None = None) -> Answer:
+    """Return what a broker answers to a question that was asked with a time-out of `secs`, by default `REQUEST_SECS`.
+
+    Raises
+    ------
+    confluent_kafka.KafkaException
+        What the broker says, or ``_TIMED_OUT`` if none has answered.
+    """
+    try:
+        return future.result((REQUEST_SECS if secs is None else secs) + GRACE_SECS)
+    except FutureTimeoutError:
+        raise _timed_out() from None
+
+
+def _timed_out() -> Exception:
+    late: Exception = kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT))
+    return late

@@ -1,0 +1,236 @@
+"""What transactions read of each partition: planned on the driver, range by range."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from statefx.connectors.kafka.losses import Losses, cut_off
+from statefx.connectors.kafka.open_transactions import OpenTransactions
+from statefx.connectors.kafka.planning import Cluster, Limits, Shares, Sizes, Start, first_offsets
+from statefx.connectors.kafka.rows import Place
+from statefx.errors import FailedException
+
+logger = logging.getLogger("statefx")
+
+_DOUBT_AGAIN_SECS = 0.1
+"""Between two looks of a start while it is not believed yet that a topic is not there."""
+
+NO_TOPIC = Place("", 0)
+"""Stands in the log for a first run that finds no topic, and is to begin later than the beginning (`start`). The next
+run sees by it that it is not the first one: it reads a topic that was made meanwhile from its beginning."""
+
+
+def ends_of(read: Iterable[Any]) -> dict[Place, int]:
+    """Return how far partitions were read, by the metadata of their last ranges."""
+    return {place: said["end"] for said in read if (place := Place(said["topic"], said["partition"])) != NO_TOPIC}
+
+
+class Ranges:
+    """Which number stands for which partition, and the next range of each.
+
+    The metadata of a range is ``topic``, ``partition``, the ``id`` of the topic, ``start`` and ``end`` (the offset
+    behind the last); the epochs of the leaders that had the records before these two, ``start_epoch`` and
+    ``end_epoch``, where they are known; and ``gap``, how many offsets before the range are passed over, if any.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    start : Start
+        Where a first run begins.
+    limits : Limits
+    losses : Losses
+    open_transactions : OpenTransactions, optional
+        Told of partitions that are read to their end.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        start: Start,
+        limits: Limits,
+        losses: Losses,
+        open_transactions: OpenTransactions | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self._start = start
+        self._losses = losses
+        self._open = open_transactions
+        self._shares = Shares(limits)
+        self._sizes = Sizes(cluster.consumer) if limits.bytes is not None else None
+        self._numbers: list[Place | None] = []
+        self._first: dict[Place, int] | None = None
+        """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
+        self._until: dict[tuple[Place, str], int] | None = None
+        """Where this run ends, if it is `bounded`, by partition and topic's id; None before the first look."""
+        self.bounded = False
+        """Whether this run reads only what was there when it began."""
+        self._has_looked = False
+        """Whether the start has looked, and no transaction has used that yet."""
+        self.ends: dict[Place, int] = {}
+        """The ends of partitions, as of the last look."""
+        self._read: dict[Place, Any] = {}
+        """The last range of each partition with which a transaction is known to have begun."""
+        self._planned: dict[Place, Any] = {}
+        """The ranges behind these that were planned, and with which no transaction is known to have begun."""
+        self._left: set[Place] = set()
+        """Partitions of topics that are no longer named."""
+
+    def close(self) -> None:
+        """End the clients."""
+        if self._open is not None:
+            self._open.close()
+        self.cluster.close()
+
+    def begin(self, metadata: Mapping[int, Any]) -> None:
+        """Take over from the metadata which number stands for which partition, and look what there is.
+
+        So the start raises where a topic is not there, or access is denied. Where no broker answers, it does not: the
+        query waits, and its status says so.
+        """
+        self._numbers = [None] * (max(metadata, default=-1) + 1)
+        for number, said in metadata.items():
+            self._numbers[number] = place = Place(said["topic"], said["partition"])
+            self._read[place] = said
+        while not self._has_looked:
+            try:
+                self.count()
+                self._has_looked = True
+            except FailedException:
+                if not self.cluster.doubts:
+                    return
+                time.sleep(_DOUBT_AGAIN_SECS)
+
+    def count(self) -> int:
+        """Look what there is, and return how many partitions there have been; new ones come last."""
+        if self._has_looked:  # a moment ago, by the start
+            self._has_looked = False
+            return len(self._numbers)
+        cluster = self.cluster
+        cluster.discover({place.topic for place in self._read | self._planned if place != NO_TOPIC})
+        known = set(self._numbers)
+        new = iter([place for place in cluster.places if place not in known])
+        self._numbers = [next(new, None) if place is None else place for place in self._numbers]
+        self._numbers += new
+        self._look()
+        if not self._numbers and self._start != "earliest":
+            self._numbers.append(NO_TOPIC)
+        return len(self._numbers)
+
+    def _look(self) -> None:
+        """Ask what there is to be read of all partitions, and share out what a transaction may read."""
+        cluster, read, listed = self.cluster, self._read | self._planned, set(self.cluster.places)
+        numbers = {place: number for number, place in enumerate(self._numbers) if place is not None and place in listed}
+        self.ends = cluster.ends(numbers)
+        self._starts = self._begin_fresh([place for place in numbers if place not in read], bool(read))
+        starts = self._starts | {place: read[place]["end"] for place in numbers if place in read}
+        self._end_now(starts)
+        lags = {place: lag for place, start in starts.items() if (lag := self._readable(place) - start) > 0}
+        self._beginnings = cluster.beginnings(
+            place for place in lags if place not in self._starts or self._start != "earliest"
+        )
+        sizes = {} if self._sizes is None else self._sizes.of({place: starts[place] for place in lags})
+        self._share = self._shares.of(
+            {numbers[place]: lag for place, lag in lags.items()},
+            {numbers[place]: size for place, size in sizes.items()},
+        )
+        if self._open is not None:
+            self._open.look({place: self.ends[place] for place, start in starts.items() if start == self.ends[place]})
+
+    def _begin_fresh(self, fresh: Sequence[Place], later: bool) -> dict[Place, int]:
+        """Return where partitions begin that nothing was read of; `later`: others were read."""
+        if self._first is None:
+            # A first run begins where it was told to. What is found later is all new.
+            known = later or self._start == "earliest"
+            self._first = {} if known else first_offsets(self.cluster, self._start, fresh)
+        found = self.cluster.beginnings([place for place in fresh if place not in self._first])
+        return found | {place: self._first[place] for place in fresh if place in self._first}
+
+    def _end_now(self, starts: Mapping[Place, int]) -> None:
+        """Note where this run ends; later if a broker that has just started says that less is there than was read."""
+        if self.bounded and self._until is None and all(self.ends[place] >= at for place, at in starts.items()):
+            self._until = {self._identity(place): end for place, end in self.ends.items()}
+
+    def _readable(self, place: Place) -> int:
+        """Return how far a partition is read, at most."""
+        end = self.ends[place]  # a range that ends behind it would stand in the log, and be waited for by all runs
+        return end if self._until is None else min(end, self._until.get(self._identity(place), -1))
+
+    def _identity(self, place: Place) -> tuple[Place, str]:
+        return place, self.cluster.ids[place.topic]
+
+    def plan(self, partition: int, last: Any) -> Any:
+        """Return the next range of offsets.
+
+        The first one of a partition says where it begins, also if there is nothing in it yet: ``latest`` would be
+        another offset after a restart.
+        """
+        place = self._numbers[partition]
+        if place is None:
+            return None
+        if place == NO_TOPIC:
+            return None if last is not None else {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
+        former = self._planned.get(place, self._read.get(place))
+        self._planned.pop(place, None)
+        self._read |= {place: last} if last is not None else {}
+        if last != former:  # what was planned last never began: the shares were those of other ranges
+            self._planned.clear()
+            self._look()
+        if (found := self._begin(place, last)) is None:
+            return None
+        if self._until is not None:
+            if (bound := self._until.get(self._identity(place))) is None:
+                return None  # it came later: the next run reads it from its beginning
+            # Else this run would end before its end, as a broker that starts tells smaller ones.
+            self.cluster.doubted(f"{place} ends before where it ended when this run began", self.ends[place] < bound)
+        start, gap = found
+        end = max(start, min(self._readable(place), start + self._share.get(partition, 0)))
+        topic_id, epoch = self.cluster.ids[place.topic], self.cluster.epochs.get(place)
+        goes_on = last is not None and (start, topic_id) == (last["end"], last["id"])
+        if goes_on and end == start:
+            return None
+        planned = {"topic": place.topic, "partition": place.partition, "id": topic_id, "start": start, "end": end}
+        start_epoch = last.get("end_epoch") if goes_on else None
+        more = {"gap": gap or None, "start_epoch": start_epoch, "end_epoch": epoch}
+        self._planned[place] = planned | {name: said for name, said in more.items() if said is not None}
+        return self._planned[place]
+
+    def _begin(self, place: Place, last: Any) -> tuple[int, int] | None:
+        """Return where a batch begins, and how many offsets before that are passed over; None if none does."""
+        if last is not None:
+            return self._went_on(place, last)
+        if place not in self._starts:
+            return None
+        return self._behind_gap(place, self._starts[place])
+
+    def _behind_gap(self, place: Place, start: int) -> tuple[int, int]:
+        first = self._beginnings.get(place, start)
+        if first <= start:
+            return start, 0
+        self._losses.pass_over(place, start, first)
+        return first, first - start
+
+    def _went_on(self, place: Place, last: Any) -> tuple[int, int] | None:
+        """Return where a partition goes on, and how many offsets before that are passed over; None if it does not."""
+        cluster, start = self.cluster, last["end"]
+        if not cluster.reads(place.topic):
+            if place not in self._left:
+                self._left.add(place)
+                logger.warning(
+                    "%s was read up to offset %d, and is read no more: topics= does not name its topic. When it is "
+                    "named again, it goes on there", place, start,
+                )  # fmt: skip
+            return None
+        topic_id = cluster.ids.get(place.topic)
+        if cluster.doubted(f"there is no topic {place.topic!r}", topic_id is None):
+            self._losses.deleted(place, start)
+            return None
+        if topic_id != last["id"]:
+            self._losses.made_again(place, start)
+            # The new one may have fewer partitions.
+            return (cluster.beginnings([place])[place], 0) if place in self.ends else None
+        if cluster.doubted(f"{place} ends before the offset up to which it was read", self.ends[place] < start):
+            raise cut_off(place, start, f"now ends at {self.ends[place]}")
+        return self._behind_gap(place, start)

@@ -1,0 +1,338 @@
+"""The records of a range of offsets, and no others; in the tasks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from statefx.connectors.kafka.calls import REQUEST_SECS, answer, close_consumer
+from statefx.connectors.kafka.clients import Clients, denial
+from statefx.connectors.kafka.diagnosis import FAILURE_SECS
+from statefx.connectors.kafka.library import has_code, kafka, text_of
+from statefx.connectors.kafka.losses import cut_off
+from statefx.connectors.kafka.planning import DOUBT_SECS
+from statefx.connectors.kafka.rows import Place, Records
+from statefx.errors import FailedException, InputError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+logger = logging.getLogger("statefx")
+
+TAKEN = 400
+"""Messages that are taken from the client at once: fewer than the 700 new objects at which Python collects garbage."""
+
+ROWS = 4_000
+ROWS_BYTES = 16 << 20
+"""How many records are held as objects of Python, more or less, and their bytes: more would no longer be in the
+processor's second cache when they become columns."""
+
+READERS_MAX = 16
+"""Partitions that a task keeps warm. Each is a client with threads and up to 16 MB of its own; to use one for another
+partition costs up to ``fetch.wait.max.ms``, since what it has asked for must be answered first."""
+
+_AGAIN_SECS = 0.1
+"""The pause between two questions to a broker that does not answer."""
+
+_POLL_SECS = 0.5
+"""How long one wait for records takes, in which no interrupt is noticed."""
+
+NO_EPOCH = -1
+"""No epoch is known of the leader of a partition."""
+
+
+class Span(NamedTuple):
+    """A range of offsets that was planned.
+
+    Attributes
+    ----------
+    place : Place
+    topic_id : str
+        It tells the topic from a later one of the same name.
+    start, end : int
+        The first offset, and that behind the last.
+    start_epoch : int
+        The epoch of the leader that had the records before `start`. The broker compares it with its own: without it, a
+        partition that has lost its last records, and has new ones at their offsets, looks like one that has grown.
+    end_epoch : int
+        The epoch of the leader that had the records before `end`.
+    """
+
+    place: Place
+    topic_id: str
+    start: int
+    end: int
+    start_epoch: int = NO_EPOCH
+    end_epoch: int = NO_EPOCH
+
+
+class Reader:
+    """One client, and one partition, which it goes on fetching between transactions.
+
+    Parameters
+    ----------
+    clients : Clients
+    group : str
+    patience_secs : float
+        How long it may wait without any progress.
+    lost : callable
+        Given the place, the first offset that is gone and the first that is there again; raises, or returns to go on.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        group: str,
+        patience_secs: float,
+        lost: Callable[[Place, int, int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clients = clients
+        self._consumer: Consumer = clients.consumer(group)
+        self._patience_secs = patience_secs
+        self._lost = lost
+        self._clock = clock
+        self._at: tuple[Place, int] | None = None
+        """The offset that it would hand out next, if the last range was handed out whole."""
+        self.topic_id = ""
+        """The topic of what it has fetched."""
+        self._ahead: list[Message] = []
+        """Records behind the end of the last range."""
+        self._reached = 0
+        """Each record before this offset was handed out, or is in `_ahead`."""
+        self._end = 0
+        """The end of the range that is read."""
+        self._trouble = ""
+        """The last error in this range that the client tries again by itself."""
+
+    def read(self, span: Span, wanted: Collection[str]) -> Iterator[Records]:
+        """Yield the records of a range.
+
+        The last offsets of a range may have none: markers of transactions, rows of aborted ones, or what compaction
+        took. That the end is reached is told by a record behind it, or by the client, which tells where it found the
+        partition to end.
+
+        Raises
+        ------
+        FailedException
+            There was no progress for too long.
+        InputError
+            Access is denied, or records are gone and `lost` raises.
+        """
+        place, end = span.place, span.end
+        warm = (self._at, self.topic_id) == ((place, span.start), span.topic_id)
+        self._end, self.topic_id = end, span.topic_id
+        self._at = None  # until all of the range is handed out: a reader that is given up before that begins anew
+        self._trouble = ""
+        if not warm:
+            self._go_to(place, span.start, span.start_epoch)
+        limit = self._clock() + self._patience_secs
+        records = Records(wanted)
+        while True:
+            records.add(self._cut(end))
+            done = self._reached >= end
+            if records and (done or len(records) >= ROWS or records.size >= ROWS_BYTES):
+                yield records
+                records = Records(wanted)
+                limit = self._clock() + self._patience_secs  # rows may have been kept waiting behind it
+            if done:
+                break
+            if self._take(place):
+                limit = self._clock() + self._patience_secs
+            elif self._clock() >= limit:
+                trouble = self._clients.diagnosis(FAILURE_SECS) or self._trouble
+                raise FailedException(
+                    f"{place}: nothing came for {self._patience_secs:g} s, and offsets from {self._reached} to before "
+                    f"{end} are still to be read{trouble and ': '}{trouble}"
+                )
+        self._at = place, end
+
+    def close(self) -> None:
+        """End the client."""
+        close_consumer(self._consumer)
+
+    def _go_to(self, place: Place, start: int, epoch: int = NO_EPOCH) -> None:
+        self._ahead, self._reached = [], start
+        self._consumer.assign([kafka().TopicPartition(*place, start, leader_epoch=epoch)])
+
+    def _cut(self, end: int) -> list[Message]:
+        """Return what was fetched of this range, and keep what is behind it."""
+        ahead = self._ahead
+        if not ahead or _offset(ahead[-1]) < end:
+            self._ahead = []
+            return ahead
+        stop = bisect_left(ahead, end, key=_offset)
+        self._ahead = ahead[stop:]
+        return ahead[:stop]
+
+    def _take(self, place: Place) -> bool:
+        """Take what is there, or wait a little for it; True if there was anything."""
+        before = self._reached
+        messages = self._consumer.consume(TAKEN, 0)
+        if not messages:
+            # `consume` would wait until it has as many as it was asked for; `poll` returns with the first.
+            if (first := self._consumer.poll(_POLL_SECS)) is None:
+                return False
+            messages = [first, *self._consumer.consume(TAKEN, 0)]
+        events: list[Message] = []
+        if any(map(kafka().Message.error, messages)):
+            events = [each for each in messages if each.error() is not None]
+            messages = [each for each in messages if each.error() is None]
+        if messages:
+            self._check(place, messages)
+            self._ahead += messages
+            self._reached = _offset(messages[-1]) + 1
+        for event in events:
+            self._judge(place, event)
+        return self._reached > before
+
+    def _check(self, place: Place, messages: list[Message]) -> None:
+        """Refuse records that are not the next ones of this partition: the client gives none, and they would count."""
+        first, last = messages[0], messages[-1]
+        right = all((each.topic(), each.partition()) == place for each in (first, last))
+        if not right or not self._reached <= first.offset() <= last.offset():  # type: ignore[operator]
+            raise FailedException(
+                f"{place}: the client gave records of {first.topic()}-{first.partition()}, or offsets that were read"
+            )
+
+    def _judge(self, place: Place, event: Message) -> None:
+        """Judge what the client hands out beside records: the end of the partition, and errors."""
+        error = event.error()
+        if has_code(error, "_PARTITION_EOF"):
+            self._reached = max(self._reached, event.offset() or 0)
+        elif has_code(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+            self._pass_gap(place, error)
+        elif told := denial(error, what := f"{place} can't be read from {self._reached}"):
+            raise told
+        elif error is not None and error.fatal():
+            raise FailedException(f"{what}: {text_of(error)}")
+        else:
+            self._trouble = text_of(error)  # type: ignore[arg-type]  # it is tried again by the client itself
+
+    def _pass_gap(self, place: Place, why: Any) -> None:
+        """Find out which offsets are gone, and go on behind them if `lost` returns."""
+        try:
+            found = self._consumer.get_watermark_offsets(kafka().TopicPartition(*place), REQUEST_SECS, cached=False)
+        except kafka().KafkaException as error:
+            raise self._clients.failure(error, f"the offsets of {place} can't be asked for") from error
+        # librdkafka has no code of its own for it.
+        if "truncation" in text_of(why) and found is not None and found[0] <= self._reached:
+            raise cut_off(place, self._reached, f"was cut off before that: {text_of(why)}")
+        if found is None or found[0] <= self._reached <= found[1]:
+            raise FailedException(f"{place}: the broker did not have offset {self._reached} a moment ago")
+        if self._reached > found[1]:
+            raise FailedException(f"{place} ends at {found[1]}, before {self._reached}, up to which it was planned")
+        # What is gone behind the end, other ranges count: whoever reads them begins where this one ends, or where what
+        # was fetched ahead ends, and is told the same there.
+        first = max(self._reached, min(found[0], self._end))
+        if first > self._reached:
+            self._lost(place, self._reached, first)
+        ahead = self._ahead  # came together with this, and is not handed out yet
+        self._go_to(place, first)
+        self._ahead = ahead
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None  # of a message that nobody has written yet
+    return offset
+
+
+class Readers:
+    """The readers of a task: one for each partition, up to `READERS_MAX`.
+
+    Parameters
+    ----------
+    clients : Clients
+    group : str
+    patience_secs : float
+    lost : callable
+        As for `Reader`.
+    """
+
+    def __init__(
+        self, clients: Clients, group: str, patience_secs: float, lost: Callable[[Place, int, int], None]
+    ) -> None:
+        self._clients = clients
+        self._group = group
+        self._patience_secs = patience_secs
+        self._lost = lost
+        self._readers: dict[Place, Reader] = {}  # the one that was used last is the last
+        self._admin: Any = None
+
+    def read(self, span: Span, wanted: Collection[str]) -> Iterator[Records]:
+        """Yield the records of a range; see `Reader.read`."""
+        reader = self._readers.pop(span.place, None)
+        if reader is not None and (reader.topic_id, span.end_epoch) != (span.topic_id, span.start_epoch):
+            # What it has fetched ahead is of the former topic, and its client expects the epochs of that one's leaders.
+            # A new leader may not have it either: [100, 200) would be handed out as the former one had it, and the next
+            # range, whose `start_epoch` is the new leader's, would find nothing amiss. To go back with the same client
+            # was tried: that is told of a loss behind the range, which it has asked about before.
+            reader.close()
+            reader = None
+        if reader is None:
+            if len(self._readers) < READERS_MAX:
+                reader = Reader(self._clients, self._group, self._patience_secs, self._lost)
+            else:
+                reader = self._readers.pop(next(iter(self._readers)))
+        try:
+            yield from reader.read(span, wanted)
+        except BaseException as error:
+            reader.close()  # whatever it is in the middle of
+            if isinstance(error, InputError):
+                self.check(span)  # a shorter topic of the same name looks like a partition that has lost its end
+            raise
+        self._readers[span.place] = reader
+
+    def check(self, span: Span) -> None:
+        """Raise FailedException if the topic is not the one that was to be read, as far as a broker tells."""
+        if self.topic_id(span.place.topic) != span.topic_id:
+            self.close()
+            raise FailedException(
+                f"topic {span.place.topic!r} was deleted while {span.place} was read; it is looked at again"
+            )
+
+    def is_gone(self, span: Span) -> bool:
+        """Tell whether the topic is gone, or another one of its name.
+
+        That is believed when it is heard for a while: a broker that starts does not know all topics.
+        """
+        heard: str | None = span.topic_id
+        since = 0.0
+        while (said := self.topic_id(span.place.topic)) != span.topic_id:
+            if said != heard:
+                heard, since = said, time.monotonic()
+            if time.monotonic() >= since + DOUBT_SECS:
+                return True
+            time.sleep(_AGAIN_SECS)
+        return False
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return a topic's id; None if the topic is gone. It waits for a broker as long as reading does."""
+        self._admin = self._admin or self._clients.admin()
+        what, limit = f"topic {topic!r} can't be asked about", time.monotonic() + self._patience_secs
+        while True:
+            asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECS)[topic]
+            try:
+                return str(answer(asked).topic_id)
+            except kafka().KafkaException as error:
+                if has_code(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                    return None
+                if denied := denial(error, what):
+                    raise denied from error
+                # Else a broker that is away for a minute would use up all attempts of a transaction.
+                if time.monotonic() >= limit:
+                    raise self._clients.failure(error, what) from error
+            time.sleep(_AGAIN_SECS)
+
+    def close(self) -> None:
+        """End the clients."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        self._admin = None

@@ -1,0 +1,334 @@
+"""A topic of Kafka as the target of a sink: messages and marker in one transaction of Kafka.
+
+::
+
+    marker()     the committed offset of the group that is named after the transactional id, with JSON as its metadata
+    publish()    init_transactions, read the marker once more;  begin, messages, marker, commit
+
+`init_transactions` ends what a former producer of the same transactional id has begun, and refuses that producer from
+then on. So the order makes publishing exact: a marker that is read after it can change no more, except by a producer
+that comes later, and which then refuses this one (rule 10.8).
+
+A producer is kept for the next transaction only while no connection of it was lost, and none of its calls has failed
+(rule 10.11). The client sends again, over a new connection, what was under way on one that it has lost, and so a broker
+may come upon the first copy much later. Brokers tell transactions apart by the epoch alone, which `init_transactions`
+raises and a commit does not (KIP-890 would; librdkafka 2.16 lacks it). Between transactions of one epoch these are
+dangerous:
+
+    EndTxn(commit) of t        in t+1, before its marker: rows without a marker, which are published again
+    EndTxn(abort) of t         in the next attempt, after its rows: a marker without rows
+    TxnOffsetCommit of t       in t+1, after its own marker: rows with the marker of t, which are published again
+
+The others would do no harm: a message has a number, and is written once; a partition that is added to a transaction
+without having rows there changes nothing; and a producer that a late `InitProducerId` refuses fails.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.connectors.kafka.calls import Answer, bounded, close_consumer, patiently
+from statefx.connectors.kafka.library import has_code, kafka, text_of
+from statefx.connectors.kafka.limits import CALL_SECS, Questions, limits_of
+from statefx.connectors.kafka.publisher import Publisher
+from statefx.connectors.staged import StagedRows, Target
+from statefx.errors import SinkError
+from statefx.operators.sinks import Marker
+from statefx.operators.user_errors import marker_gone
+
+_STABLE_SECS = 2.0
+"""How long the first look at a marker waits for a transaction under way to end.
+
+Kafka answers a commit before readers see it. A driver that starts right after that must not take the marker before it
+for the last one: the log is ahead of that marker."""
+
+_ASK_SECS = 2.0
+"""How long one question for the marker may take before it is asked again."""
+
+_DENIED = ("GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED")
+
+_MARKED_PARTITION = 0  # a group can't have an offset of a partition that the topic lacks
+
+_ABORT_SECS = 5.0
+"""How long an abort may take; if it does not come through, the next `init_transactions` or the broker aborts."""
+
+_POLL_EVERY = 1_000
+"""Messages between two looks at what the broker has answered."""
+
+_FULL_SECS = 0.005
+"""The pause while the client has as much to send as it takes."""
+
+_LOST = re.compile("FAIL|REQTMOUT")
+"""How lines about a connection or a request that is lost begin."""
+
+_CONNECTING = re.compile(r" in state (TRY_)?CONNECT\b")
+"""Lines about a connection that has never carried a request: to the first of two addresses of a name, say."""
+
+_BATCH_BYTES = 1_000_000
+"""librdkafka's default of ``batch.size``."""
+
+_MESSAGE_BYTES = 1_000_000_000
+"""What the client lets pass at most. The tasks look at sizes; another look here would refuse what was decided when the
+topic's limit is raised under a warm producer."""
+
+
+class KafkaTopic(Target):
+    """One topic, and the marker of one transactional id.
+
+    Parameters
+    ----------
+    publisher : Publisher
+    timeout_secs : float
+        How long a transaction of Kafka may take.
+    keyed : bool
+        Whether messages have keys.
+    """
+
+    def __init__(self, publisher: Publisher, timeout_secs: float, *, keyed: bool) -> None:
+        self._publisher, self._timeout_secs, self._keyed = publisher, timeout_secs, keyed
+        self._kafka = kafka()
+        self._questions = Questions(publisher)
+        self._producer: Any = None
+        self._has_lost = False
+        """Whether the producer has lost a connection or a request (rule 10.11)."""
+        self._consumers: dict[str, Any] = {}
+        """By isolation level."""
+        self._published: Marker | None = None
+        """The marker that the producer has published last."""
+
+    def check(self) -> None:
+        """Refuse what can be known to fail later (see `Place.check`)."""
+        publisher, questions = self._publisher, self._questions
+        questions.connect()
+        limits = limits_of(publisher, age_secs_max=0)
+        if limits.compacted and not self._keyed:
+            raise publisher.refusal(
+                f"topic {publisher.topic!r} is compacted, and takes no message without a key: give KafkaSink key=, or "
+                "write to a topic with cleanup.policy=delete"
+            )
+        allowed_ms = questions.timeout_ms_max()
+        if allowed_ms is not None and self._timeout_secs * 1000 > allowed_ms:
+            raise publisher.refusal(
+                f"transactionTimeoutSecs is {self._timeout_secs:g}, and the broker allows {allowed_ms / 1000:g} s: "
+                "lower it, or raise the broker's transaction.max.timeout.ms"
+            )
+        lacking = sorted({"WRITE", "READ"} - (questions.allowed() or {"WRITE", "READ"}))
+        if lacking:
+            # The rest is asked for before anything is read: the start writes a marker.
+            raise publisher.refusal(
+                f"{publisher.clients.user} lacks {' and '.join(lacking)} of topic {publisher.topic!r}: allow both "
+                "WRITE (its messages) and READ (the marker is an offset of it)"
+            )
+
+    def marker(self) -> Marker | None:
+        if self._producer is not None and self._published is not None:
+            return self._published  # whoever has changed it since has ended this producer, which `publish` finds
+        with self._publisher.translated_errors():
+            # Else each question below waits for brokers that are away, one after the other: over a minute in all, in
+            # which `query.status` does not say that they are.
+            self._questions.connect()
+            try:
+                found = self._stable_marker(_STABLE_SECS)
+            except self._kafka.KafkaException as error:
+                if has_code(error, *_DENIED):
+                    raise
+                # A driver that died in a transaction has left it open: until `init_transactions` ends it, only what
+                # was there before can be read.
+                found = self._parsed(self._committed("read_uncommitted", CALL_SECS))
+        if found is None:  # a deleted topic takes the marker with it: the error must name the topic
+            limits_of(self._publisher, age_secs_max=0)
+        return found
+
+    def _stable_marker(self, secs: float) -> Marker | None:
+        return self._parsed(self._committed("read_committed", secs))
+
+    def _committed(self, level: str, secs: float) -> Any:
+        """Return the offset of the group; with ``read_committed`` once no transaction that holds it is under way."""
+        consumer = self._reader(level)
+        place = [self._kafka.TopicPartition(self._publisher.topic, _MARKED_PARTITION)]
+
+        def ask(left: float) -> Any:
+            try:
+                (found,) = bounded(lambda secs: consumer.committed(place, timeout=secs), min(left, _ASK_SECS))
+            except self._kafka.KafkaException:
+                told = consumer.poll(0)  # the call times out where access to the group is denied: an event says so
+                if told is None or told.error() is None:
+                    raise
+                raise self._kafka.KafkaException(told.error()) from None
+            if found.error is not None:
+                raise self._kafka.KafkaException(found.error)
+            return found
+
+        return patiently(ask, secs, "_TIMED_OUT")
+
+    def _parsed(self, found: Any) -> Marker | None:
+        if found.offset < 0:
+            return None
+        try:
+            return Marker(**json.loads(found.metadata))
+        except (TypeError, ValueError):
+            raise self._publisher.refusal(
+                f"consumer group {self._publisher.transactional_id!r} has an offset that is no marker: somebody has "
+                "reset it, or uses the group. Give the sink another transactionalId; or delete the group, look at the "
+                "end of the topic, and start with adopt='takeover'"
+            ) from None
+
+    def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
+        """Publish in one transaction of Kafka (see `Target.publish`)."""
+        with self._publisher.translated_errors():
+            if self._is_warm():
+                try:
+                    self._write(marker, rows)
+                except self._kafka.KafkaException as error:
+                    # Being refused proves no successor: a driver of before, which woke up in its start, has ended this
+                    # producer, and sees by the marker that it is late.
+                    if not error.args[0].fatal():
+                        raise
+                else:
+                    return
+            self._producer = self._initialised()
+            # Only now: a producer of before may have been in the middle of its commit until `init_transactions`.
+            found = self._stable_marker(CALL_SECS)
+            if found is None and previous is not None:
+                raise marker_gone(self._publisher.target)
+            if found != previous:
+                raise self._publisher.refusal("another driver has published meanwhile")
+            self._write(marker, rows)
+
+    def close(self) -> None:
+        self._drop_producer()
+        consumers, self._consumers = self._consumers, {}
+        for each in consumers.values():
+            close_consumer(each)
+
+    def _is_warm(self) -> bool:
+        """Tell whether there is a producer of which no request can be under way any more (rule 10.11)."""
+        if self._producer is not None:
+            # The client notes that a connection is lost before it sends anything again: what the last commit needed to
+            # be sent twice for is known by now.
+            self._producer.poll(0)
+            if self._has_lost:
+                self._drop_producer()
+        return self._producer is not None
+
+    def _read_line(self, line: str) -> None:
+        """Note that a connection or a request is lost, if a line of the log says so; errors don't tell of each."""
+        if _LOST.match(line) and not _CONNECTING.search(line):
+            self._has_lost = True
+
+    def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        self._published = None
+        if producer is not None:
+            producer.purge()  # else its end would wait for a broker that does not answer
+
+    def _write(self, marker: Marker, rows: StagedRows) -> None:
+        began = time.monotonic()
+        try:
+            self._begin()
+            for batch in rows:
+                self._send(batch, began)
+            self._mark(marker)
+            self._commit()
+            self._published = marker
+        except BaseException as error:
+            self._abort()
+            if isinstance(error, self._kafka.KafkaException) and time.monotonic() - began > self._timeout_secs:
+                raise self._too_slow(text_of(error)) from error
+            raise
+
+    # ---- the steps of a transaction of Kafka
+
+    def _initialised(self) -> Any:
+        """Return a producer after which no older one of this transactional id can write."""
+        publisher = self._publisher
+        self._questions.connect()  # as in `marker`
+        limits = limits_of(publisher, age_secs_max=0)  # it may have been lowered, and be what has failed
+        settings = {
+            "transactional.id": publisher.transactional_id,
+            "transaction.timeout.ms": int(self._timeout_secs * 1000),
+            "log.connection.close": True,  # else no line says that a connection was closed
+            "message.max.bytes": _MESSAGE_BYTES,
+            # The topic's limit is one of what is sent together.
+            "batch.size": min(limits.message_bytes_max, int(publisher.clients.setting("batch.size", _BATCH_BYTES))),
+        }
+        self._has_lost = False
+        producer = publisher.clients.producer(self._read_line, **settings)
+        self._patiently(producer.init_transactions)
+        return producer
+
+    def _begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def _send(self, batch: pa.RecordBatch, began: float) -> None:
+        """Hand messages to the client, which sends them in the background."""
+        topic, produce, poll = self._publisher.topic, self._producer.produce, self._producer.poll
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        pairs = zip(columns.pop("value"), columns.pop("key", repeat(None)), strict=False)
+        more = _arguments(columns) if columns else repeat({})
+        for number, (pair, others) in enumerate(zip(pairs, more, strict=False)):
+            while True:
+                try:
+                    produce(topic, *pair, **others)
+                    break
+                except BufferError:  # the client has enough to send
+                    if time.monotonic() - began > self._timeout_secs:
+                        raise self._too_slow("messages are still to be sent") from None
+                    poll(_FULL_SECS)
+            if not number % _POLL_EVERY:
+                poll(0)
+
+    def _mark(self, marker: Marker) -> None:
+        """Put the marker into the transaction."""
+        publisher = self._publisher
+        group = self._reader().consumer_group_metadata()
+        text = json.dumps(asdict(marker))
+        place = self._kafka.TopicPartition(publisher.topic, _MARKED_PARTITION, max(marker.txid, 0), metadata=text)
+        self._patiently(lambda secs: self._producer.send_offsets_to_transaction([place], group, secs))
+
+    def _commit(self) -> None:
+        """Commit; it fails if any message has not reached the broker."""
+        self._patiently(self._producer.commit_transaction, self._timeout_secs)
+
+    def _abort(self) -> None:
+        """Let others read on: an open transaction hides from them what anybody has written behind it."""
+        with suppress(self._kafka.KafkaException):
+            self._producer.purge()
+            bounded(self._producer.abort_transaction, _ABORT_SECS)
+        self._drop_producer()  # what has failed, or the abort, may be under way still (rule 10.11)
+
+    def _reader(self, level: str = "read_committed") -> Any:
+        """Return a consumer; with ``read_committed`` it waits for transactions that hold an offset of the group.
+
+        An administrator's `list_consumer_group_offsets` would say more, and was tried: where a broker was slow,
+        librdkafka 2.16 aborted the process in it.
+        """
+        if level not in self._consumers:
+            clients = self._publisher.clients
+            self._consumers[level] = clients.consumer(self._publisher.transactional_id, **{"isolation.level": level})
+        return self._consumers[level]
+
+    def _patiently(self, call: Callable[[float], Answer], secs: float | None = None) -> Answer:
+        """Call the producer, and again while it fails with an error that passes soon; by default for `CALL_SECS`."""
+        return patiently(lambda left: bounded(call, left), CALL_SECS if secs is None else secs)
+
+    def _too_slow(self, why: str) -> SinkError:
+        return self._publisher.refusal(
+            f"publishing took longer than {self._timeout_secs:g} s, after which the broker ends a transaction ({why}): "
+            "raise transactionTimeoutSecs, or make transactions smaller"
+        )
+
+
+def _arguments(columns: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what the client is given of each message beside its value and key; it takes no None."""
+    for values in zip(*columns.values(), strict=True):
+        yield {name: value for name, value in zip(columns, values, strict=True) if value is not None}

@@ -1,0 +1,154 @@
+"""SqlSink: rows into a table, and the marker beside them, in one transaction of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statefx.connectors.sql.target import SqlTable
+from statefx.connectors.sql.types import has_dates, sql_type
+from statefx.connectors.sql.url import SqlUrl
+from statefx.connectors.staged import StagedRows, StagedSink, refuse_nulls
+from statefx.errors import ConfigError, SinkError, TopologyError
+from statefx.operators.sinks import Committable, SinkWriter, WriterContext
+
+_UPSERTS = ("sqlite", "postgresql")
+
+
+class SqlSink(StagedSink):
+    """Writes rows to a table of a database that SQLAlchemy reaches; each transaction once, and atomically.
+
+    The rows of a transaction and the marker (table ``statefx_markers``) are written in one transaction of the database:
+    both or neither. Rows wait in the checkpoint until then.
+
+    Parameters
+    ----------
+    url : str
+        As SQLAlchemy has it: ``sqlite:///results.db``, ``postgresql+psycopg://user:password@host/database``. The
+        driver of the topology connects, and with `validate` the executors.
+    table : str
+        Optionally with a schema, ``schema.table``. Made if it is missing, from the stream's schema; else checked.
+    key : str or sequence of str, optional
+        Fields that name a row: a row whose key is in the table replaces the one there. Without a key rows are added.
+        A null in it fails the transaction while it can be rolled back; with `deadLetter` the database decides.
+        Of several rows with one key in one transaction the last one counts; group by the key, so that all of them come
+        from one task, in its order.
+    deadLetter : str, optional
+        A table for rows that the database refuses, as JSON with the reason and the transaction; written in the same
+        transaction. Without it the first such row stops the sink, and ``query.status`` names it.
+    validate : bool
+        Whether each task tries its statement in prepare, and takes it back: rows that the database refuses then fail
+        the transaction while it can still be rolled back. It costs a second write.
+
+    Raises
+    ------
+    ConfigError
+        An argument can't be used, or SQLAlchemy is not installed.
+
+    Notes
+    -----
+    Types: integers by width, DOUBLE, BOOLEAN, TEXT, bytes, DATE, TIMESTAMP (with time zone where the stream's has one),
+    NUMERIC with its digits; lists, maps and structs as JSON. SQLite has no decimals nor time zones: there, decimals are
+    TEXT, and times UTC.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        key: str | Sequence[str] | None = (),
+        *,
+        deadLetter: str | None = None,
+        validate: bool = False,
+    ) -> None:
+        place = SqlUrl(url, "SqlSink", "CollectSink to look at rows")
+        if not isinstance(table, str) or not table:
+            raise ConfigError(f"SqlSink needs the name of a table, got {table!r}")
+        if validate and deadLetter is not None:
+            raise ConfigError(
+                "SqlSink can refuse a transaction for a row (validate), or put the row aside (deadLetter): not both"
+            )
+        self.url = url
+        self.table = table
+        self.key = (key,) if isinstance(key, str) else tuple(key or ())
+        self.dead_letter = deadLetter
+        self.validate = validate
+        self._shown = place.shown
+        self.backend = place.backend
+        if self.key and self.backend not in _UPSERTS:
+            raise ConfigError(
+                f"SqlSink can replace rows by key in {' and '.join(_UPSERTS)}, not in {self.backend}: leave out the "
+                "key, or write a StagedSink of your own"
+            )
+        place.require_driver()
+
+    @property
+    def target(self) -> str:
+        """The database, by which neither user nor password nor options count, and the table."""
+        return f"{self._shown}#{self.table}"
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse keys that there are not, and types without a column's."""
+        for field in schema:
+            sql_type(field, lite=self.backend == "sqlite")
+        for name in self.key:
+            if schema.get_field_index(name) < 0:
+                raise TopologyError(f"SqlSink's key is {name!r}; its rows have {', '.join(schema.names)}", field=name)
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what stages the rows of one task, and looks whether they can be written."""
+        return _SqlWriter(self, context, super().writer(context))
+
+    def connect(self, schema: pa.Schema) -> SqlTable:
+        """Return the table; it connects when it is asked something."""
+        return SqlTable(self.url, self.target, self.table, self.key, self.dead_letter, schema)
+
+
+class _SqlWriter(SinkWriter):
+    """Stages rows, while the transaction can be rolled back: what could never be written is refused here."""
+
+    def __init__(self, sink: SqlSink, context: WriterContext, stager: SinkWriter) -> None:
+        self._sink = sink
+        self._context = context
+        self._stager = stager
+        self._dated = [number for number, field in enumerate(context.schema) if has_dates(field.type)]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._sink.dead_letter is None:  # else the database refuses the row, and it is put aside with the others
+            refuse_nulls(self._sink.target, self._sink.key, batch)
+        for number in self._dated:
+            self._check_dates(batch, number)
+        self._stager.write(batch)
+
+    def _check_dates(self, batch: pa.RecordBatch, number: int) -> None:
+        """Refuse years that Python has not, 1 to 9999: a driver could never hand them to the database."""
+        column = batch.column(number)
+        try:
+            if pa.types.is_nested(column.type):
+                column.to_pylist()
+            else:
+                pc.min_max(column).as_py()
+        except (OverflowError, ValueError) as error:
+            name = batch.schema.field(number).name
+            raise SinkError(
+                f"{self._sink.target}: field {name!r} has a time outside of the years 1 to 9999, which no "
+                f"driver of Python can write ({error}): leave such rows out",
+                target=self._sink.target,
+                field=name,
+            ) from error
+
+    def prepare(self, txid: int) -> Committable | None:
+        committable = self._stager.prepare(txid)
+        if committable is not None and self._sink.validate:
+            context = self._context
+            with self._sink.connect(context.schema) as target:
+                target.try_rows(StagedRows(context.storage, context.schema, {context.task: committable}))
+        return committable
+
+    def abort(self) -> None:
+        self._stager.abort()
+
+    def close(self) -> None:
+        self._stager.close()

@@ -1,0 +1,176 @@
+"""A table that is read in the order of a column: what it has, and whether it can be."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.connectors.sql.types import arrow_type
+from statefx.connectors.sql.url import alchemy
+from statefx.errors import TopologyError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """One table.
+
+    Attributes
+    ----------
+    name : str
+        As it was given.
+    fields : pa.Schema
+        What is read of it.
+    order : str
+        The column that grows.
+    counts : bool
+        Whether its values are whole numbers; else they are timestamps.
+    unique : bool
+        Whether no two rows have the same.
+    ties : bool
+        Whether a row can come with a value that another row has: the column is neither unique, nor given its values by
+        a sequence, nor by a clock of microseconds (which has gone on when a row that has its time can be seen).
+    view : bool
+    texts : frozenset of str
+        Columns that the database has as text.
+    """
+
+    name: str
+    fields: pa.Schema
+    order: str
+    counts: bool
+    unique: bool
+    ties: bool
+    view: bool
+    texts: frozenset[str]
+
+    @property
+    def space(self) -> str:
+        """The schema; empty if none was given."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def plain(self) -> str:
+        """The name without it."""
+        return self.name.rpartition(".")[2]
+
+    def said(self, value: Any) -> Any:
+        """Return a value of the column as JSON."""
+        return value if self.counts else value.isoformat()
+
+    def value(self, said: Any) -> Any:
+        """Return what `said` made JSON of."""
+        return said if self.counts else datetime.fromisoformat(said)
+
+
+def described(connection: Any, name: str, order: str, given: pa.Schema | None, place: str) -> SourceTable:
+    """Look at a table.
+
+    Raises
+    ------
+    TopologyError
+        It is not there, has not the columns, or can't be read in the order of one of them.
+    """
+    sqlalchemy = alchemy()
+    space, _, plain = name.rpartition(".")
+    inspector = sqlalchemy.inspect(connection)
+    try:
+        with warnings.catch_warnings():  # of types that SQLAlchemy does not know: told below if they are to be read
+            warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)
+            columns = {each["name"]: each for each in inspector.get_columns(plain, schema=space or None)}
+    except sqlalchemy.exc.NoSuchTableError:
+        near = ", ".join(sorted(inspector.get_table_names(schema=space or None))[:10]) or "none"
+        raise TopologyError(f"{place} has no table {name!r}; there are {near}") from None
+    view = plain in inspector.get_view_names(schema=space or None)
+    wanted = [order, *(given.names if given is not None else [])]
+    for column in wanted:
+        if column not in columns:
+            raise TopologyError(f"{place}: {name} has no column {column!r} (it has {', '.join(columns)})")
+    kind = columns[order]["type"]
+    counts = isinstance(kind, sqlalchemy.Integer)
+    what = f"{place}: {name}.{order}"
+    if isinstance(kind, sqlalchemy.DateTime) and not getattr(kind, "timezone", False):
+        raise TopologyError(
+            f"{what} has no time zone, so it may run backwards where clocks are changed: order by an id, or by a "
+            "timestamp with time zone"
+        )
+    if not counts and not isinstance(kind, sqlalchemy.DateTime):
+        raise TopologyError(
+            f"{what} is {kind}, of which nobody knows that new rows come last: order by a whole number that grows, "
+            "such as an id, or by a timestamp with time zone"
+        )
+    key = inspector.get_pk_constraint(plain, schema=space or None)["constrained_columns"]
+    if columns[order]["nullable"] and key != [order] and not view:
+        raise TopologyError(
+            f"{what} may be null, and rows with a null in it would never be read: make it NOT NULL, or order by "
+            "another column"
+        )
+    if key == [order]:
+        _warn_of_reuse(connection, plain, what)
+    keys = [key]
+    keys += [each["column_names"] for each in inspector.get_unique_constraints(plain, schema=space or None)]
+    for each in inspector.get_indexes(plain, schema=space or None):
+        partial = any(option.endswith("_where") for option in each.get("dialect_options", {}))
+        if each["unique"] and not partial:
+            keys.append(each["column_names"])
+    unique = [order] in keys
+    fields = (
+        given if given is not None else _fields(columns, f"{place}: {name}", lite=connection.dialect.name == "sqlite")
+    )
+    if given is not None and connection.dialect.name != "sqlite":
+        _check_zones(given, columns, f"{place}: {name}")
+    texts = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
+    return SourceTable(name, fields, order, counts, unique, not unique and not _in_turn(columns[order]), view, texts)
+
+
+def _in_turn(column: Any) -> bool:
+    """Tell whether a later row has another value than those that can be seen, though nothing forbids it."""
+    if isinstance(column["type"], alchemy().DateTime):
+        return getattr(column["type"], "precision", None) in (None, 6)
+    return bool(column.get("identity")) or "nextval(" in (column.get("default") or "")
+
+
+def _warn_of_reuse(connection: Any, table: str, what: str) -> None:
+    """Warn of a key that SQLite counts on from the largest that is there, also after rows were deleted."""
+    if connection.dialect.name != "sqlite":
+        return
+    made = connection.execute(
+        alchemy().text("select sql from sqlite_master where name = :name"), {"name": table}
+    ).scalar()
+    if "autoincrement" not in (made or "").lower():
+        logger.warning(
+            "%s has no AUTOINCREMENT, so SQLite gives the numbers of rows that were deleted to new rows, which are "
+            "then not read: keep the row of the largest number, or make the column 'integer primary key autoincrement'",
+            what,
+        )
+
+
+def _fields(columns: Any, what: str, *, lite: bool) -> pa.Schema:
+    found = {}
+    for name, column in columns.items():
+        kind = arrow_type(column["type"], lite=lite)
+        if kind is None:
+            unknown = isinstance(column["type"], alchemy().types.NullType)
+            raise TopologyError(
+                f"{what}.{name} is {'no type that SQLAlchemy knows' if unknown else column['type']}, for which there "
+                "is no one type: declare what is read, schema='id long, ...', where a string takes anything as text",
+                field=name,
+            )
+        found[name] = kind
+    return pa.schema(found)
+
+
+def _check_zones(fields: pa.Schema, columns: Any, what: str) -> None:
+    """Refuse to read times with a zone as times without one, and the other way round: nobody says which zone."""
+    for field in fields:
+        kind = columns[field.name]["type"]
+        times = pa.types.is_timestamp(field.type) and isinstance(kind, alchemy().DateTime)
+        if times and (field.type.tz is not None) != bool(kind.timezone):
+            has, word = ("a", "timestamp") if kind.timezone else ("no", "timestamp_ntz")
+            raise TopologyError(f"{what}.{field.name} has {has} time zone: declare it as {word}", field=field.name)

@@ -1,0 +1,148 @@
+"""Fields of rows and columns of tables: their types, and values as a database has them and as Arrow has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.connectors.sql.url import alchemy
+from statefx.errors import TopologyError
+
+
+def sql_type(field: pa.Field, *, lite: bool) -> Any:
+    """Return the column's type for a field of the stream.
+
+    Raises
+    ------
+    TopologyError
+        There is none.
+    """
+    kind = field.type
+    for fits, make in _SQL_TYPES:
+        if fits(kind):
+            return make(alchemy(), kind, lite)
+    raise TopologyError(f"field {field.name!r} is {kind}, for which databases have no column type", field=field.name)
+
+
+_SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bool], Any]]] = (
+    (pa.types.is_boolean, lambda sa, kind, lite: sa.Boolean()),
+    (pa.types.is_int8, lambda sa, kind, lite: sa.SmallInteger()),
+    (pa.types.is_int16, lambda sa, kind, lite: sa.SmallInteger()),
+    # SQLite fills a null in an INTEGER that is the key with a number of its own, instead of refusing it.
+    (pa.types.is_int32, lambda sa, kind, lite: sa.BigInteger() if lite else sa.Integer()),
+    (pa.types.is_int64, lambda sa, kind, lite: sa.BigInteger()),
+    (pa.types.is_floating, lambda sa, kind, lite: sa.Double()),
+    (pa.types.is_decimal, lambda sa, kind, lite: sa.Text() if lite else sa.Numeric(kind.precision, kind.scale)),
+    (pa.types.is_string, lambda sa, kind, lite: sa.Text()),
+    (pa.types.is_large_string, lambda sa, kind, lite: sa.Text()),
+    (pa.types.is_binary, lambda sa, kind, lite: sa.LargeBinary()),
+    (pa.types.is_date, lambda sa, kind, lite: sa.Date()),
+    (pa.types.is_timestamp, lambda sa, kind, lite: sa.DateTime(timezone=kind.tz is not None)),
+    (pa.types.is_nested, lambda sa, kind, lite: sa.JSON()),
+)
+
+
+def has_dates(kind: pa.DataType) -> bool:
+    """Tell whether there is a date or a time in values of a type."""
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return True
+    return any(has_dates(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
+    """Return what makes a value one that the database's driver takes; None where it takes it as it is."""
+    if pa.types.is_nested(kind):
+        return lambda value: json.dumps(value, default=plain)
+    if lite and pa.types.is_decimal(kind):
+        return str
+    if lite and pa.types.is_timestamp(kind):
+        if kind.tz is None:
+            return lambda value: value.isoformat(" ", "microseconds")
+        return lambda value: value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    if lite and pa.types.is_date(kind):
+        return lambda value: value.isoformat()
+    return None
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON can hold for a value that it has no form for."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value) if isinstance(value, Decimal) else value.isoformat()
+
+
+def arrow_type(kind: Any, *, lite: bool) -> pa.DataType | None:
+    """Return the type of the field that a column's values fit; None if that has to be said."""
+    sa = alchemy()
+    if isinstance(kind, sa.Numeric) and not isinstance(kind, sa.Float):
+        digits, scale = kind.precision, kind.scale or 0
+        return pa.decimal128(digits, scale) if digits and digits <= DECIMAL_DIGITS and not lite else None
+    if isinstance(kind, sa.DateTime):
+        return pa.timestamp("us", tz="UTC" if kind.timezone else None)
+    found = next((field for column, field in _FIELDS if isinstance(kind, getattr(sa, column))), None)
+    return pa.int64() if lite and found is not None and pa.types.is_integer(found) else found
+
+
+DECIMAL_DIGITS = 38
+
+_FIELDS: Sequence[tuple[str, pa.DataType]] = (
+    ("Boolean", pa.bool_()),
+    ("SmallInteger", pa.int16()),
+    ("BigInteger", pa.int64()),
+    ("Integer", pa.int32()),
+    ("Float", pa.float64()),
+    ("Enum", pa.string()),
+    ("String", pa.string()),
+    ("Uuid", pa.string()),
+    ("LargeBinary", pa.binary()),
+    ("Date", pa.date32()),
+)
+"""The first that fits counts: classes of SQLAlchemy are each other's bases."""
+
+
+def reader(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
+    """Return what makes a value of the database one that Arrow takes; None where Arrow takes it as it is.
+
+    It takes back what `converter` has done.
+    """
+    if pa.types.is_nested(kind):
+        return _from_json(kind)
+    if lite and pa.types.is_decimal(kind):
+        return lambda value: Decimal(str(value))
+    if lite and pa.types.is_timestamp(kind) and kind.tz is not None:
+        return lambda value: value.replace(tzinfo=UTC)
+    return None
+
+
+def _from_json(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return what reads a value as `plain` and JSON have left it."""
+    read = _PLAIN.get(kind.id) if not pa.types.is_nested(kind) else _nest_reader(kind)
+    return lambda value: value if value is None or read is None else read(value)
+
+
+_PLAIN: Mapping[int, Callable[[Any], Any]] = {
+    pa.decimal128(1).id: lambda value: Decimal(str(value)),
+    pa.binary().id: bytes.fromhex,
+    pa.timestamp("us").id: datetime.fromisoformat,
+    pa.date32().id: date.fromisoformat,
+}
+
+
+def _nest_reader(kind: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_struct(kind):
+        parts = {field.name: _from_json(field.type) for field in kind}
+        return lambda value: {name: part(value.get(name)) for name, part in parts.items()}
+    if pa.types.is_map(kind):  # a list of pairs, or what others write for a map
+        key, item = _from_json(kind.key_type), _from_json(kind.item_type)
+        return lambda value: [
+            (key(name), item(each)) for name, each in (value.items() if isinstance(value, Mapping) else value)
+        ]
+    element = _from_json(kind.value_type)
+    return lambda value: [element(each) for each in value]

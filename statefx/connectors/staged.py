@@ -1,0 +1,244 @@
+"""The base of sinks whose rows wait in the checkpoint until they are published, all in one call.
+
+::
+
+    staged/<sink>/<txid>-<token>.arrow      rows of one task in one attempt: an Arrow stream, checksummed
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+from xxhash import xxh3_128
+
+from statefx.connectors.held import HeldFile
+from statefx.connectors.marked import MarkedCommitter, Place
+from statefx.errors import SinkError, StagedRowsLostError
+from statefx.operators.sinks import (
+    Committable,
+    CommitterContext,
+    Marker,
+    Sink,
+    SinkCommitter,
+    SinkWriter,
+    WriterContext,
+)
+from statefx.storage import Storage
+
+FOLDER = "staged"
+
+_ROW_SHOWN = 1000
+
+
+class StagedRows:
+    """The rows of one transaction, in the order of the tasks; may be read several times, also in part.
+
+    Every file is verified before the first of its rows is handed out: what is published is what was prepared.
+
+    Parameters
+    ----------
+    storage : Storage
+    schema : pyarrow.Schema
+    files : Mapping[int, Committable]
+        By task.
+    """
+
+    def __init__(self, storage: Storage, schema: pa.Schema, files: Mapping[int, Committable]) -> None:
+        self.schema = schema
+        self._storage = storage
+        self._files = files
+
+    def __len__(self) -> int:
+        return sum(int(each["rows"]) for each in self._files.values())
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the files, below the checkpoint location."""
+        return [str(self._files[task]["file"]) for task in sorted(self._files)]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows.
+
+        Raises
+        ------
+        StagedRowsLostError
+            A file is missing or damaged.
+        """
+        for task in sorted(self._files):
+            yield from self._batches(self._files[task])
+
+    def parts(self) -> list[StagedRows]:
+        """Return the rows of each task by themselves; they travel to executors by pickle."""
+        return [StagedRows(self._storage, self.schema, {task: self._files[task]}) for task in sorted(self._files)]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield every row as a dict of Python values."""
+        return itertools.chain.from_iterable(batch.to_pylist() for batch in self)
+
+    def _batches(self, staged: Committable) -> Iterator[pa.RecordBatch]:
+        name = str(staged["file"])
+        try:
+            data = self._storage.read(name)
+        except FileNotFoundError as error:
+            raise self._lost(name, "is missing") from error
+        if xxh3_128(data).hexdigest() != staged["checksum"]:
+            raise self._lost(name, "is damaged")
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            yield from reader
+
+    def _lost(self, name: str, found: str) -> StagedRowsLostError:
+        return StagedRowsLostError(
+            f"{name} below {self._storage.url} {found}: it holds rows of a transaction that is decided, and that is "
+            "not published yet. Restore the file from a backup of the checkpoint; the sink goes on by itself then",
+            file=name,
+        )
+
+
+class StagedSink(Sink):
+    """A sink that is handed all rows of a transaction at once, on the driver, when the transaction is decided.
+
+    A subclass says where it writes (`target`) and gives a `Target` (`connect`). Rows wait in the checkpoint until then.
+    """
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what stages the rows of one task."""
+        return Stager(context)
+
+    def committer(self, context: CommitterContext) -> SinkCommitter:
+        """Make what publishes them."""
+        return StagedCommitter(self.target, context, lambda: self.connect(context.schema))
+
+    @abstractmethod
+    def connect(self, schema: pa.Schema) -> Target:
+        """Open the target; called on the driver, again after an error."""
+
+
+class Target(Place[StagedRows]):
+    """A place that rows are published to, and that keeps the marker beside them.
+
+    A user's own is `marker` and `publish`. Every method may raise anything; the error is shown in ``query.status`` and
+    the call is repeated.
+    """
+
+    @abstractmethod
+    def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
+        """Write all `rows` and `marker` in one atomic act.
+
+        Must do nothing and raise if the marker in the target is not `previous` any more: another driver was here (rule
+        10.8). At the start of a driver there are no rows, and only the owner in the marker changes.
+        """
+
+
+class Stager(SinkWriter):
+    """Writes an Arrow stream into the checkpoint; its name is there only when it is whole and durable."""
+
+    def __init__(self, context: WriterContext) -> None:
+        self._context = context
+        self._name = f"{FOLDER}/{context.component}/{context.attempt.txid:020d}-{context.token}.arrow"
+        self._held: HeldFile | None = None
+        self._file: _Summed | None = None
+        self._stream: pa.ipc.RecordBatchStreamWriter | None = None
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._stream is None:
+            self._held = HeldFile(self._context.storage, self._name)
+            self._file = _Summed(self._held.file)
+            self._stream = pa.ipc.new_stream(self._file, self._context.schema)
+        self._stream.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def prepare(self, txid: int) -> Committable | None:
+        if self._stream is None or self._held is None or self._file is None:
+            return None
+        self._stream.close()
+        held, self._held = self._held, None
+        held.keep()
+        return {
+            "file": self._name,
+            "rows": self._rows,
+            "bytes": self._file.size_bytes,
+            "checksum": self._file.checksum.hexdigest(),
+        }
+
+    def abort(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.drop()
+        else:
+            self._context.storage.delete([self._name])
+
+
+class _Summed(io.RawIOBase):
+    """A file that is written in order, and summed up on the way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.checksum = xxh3_128()
+        self.size_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self.checksum.update(view)
+        self.size_bytes += view.nbytes
+        self._file.write(view)
+        return view.nbytes
+
+
+class StagedCommitter(MarkedCommitter[Target]):
+    """Hands the rows of a transaction to the target, unless the marker there says that it has them."""
+
+    def sweep(self, committed: int) -> None:
+        """Delete the rows of transactions that are committed: no marker will be behind them again (rule 4.3)."""
+        storage, prefix = self._context.storage, f"{FOLDER}/{self._context.component}/"
+        due = [each.name for each in storage.list(prefix) if txid_of_staged(each.name) <= committed]
+        storage.delete(due)
+        storage.discard_unfinished(prefix)
+
+    def _content(self, committables: Mapping[int, Committable]) -> StagedRows:
+        return StagedRows(self._context.storage, self._context.schema, committables)
+
+
+def refuse_nulls(target: str, key: Sequence[str], batch: pa.RecordBatch) -> None:
+    """Refuse rows that have no name, in a task: the transaction can still be rolled back there.
+
+    Parameters
+    ----------
+    target : str
+    key : sequence of str
+        Fields that name a row.
+    batch : pyarrow.RecordBatch
+
+    Raises
+    ------
+    SinkError
+        A field of the key is null; names the row.
+    """
+    for name in key:
+        column = batch.column(name)
+        if column.null_count:
+            row = batch.slice(column.is_null().index(True).as_py(), 1).to_pylist()[0]
+            told = repr(row)
+            raise SinkError(
+                f"{target}: {name!r} names the rows, and is null in "
+                f"{told if len(told) <= _ROW_SHOWN else f'{told[:_ROW_SHOWN]}...'}: leave out such rows before the "
+                "sink, or give them a value there",
+                target=target,
+                row=row,
+            )
+
+
+def txid_of_staged(name: str) -> int:
+    """Return the transaction of a staged file."""
+    return int(name.rpartition("/")[2].partition("-")[0])

@@ -1,1 +1,0 @@
-"""Databases that SQLAlchemy reaches, for sinks and spouts alike."""
