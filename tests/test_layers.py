@@ -72,7 +72,6 @@ FILES = {
 MAY_OPEN_FILES = {
     "statefx/storage/": "the one room that may",
     "statefx/testing/": "no part of what is run",
-    "statefx/coordinator/homes.py": "notes in this machine's cache",
     "statefx/admin/migration.py": "a temporary folder of this machine, for caches",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
     "statefx/spark/": "Spark's own part, which Spark reads and writes",

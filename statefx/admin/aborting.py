@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from statefx.admin.reading import check_started
+from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog
@@ -109,7 +110,7 @@ def abort(checkpointLocation: str | os.PathLike[str]) -> Aborted:
     """
     folders = Folders(local_path(checkpointLocation))
     check_started(read_checkpoint(folders), folders)
-    log = take_generation(folders, None, None, shared=False, opened=partial(_opened, folders))
+    log = take_generation(folders, None, NOTHING_ADOPTED, shared=False, opened=partial(_opened, folders))
     return _aborted(log, folders)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from statefx.admin.contents import Entries, Sum, sum_of
 from statefx.admin.reading import check_started, kept_options, open_task
 from statefx.config import Config
-from statefx.coordinator.adoption import check_adoption
+from statefx.coordinator.adoption import NOTHING_ADOPTED, check_adoption
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog, read_state
@@ -180,7 +180,7 @@ class Migrator:
         self._reach(found, lineage)
         shared = self.source.capabilities.shared
         # From here on a driver that ran is fenced. All that can be refused without harm has been (rule 1.5).
-        log = take_generation(self.folders, found.topology, None, shared=shared, opened=self.opened)
+        log = take_generation(self.folders, found.topology, NOTHING_ADOPTED, shared=shared, opened=self.opened)
         _check_idle(log.state, self.folders)
         before = log.state
         # The log fences records only. Without fences of the providers a task of the former driver could still commit to
@@ -213,7 +213,7 @@ class Migrator:
 
     def _check(self, found: LogState) -> None:
         """Refuse what can be refused without touching anything."""
-        check_adoption(found, found.topology, self.folders, None, shared=self.source.capabilities.shared)
+        check_adoption(found, found.topology, self.folders, NOTHING_ADOPTED, shared=self.source.capabilities.shared)
         _check_idle(found, self.folders)
         if not self.target.capabilities.durable:
             raise ConfigError(

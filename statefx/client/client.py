@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from statefx.client.session import Session
 from statefx.client.transaction import OpenTransaction
+from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch
 from statefx.errors import (
     ConfigError,
@@ -54,7 +55,7 @@ class TransactionalClient:
         Names of components that keep state.
     config : Mapping, optional
         Settings as for ``submit``, such as ``{"topology.state.provider": "rocksdb"}``.
-    adopt : str, optional
+    adopt : str or collection of str, optional
         As for ``submit``.
 
     Attributes
@@ -100,7 +101,7 @@ class TransactionalClient:
         schemas: Mapping[str, Any] | None = None,
         state: Iterable[str] = (),
         config: Mapping[str, Any] | None = None,
-        adopt: str | None = None,
+        adopt: Adopt = None,
     ) -> None:
         self.id = id
         _check_config(config)

@@ -5,17 +5,57 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.location import Folders
-from statefx.errors import CheckpointMismatchError, ConfigError
+from statefx.coordinator.log import read_state
+from statefx.errors import CheckpointMismatchError, ConfigError, StatefxError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.registry import name_of
 
-ADOPTIONS = ("move", "fork", "takeover")
+Adopt = str | Iterable[str] | None
+"""What callers give: ``"move"``, ``"fork"``, ``"takeover"``, or one of the first two together with the last."""
+
+NOTHING_ADOPTED: frozenset[str] = frozenset()
+
+_ADOPTIONS = ("move", "fork", "takeover")
+
+
+def adoptions(adopt: Adopt) -> frozenset[str]:
+    """Return the words of `adopt`.
+
+    Raises
+    ------
+    ConfigError
+        It is no such word, or says of one checkpoint that it was moved and copied.
+    """
+    given = [adopt] if isinstance(adopt, str) else adopt
+    words = None
+    if given is None:
+        words = NOTHING_ADOPTED
+    elif isinstance(given, Iterable):
+        words = frozenset(given)
+    if words is None or not words.issubset(_ADOPTIONS):
+        raise ConfigError(
+            f"adopt must be 'move', 'fork' or 'takeover', or a list such as ['fork', 'takeover'], got {adopt!r}"
+        )
+    if {"move", "fork"} <= words:
+        raise ConfigError(
+            "adopt says 'move' and 'fork': a checkpoint was moved (nothing is left where it was), or is a copy"
+        )
+    return words
+
+
+def forks(found: LogState, folders: Folders, adopt: frozenset[str]) -> bool:
+    """Tell whether this start makes a checkpoint of its own out of a copy.
+
+    Where it was last run in this very folder, it did so before: ``adopt="fork"`` may stay in a program.
+    """
+    return "fork" in adopt and found.generation > 0 and found.location != folders.location
 
 
 def check_adoption(
-    found: LogState, wanted: TopologyIdentity, folders: Folders, adopt: str | None, *, shared: bool
+    found: LogState, wanted: TopologyIdentity, folders: Folders, adopt: frozenset[str], *, shared: bool
 ) -> None:
     """Refuse a checkpoint that this topology can't go on with; changes nothing.
 
@@ -24,39 +64,68 @@ def check_adoption(
     found : LogState
         The log of the checkpoint.
     wanted : TopologyIdentity
-        Of the topology that shall go on with it.
+        Of the topology that is to go on with it.
     folders : Folders
-    adopt : str or None
-        As given to ``submit``.
+    adopt : frozenset of str
+        As of `adoptions`.
     shared : bool
         Whether the state lives outside the checkpoint.
 
     Raises
     ------
-    ConfigError
-        `adopt` is not one of the two words.
     CheckpointMismatchError
         Names both sides and the remedy.
     """
-    if adopt is not None and adopt not in ADOPTIONS:
-        raise ConfigError(f"adopt must be 'move', 'fork' or 'takeover', got {adopt!r}")
     if not found.generation:  # new, or its first driver died before it had taken a generation
         return
     _check_identity(found.topology, wanted, folders.location)
-    # A copy that goes on under its old lineage would be a second life of it (see `homes`): somebody has to say which.
-    if found.location != folders.location and adopt not in ("move", "fork"):
+    if found.location == folders.location:
+        return
+    move, fork = (_with_takeover(word, adopt) for word in ("move", "fork"))
+    if "fork" in adopt and shared:  # its namespaces would begin empty: the files of the copy hold nothing (rule 1.1)
         raise CheckpointMismatchError(
-            f"the checkpoint in {folders.location} was last run in {found.location}. If it was moved, submit with "
-            "adopt='move'; if it is a copy that shall go its own way, with adopt='fork'. Never run both as one.",
+            f"the checkpoint in {folders.location} can't be forked: its state lives outside the folder, "
+            f"where both would change it. If it is to go on in place of the original, delete or rename "
+            f"{found.location} and start with adopt={move}; else start with a new checkpointLocation",
+            location=folders.location,
+        )
+    # Two lives of one lineage would each commit transactions of the same numbers, under generations of the same
+    # numbers: nothing that is kept by these, here or in a server, could tell them apart. So somebody has to say which.
+    if not adopt & {"move", "fork"}:
+        raise CheckpointMismatchError(
+            f"the checkpoint in {folders.location} was last run in {found.location}. If it was moved, and nothing is "
+            f"left there, start with adopt={move}; if it is a copy, start with adopt={fork}, and it goes its own way, "
+            "whether the original runs on or not",
             location=folders.location,
             last=found.location,
         )
-    if adopt == "fork" and shared:  # its namespaces would begin empty: the files of the copy hold nothing (rule 1.1)
+    if "move" in adopt and _is_home(Folders(found.location), found.lineage, folders):
+        copied = "" if shared else f"; if this is a copy that is to go its own way, start with adopt={fork}"
         raise CheckpointMismatchError(
-            f"the checkpoint in {folders.location} can't be forked: its state lives outside the folder, "
-            "where both would change it. Use adopt='move', or start with a new checkpointLocation.",
+            f"the checkpoint in {folders.location} was not moved: it is still in {found.location}, where it was last "
+            f"run, and two that go on as one would mix up their state. If this one is to go on in its place, delete or "
+            f"rename {found.location} first{copied}",
             location=folders.location,
+            other=found.location,
         )
+
+
+def _with_takeover(word: str, adopt: frozenset[str]) -> str:
+    """Return what to write for `adopt`: `word`, and 'takeover' if that was given."""
+    return str([word, "takeover"]) if "takeover" in adopt else repr(word)
+
+
+def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
+    """Tell whether `other` holds the lineage too, and could be started there, where nothing would refuse it."""
+    try:
+        first = next(iter(folders.storage.list(LOG))).name
+        if folders.storage.shares(first, other.storage):  # mounted at two places
+            return False
+        state = read_state(other.storage)
+    except (OSError, StatefxError):  # not there, out of sight, or damaged: it can't be run as it is
+        return False
+    # A copy that was never run where it lies names another location: there it would be refused without `adopt`.
+    return state.lineage == lineage and state.location == other.location
 
 
 def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection
 
-from statefx.coordinator.adoption import check_adoption
+from statefx.coordinator.adoption import check_adoption, forks
 from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.format import check_format, is_empty, write_format
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.participants import check_participants
 from statefx.errors import CheckpointMismatchError, FencedError
+from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage
 from statefx.protocol.topology_identity import TopologyIdentity
@@ -48,7 +49,7 @@ def _check_beginning(folders: Folders) -> None:
 def take_generation(
     folders: Folders,
     wanted: TopologyIdentity | None,
-    adopt: str | None,
+    adopt: frozenset[str],
     *,
     shared: bool,
     others: Collection[str] = (),
@@ -63,8 +64,8 @@ def take_generation(
     folders : Folders
     wanted : TopologyIdentity or None
         Of the topology that shall go on; None: nothing goes on yet, the checkpoint stays that of whoever ran last.
-    adopt : str or None
-        As given to ``submit``.
+    adopt : frozenset of str
+        As of `adoptions`.
     shared : bool
         As of `check_adoption`.
     others : Collection[str]
@@ -85,10 +86,12 @@ def take_generation(
         log = opened(folders.storage)
         becomes = wanted or log.state.topology
         check_adoption(log.state, becomes, folders, adopt, shared=shared)
-        check_participants(log.state, others)  # the driver at work goes on deciding until it is fenced (rule 10.6)
+        forking = forks(log.state, folders, adopt)
+        # The driver at work goes on deciding until it is fenced (rule 10.6).
+        check_participants(forked(log.state) if forking else log.state, others)
         try:
-            if not log.state.lineage or adopt == "fork":  # a fork's state must never meet the original's (rule 1.1)
-                log.append(Lineage(uuid.uuid4().hex))
+            if not log.state.lineage or forking:  # a fork's state must never meet the original's (rule 1.1)
+                log.append(_new_lineage())
             log.append(Generation(log.state.generation + 1, folders.location, becomes))
         except FencedError:
             if tries == TAKE_TRIES - 1:
@@ -96,6 +99,15 @@ def take_generation(
         else:
             return log
     raise AssertionError("unreachable")
+
+
+def forked(found: LogState) -> LogState:
+    """Return what a checkpoint is as a fork: it owns no target of the original's."""
+    return apply(found, _new_lineage(), found.time_ms)
+
+
+def _new_lineage() -> Lineage:
+    return Lineage(uuid.uuid4().hex)
 
 
 def check_newest(folders: Folders, generation: int) -> LogState:

@@ -18,12 +18,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from statefx.coordinator import homes
-from statefx.coordinator.adoption import check_adoption
+from statefx.coordinator.adoption import Adopt, adoptions, check_adoption, forks
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.driver_spout import DriverSpout
 from statefx.coordinator.engine import Engine
-from statefx.coordinator.generation import read_checkpoint, take_generation
+from statefx.coordinator.generation import forked, read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.location import Folders, local_path
@@ -39,7 +38,7 @@ from statefx.coordinator.state import StateParticipant
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError
 from statefx.operators.sinks import ToDataFrame, no_spark
-from statefx.plan.deployment import Deployment, cache_folder
+from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
 from statefx.protocol.flight import Shape
 from statefx.protocol.log_state import LogState
@@ -97,7 +96,7 @@ class Launch:
         topology: Topology,
         config: Mapping[str, Any] | None,
         checkpointLocation: str | os.PathLike[str],
-        adopt: str | None,
+        adopt: Adopt,
         *,
         caller: str,
         dumps: Callable[[Any], bytes] | None,
@@ -111,7 +110,7 @@ class Launch:
         self.topology = topology
         self.pending = pending or (self.settings.max_spout_pending if topology.spouts else 1)
         self._emissions = {DriverSpout(id, spout, 1).emission for id, spout in topology.spouts.items()}
-        self._adopt = adopt
+        self._adopt = adoptions(adopt)
         self._cache = cache
         if dumps is not None:
             check_sendable(topology, self.settings.mapping(), dumps)
@@ -120,7 +119,7 @@ class Launch:
             topology,
             self.folders.storage,
             self.settings.transactional_id,
-            takeover=adopt == "takeover",
+            takeover="takeover" in self._adopt,
             dataframe=dataframe,
         )
         self.others = (*others, *self._sinks)
@@ -149,11 +148,11 @@ class Launch:
         # well.
         found = read_checkpoint(self.folders)
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
-        check_participants(found, self._others)
+        becomes = forked(found) if forks(found, self.folders, self._adopt) else found
+        check_participants(becomes, self._others)
         check_spouts(found, self.topology.spouts)
         for sink in self._sinks:
-            sink.check(found)
-        homes.check_home(found, self.folders, self._adopt, self._cache or cache_folder())
+            sink.check(becomes)
         return found
 
     def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:
@@ -174,7 +173,6 @@ class Launch:
         log = take_generation(
             self.folders, self._identity, self._adopt, shared=self._shared, others=self._others, opened=opened
         )
-        homes.note_home(log.state, self._cache or cache_folder())
         # The log fences the records of older drivers; state files and servers have fences of their own. Before anything
         # is recovered, so that no task of an older driver prepares or commits meanwhile (rule 4.2).
         self.participants(log).fence()

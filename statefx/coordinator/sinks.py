@@ -101,7 +101,9 @@ class SinkParticipant(Participant):
         return {**sink, "tasks": prepared}
 
     def commit(self, attempt: TransactionAttempt, decision: Json) -> Work | None:
-        """Return the call that publishes."""
+        """Return the call that publishes; None for a target of the original's, in a fork that has another."""
+        if decision["target"] != self.sink.identity:
+            return None
         return DriverCall(partial(self._commit, attempt, decision))
 
     def _commit(self, attempt: TransactionAttempt, decision: Any) -> None:
@@ -138,17 +140,21 @@ class SinkParticipant(Participant):
         return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage, self.dataframe))
 
     def _reached(self, state: LogState) -> Reached:
-        known = state.targets.get(self.name) == self.sink.identity
+        known, original = state.targets.get(self.name) == self.sink.identity, state.shared_origin
         if state.committing is None:
-            return Reached(state.committed, state.committed, known)
+            return Reached(state.committed, state.committed, known, original)
         if self._decided(state) is None:  # the sink is new: nobody will publish that transaction here
-            return Reached(state.committed + 1, state.committed + 1, known)
-        return Reached(state.committed, state.committed + 1, known=True)  # `_check_decided`: for this very target
+            return Reached(state.committed + 1, state.committed + 1, known, original)
+        # `_check_decided`: for this very target
+        return Reached(state.committed, state.committed + 1, known=True, original=original)
 
     def _decided(self, state: LogState) -> Any:
         """Return what a former driver has decided for this sink, and not committed for everybody."""
         record = None if state.committing is None else state.committing.committing
-        return None if record is None else record.committables.get(self.name)
+        decided = None if record is None else record.committables.get(self.name)
+        if decided is not None and state.shared_origin and decided["target"] != self.sink.identity:
+            return None  # rule 10.12: the target that the fork has begins behind it
+        return decided
 
 
 def sinks_of(

@@ -95,11 +95,18 @@ class Reached:
         The last one that is decided: `committed`, or the one after it, which some targets may have already.
     known : bool
         Whether a transaction has been decided for this sink with this target: its marker must be there.
+    original : str
+        Origin of the checkpoint that this one is a fork of, while both have decided the same transactions; else empty.
     """
 
     committed: int
     decided: int
     known: bool = False
+    original: str = ""
+
+    def is_shared(self, origin: str) -> bool:
+        """Tell whether a marker of `origin` is of the checkpoint that this one is a fork of."""
+        return bool(origin) and origin == self.original
 
 
 def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target: str, *, takeover: bool) -> int:
@@ -129,18 +136,25 @@ def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target
         raise FencedError(
             f"{target}: generation {marker.generation} has taken over from generation {owner.generation}. If no other "
             "driver runs, the checkpoint was restored from a backup: give it another topology.transactional.id, and "
-            "start with adopt='takeover'",
+            "start with adopt='takeover' (if it was moved as well, with adopt=['move', 'takeover'])",
             generation=marker.generation,
         )
     # Also under another name, after a crash between the rows and COMMITTED: they would be there twice (rule 10.2).
-    of_checkpoint = ours or (takeover and marker.origin == owner.origin)
+    # So may those of the checkpoint that this one is a fork of (rule 10.12).
+    of_checkpoint = ours or (takeover and (marker.origin == owner.origin or reached.is_shared(marker.origin)))
     if of_checkpoint and reached.committed <= marker.txid <= reached.decided:
         return marker.txid
+    if takeover and of_checkpoint and marker.txid > reached.decided:
+        return reached.decided  # what this checkpoint has decided is there, and what comes next is written again
     if takeover or (ours and marker.txid == UNFENCED):
         return reached.committed
     if not ours:
         raise not_ours(
-            target, marker.application, same=marker.application == owner.application, new=not reached.committed
+            target,
+            marker.application,
+            same=marker.application == owner.application,
+            new=not reached.committed,
+            fork=reached.is_shared(marker.origin),
         )
     raise not_together(target, marker.txid, reached.committed)
 

@@ -101,12 +101,20 @@ def not_together(target: str, marker: int, committed: int) -> SinkMismatchError:
     )
 
 
-def not_ours(target: str, application: str, *, same: bool, new: bool) -> SinkOwnedError:
+def not_ours(target: str, application: str, *, same: bool, new: bool, fork: bool = False) -> SinkOwnedError:
     """Return the error for a target that another application owns, or another checkpoint of the `same` one.
 
     Who has lost a checkpoint, or has renamed a topology, comes here with a `new` one: the remedy must not double all
     that is in the target.
     """
+    if fork:
+        return SinkOwnedError(
+            f"{target} belongs to the checkpoint that this one is a copy of: give the copy's sink a target of its own. "
+            "Or start with adopt=['fork', 'takeover']: the copy writes there in place of the original, which is "
+            "refused from then on, and rows of transactions that came after the copy was made come again",
+            target=target,
+            owner=application,
+        )
     remedy = "start with adopt='takeover', which refuses the other one from then on"
     if new:
         remedy = (

@@ -9,7 +9,7 @@ from typing import Any, Never, cast
 from statefx.errors import CheckpointFormatError, StateCorruptedError
 from statefx.protocol.identity import Version
 from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
-from statefx.protocol.log_state import InFlight, LogState, Pin
+from statefx.protocol.log_state import Fork, InFlight, LogState, Pin
 from statefx.protocol.metadata import BySpout, stacked
 from statefx.protocol.records import (
     BatchInput,
@@ -68,7 +68,11 @@ def _refuse(record: Record, reason: str) -> Never:
 def _lineage(state: LogState, record: Lineage) -> LogState:
     if not record.lineage or record.lineage == state.lineage:
         _refuse(record, f"the lineage is {record.lineage!r} already")
-    return replace(state, lineage=record.lineage, origin=record.lineage)
+    fork = state.fork
+    # A start that died between LINEAGE and GENERATION has run nothing: it is not what the next one is a fork of.
+    if state.generation and (fork is None or fork.generation != state.generation):
+        fork = Fork(state.origin, state.generation, state.committed + (state.committing is not None))
+    return replace(state, lineage=record.lineage, origin=record.lineage, fork=fork)
 
 
 def _generation(state: LogState, record: Generation) -> LogState:

@@ -85,6 +85,25 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a copy of a checkpoint has left the original's way.
+
+    Attributes
+    ----------
+    origin : str
+        The original's.
+    generation : int
+        The original's last one that the copy knows.
+    txid : int
+        The last transaction that is the same in both: committed, or decided.
+    """
+
+    origin: str
+    generation: int
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogState:
     """The log, folded.
 
@@ -95,6 +114,8 @@ class LogState:
     origin : str
         The first lineage: who owns what lives outside the checkpoint. A fork has its own; a move to another provider,
         which takes another lineage, keeps it.
+    fork : Fork or None
+        Of a checkpoint that began as a copy.
     time_ms : int
         When the newest record was written. Times are shown to people and decide nothing: clocks are set back.
     committed : int
@@ -137,6 +158,7 @@ class LogState:
 
     lineage: str = ""
     origin: str = ""
+    fork: Fork | None = None
     time_ms: int = field(default=0, compare=False)
     generation: int = 0
     location: str = ""
@@ -164,6 +186,15 @@ class LogState:
         """The transaction that will be committed whatever happens, if there is one."""
         first = self.in_flight[0] if self.in_flight else None
         return first if first is not None and first.phase is Phase.COMMITTING else None
+
+    @property
+    def shared_origin(self) -> str:
+        """The checkpoint that this one is a fork of, as long as both have decided the same transactions; else empty.
+
+        Until then a marker of the original's at a target says how far this checkpoint's rows are there.
+        """
+        decided = self.committed + (self.committing is not None)
+        return self.fork.origin if self.fork is not None and decided <= self.fork.txid else ""
 
     def applied(self, batch_id: int) -> bool:
         """Tell whether a batch of this id, or of a higher one, has been committed."""

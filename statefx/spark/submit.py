@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch, check_batch_id
@@ -43,7 +44,7 @@ def submit(
     trigger: Mapping[str, Any] | None = None,
     *,
     batchId: int | None = None,
-    adopt: str | None = None,
+    adopt: Adopt = None,
     progress: bool | None = None,
 ) -> Query:
     """Start a topology on Spark, going on from its last committed transaction.
@@ -63,10 +64,10 @@ def submit(
         ``topology.state.checkpoint.interval.ms``. For streaming DataFrames and spouts only.
     batchId : int, optional
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
-    adopt : str, optional
+    adopt : str or collection of str, optional
         For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was,
-        ``"fork"`` for a copy that shall go its own way. ``"takeover"``: targets of sinks that another application or
-        checkpoint owns belong to this one from now on (with a new checkpoint, all that is there comes again).
+        ``"fork"`` for a copy that goes its own way. ``"takeover"``: targets of sinks that another application or
+        checkpoint owns belong to this one from now on (with a new checkpoint, all that is there comes again). Or a list.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 
@@ -131,7 +132,7 @@ def _check_frame(launch: Launch) -> DataFrame:
     return frame
 
 
-def _take_generation(launch: Launch, session: SparkSession, adopt: str | None) -> TransactionLog:
+def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> TransactionLog:
     """Take the next generation, once all that can be checked has been checked."""
     # Rule 1.5: whatever can refuse the start comes before `take_generation`, which ends the driver that is at work.
     folders, streaming = launch.folders, launch.topology.streaming

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from statefx.admin.reading import openState
+from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.spouts import SpoutTrigger
@@ -41,7 +42,7 @@ class TopologyTester:
         As for ``submit``.
     config : Mapping, optional
         As for ``submit``.
-    adopt : str, optional
+    adopt : str or collection of str, optional
         As for ``submit``.
     crash_at : int, optional
         Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
@@ -86,7 +87,7 @@ class TopologyTester:
         checkpointLocation: str | os.PathLike[str],
         config: Mapping[str, Any] | None = None,
         *,
-        adopt: str | None = None,
+        adopt: Adopt = None,
         crash_at: int | None = None,
         processes: int = 1,
         seed: int | None = None,
@@ -111,7 +112,7 @@ class TopologyTester:
         self._progress = WatchedProgress(clock=self._clock, now=self._clock)
         self._start(checkpointLocation, adopt)
 
-    def _start(self, checkpoint: str | os.PathLike[str], adopt: str | None) -> None:
+    def _start(self, checkpoint: str | os.PathLike[str], adopt: Adopt) -> None:
         """Do what ``submit`` does, with steps in the place of Spark."""
         steps, limits = self._steps, self._limits
         launch = Launch(

@@ -268,7 +268,10 @@ class Manifest:
             # The former owner could publish until the number of the next fence was taken, and that number too, if it
             # was about to: then rows stand there, and none in a seal.
             published = fence.txid + after.number - 1 - fence.number + self._has_rows(after.number)
-            ours = fence.owner.origin == owner.origin and reached.committed <= published <= reached.decided
+            ours = (
+                fence.owner.origin in (owner.origin, reached.original)
+                and reached.committed <= published <= reached.decided
+            )
             return replace(marker, txid=published) if ours else marker
         return marker
 
