@@ -1,4 +1,8 @@
-"""Orders and payments come as two streams, in any order; a sale is made when both sides of an order are there."""
+"""Orders and payments come as two streams, in any order; a sale is made when both sides of an order are there.
+
+Each id comes once in each stream, and a side waits for the other for as long as it takes. For several payments of an
+order, and for sides that wait only so many seconds, see the join in docs/cookbook/windows.md.
+"""
 
 import json
 import tempfile

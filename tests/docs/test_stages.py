@@ -1,0 +1,98 @@
+"""The drawn stages of a transaction are those that the pipeline goes through, whatever happens in whatever order."""
+
+import dataclasses
+import xml.etree.ElementTree as ET
+from collections import deque
+from itertools import chain, product
+
+import pytest
+
+from statefx.protocol import pipeline as module
+from statefx.protocol.commands import (
+    Acked,
+    Durable,
+    Failed,
+    Idle,
+    Offered,
+    Resolution,
+    Resolved,
+    Segment,
+    Stop,
+    Unresolved,
+)
+from statefx.protocol.flight import Entry, Shape
+from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.transaction import Phase, TransactionState
+from tests.docs.tables import DOCS
+
+TRANSACTIONS = 1
+SHAPES = [
+    Shape(pending=pending, segments=segments, writes_processed=writes, settles=settles, attempts_max=1)
+    for pending, segments, writes, settles in product((1, 2), (1, 2), (False, True), (False, True))
+    if segments == 2 or (pending == 1 and not writes)
+]
+
+
+def happenings(pipeline):
+    """All that the driver may report next."""
+    yield from (Offered(), Idle(), Stop(now=False), Stop(now=True))
+    if pipeline.appending is not None:
+        yield Durable(pipeline.appending)
+    for entry in pipeline.entries:
+        yield Failed(entry.attempt)
+        yield from (Acked(segment, entry.attempt) for segment in Segment)
+        yield from (kind(each, entry.attempt) for kind in (Resolved, Unresolved) for each in Resolution)
+
+
+def named(entry):
+    return f"{entry.state.phase}/{entry.stage.name}"
+
+
+def every_state(pipeline):
+    """Each event in each state that any order of events leads to: the state before, the event, the state after."""
+    known, waiting = {pipeline}, deque([pipeline])
+    while waiting:
+        before = waiting.popleft()
+        for each in happenings(before):
+            after, _ = before.on(each)
+            yield before, each, after
+            if after not in known and after.committed < TRANSACTIONS:
+                known.add(after)
+                waiting.append(after)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Where a watched pipeline notes the single steps of its transactions, as the picture names them."""
+    found, commit = set(), Pipeline._commit
+
+    def replace(value, **changes):
+        changed = dataclasses.replace(value, **changes)
+        if isinstance(value, Entry) and named(value) != named(changed):
+            found.add(f"{named(value)} {named(changed)}")
+        return changed
+
+    def committing(self, entry):
+        outcome = commit(self, entry)
+        if outcome is not None and outcome[0].committed == entry.txid:
+            found.add(f"{named(entry)} end")
+        return outcome
+
+    monkeypatch.setattr(module, "replace", replace)
+    monkeypatch.setattr(Pipeline, "_commit", committing)
+    return found
+
+
+def test_the_drawn_stages_are_those_of_the_pipeline(steps):
+    for shape in SHAPES:
+        beginnings = [Pipeline(shape)]
+        for phase in (Phase.PREPARING, Phase.COMMITTING):  # what a driver finds in the log
+            beginnings.append(Pipeline.found(shape, 0, [TransactionState(phase, 1)], {1: 1})[0])
+        for before, event, after in chain.from_iterable(map(every_state, beginnings)):
+            if isinstance(event, Offered) and len(after.entries) > len(before.entries):
+                steps.add(f"start {named(after.entries[-1])}")
+            if isinstance(event, Durable) and event.append.kind == "ROLLED_BACK":
+                steps.add(f"{named(before.entries[-1])} end")
+    arrows = ET.parse(DOCS / "_static" / "stages.svg").iter("{http://www.w3.org/2000/svg}path")
+    drawn = [step for arrow in arrows for step in arrow.get("data-steps", "").split("; ") if step]
+    assert sorted(drawn) == sorted(steps)
