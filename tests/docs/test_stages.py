@@ -85,9 +85,8 @@ def steps(monkeypatch):
 
 def test_the_drawn_stages_are_those_of_the_pipeline(steps):
     for shape in SHAPES:
-        beginnings = [Pipeline(shape)]
-        for phase in (Phase.PREPARING, Phase.COMMITTING):  # what a driver finds in the log
-            beginnings.append(Pipeline.found(shape, 0, [TransactionState(phase, 1)], {1: 1})[0])
+        left = [TransactionState(phase, 1) for phase in (Phase.PREPARING, Phase.COMMITTING)]  # by a former driver
+        beginnings = [Pipeline(shape), *(Pipeline.found(shape, 0, [state], {1: 1})[0] for state in left)]
         for before, event, after in chain.from_iterable(map(every_state, beginnings)):
             if isinstance(event, Offered) and len(after.entries) > len(before.entries):
                 steps.add(f"start {named(after.entries[-1])}")
