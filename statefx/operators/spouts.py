@@ -118,13 +118,15 @@ class TransactionalSpout(ReplayingSpout):
     def initializeTransaction(self, txid: int, previous: Metadata) -> Metadata:
         """Return, on the driver, the metadata of a transaction; None if there is nothing to read now.
 
-        Called once for a transaction, however often it is tried.
+        Called once for a transaction, however often it is tried; again only if the driver dies before it has begun the
+        transaction.
 
         Parameters
         ----------
         txid : int
         previous : JSON
-            The metadata of the last transaction that had some; None if there is none.
+            The metadata of the last transaction before `txid` that had some; None if there is none. That transaction
+            may be in flight still. If it is rolled back, it is tried again with the same metadata.
         """
 
     @abstractmethod
@@ -172,7 +174,17 @@ class PartitionedTransactionalSpout(_Partitioned):
     """
 
     def planPartitionBatch(self, partition: int, lastMetadata: Metadata) -> Metadata:
-        """Return, on the driver, the metadata of the next batch of a partition; None if there is nothing new in it."""
+        """Return, on the driver, the metadata of the next batch of a partition; None if there is nothing new in it.
+
+        Called for the partitions from 0 on, after each spout's `isReady` has returned True.
+
+        Parameters
+        ----------
+        partition : int
+        lastMetadata : JSON
+            The metadata of the last batch of the partition; None if there is none. The transaction of that batch may be
+            in flight still. If it is rolled back, it is tried again with the same metadata.
+        """
         raise NotImplementedError
 
     def emitPartitionBatchNew(
@@ -217,7 +229,9 @@ class OpaquePartitionedTransactionalSpout(_Partitioned):
         collector : Collector
         partition : int
         lastMetadata : JSON
-            What the last committed transaction that read this partition returned; None if there is none.
+            What the last transaction before that read this partition returned; None if there is none. That transaction
+            may be in flight still. If it is rolled back, this attempt is rolled back as well, and what it has read
+            counts nowhere.
         """
 
 

@@ -65,14 +65,16 @@ class HandDriven:
         with closing(self.committer()) as found:
             found.check(START, takeover=takeover)
 
+    def writer(self, task=0, parallelism=1, txid=1):
+        token = f"{txid}-{task}"
+        context = WriterContext("out", task, parallelism, TransactionAttempt(txid, 0), token, self.schema, self.storage)
+        return self.sink.writer(context)
+
     def prepare(self, *tasks, txid=1):
         """Return what tasks prepare, each given its batches, each of which is columns."""
         named = {}
         for task, batches in enumerate(tasks):
-            context = WriterContext(
-                "out", task, len(tasks), TransactionAttempt(txid, 0), f"{txid}-{task}", self.schema, self.storage
-            )
-            writer = self.sink.writer(context)
+            writer = self.writer(task, len(tasks), txid)
             for columns in batches:
                 writer.write(pa.RecordBatch.from_pydict(columns, schema=self.schema))
             committable = writer.prepare(txid)

@@ -232,6 +232,48 @@ def test_years_that_python_has_not_are_refused_before_the_decision(database, dri
             sink.prepare([{"word": ["a"], "n": found}])
 
 
+@pytest.mark.parametrize("key", [(), "n"], ids=["append", "upsert"])
+def test_a_nan_that_sqlite_would_make_a_null_is_refused_before_the_decision_or_put_aside(sqlite_database, key):
+    doubles = pa.schema([("word", pa.string()), ("n", pa.float64())])
+    rows = words("a", "b", "c", n=[1.5, float("nan"), float("inf")])
+    with pytest.raises(SinkError, match="field 'n' has a NaN, which SQLite would make a null"):
+        HandDriven(sqlite_database, schema=doubles, key=key).prepare([rows])
+    with closing(HandDriven(sqlite_database, schema=doubles, key=key, deadLetter="rejected")) as sink:
+        sink.commit([rows], [] if key else [words("d", n=[None])])
+    assert sqlite_database.run("select word, n from words")[:2] == [("a", 1.5), ("c", float("inf"))]
+    ((reason, content),) = sqlite_database.run("select reason, content from rejected")
+    assert reason == "SQLite makes a null of a NaN"
+    assert json.loads(content)["word"] == "b"
+
+
+def test_sqlite_keeps_zero_without_its_sign(sqlite_database):
+    doubles = pa.schema([("word", pa.string()), ("n", pa.float64())])
+    with closing(HandDriven(sqlite_database, schema=doubles)) as sink:
+        sink.commit([words("a", n=[-0.0])])
+    assert str(sqlite_database.run("select n from words")[0][0]) == "0.0", "the page says so"
+
+
+NUL_IN = {
+    "text": (pa.string(), "a\0b"),
+    "large": (pa.large_string(), "a\0b"),
+    "list": (pa.list_(pa.string()), ["x", "a\0b"]),
+    "struct": (pa.struct([("n", pa.int64()), ("text", pa.string())]), {"text": "a\0b"}),
+    "key": (pa.map_(pa.string(), pa.int64()), [("a\0b", 1)]),
+    "item": (pa.map_(pa.int64(), pa.list_(pa.string())), [(1, ["a\0b"])]),
+}
+
+
+@pytest.mark.parametrize("kind", NUL_IN)
+def test_a_nul_that_postgresql_can_not_hold_is_refused_before_the_decision(postgres_database, kind):
+    kind, value = NUL_IN[kind]
+    batch = pa.RecordBatch.from_pydict({"v": [value, None, value]}, pa.schema([("v", kind)]))
+    with closing(HandDriven(postgres_database, schema=batch.schema)) as sink:
+        writer = sink.writer()
+        writer.write(batch.slice(1, 1))
+        with pytest.raises(SinkError, match="field 'v' has a text with a NUL character"):
+            writer.write(batch.slice(1, 2))
+
+
 @pytest.mark.parametrize("key", [(), "word"], ids=["append", "upsert"])
 def test_others_see_all_rows_of_a_transaction_or_none(database, driven, key):
     seen = []
@@ -313,6 +355,41 @@ def test_rows_of_an_upsert_are_replaced_by_those_that_are_not_refused(database, 
     sink = driven(key="word", deadLetter="rejected")
     sink.commit([words("a", "b", n=[1, 2]), words("a", "b", n=[100, 3])])
     assert sorted(database.run("select * from words")) == [("a", 1), ("b", 3)]
+
+
+@pytest.mark.parametrize("numbers", [[5, -1], [-1, 5], [5, -1, 6, -2], [-1]], ids=str)
+def test_what_is_refused_of_a_key_does_not_depend_on_where_batches_end(database, driven, numbers):
+    found = []
+    for table, rows in [("one", [numbers]), ("each", [[n] for n in numbers]), ("two", [numbers[:-1], numbers[-1:]])]:
+        database.run(f"create table {table} (word text primary key, n bigint check (n >= 0))")
+        sink = driven(table, key="word", deadLetter="rejected")
+        sink.commit([words(*"a" * len(part), n=part) for part in rows])
+        aside = [json.loads(content)["n"] for (content,) in database.run("select content from rejected")]
+        database.run("delete from rejected")
+        found.append((database.run(f"select n from {table}"), sorted(aside)))
+    kept = [n for n in numbers if n > 0]
+    assert found == [([(kept[-1],)] if kept else [], sorted(n for n in numbers if n < 0))] * 3
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_a_row_that_is_replaced_in_its_transaction_is_not_written_wherever_batches_end(database, driven, validate):
+    database.run("create table words (word text primary key, n bigint check (n >= 0))")
+    sink = driven(key="word", validate=validate)
+    for rows in ([[-1, 5]], [[-1], [5]], [[4, -1], [-2, 5]]):
+        sink.commit([words(*"a" * len(part), n=part) for part in rows])
+        assert database.run("select * from words") == [("a", 5)]
+    with pytest.raises(SinkError, match=r"words_n_check|CHECK constraint failed"):
+        sink.commit([words("a", n=[5]), words("a", n=[-1])])
+
+
+KEYS = {"flag": pa.bool_(), "price": pa.decimal128(9, 2), "raw": pa.binary(), "day": pa.date32(), "half": pa.float64()}
+
+
+def test_of_rows_with_one_key_the_last_counts_whatever_the_key_s_type(database, driven):
+    sink = driven(schema=pa.schema([*KEYS.items(), ("n", pa.int64())]), key=tuple(KEYS))
+    rows = {name: [ROW.get(name)] * 3 for name in KEYS} | {"raw": [b"a", b"b", b"a"], "price": [Decimal("1.50")] * 3}
+    sink.commit([rows | {"n": [1, 2, 3]}], [rows | {"n": [4, 5, 6], "raw": [b"c", b"a", b"c"]}])
+    assert sorted(database.run("select raw, n from words")) == [(b"a", 5), (b"b", 2), (b"c", 6)]
 
 
 def test_long_values_of_a_refused_row_are_shortened_where_it_is_told(database, driven):

@@ -1,13 +1,14 @@
 """The contract of a backend: one of two writers that expect the same version writes; and maps over real databases."""
 
 import pickle
+import socket
 import sqlite3
 import threading
 from contextlib import closing
 
 import pytest
 
-from statefx.connectors.sql import SqlBackend
+from statefx.connectors.sql import SqlBackend, url
 from statefx.errors import ConfigError, FailedException
 from statefx.protocol.identity import TransactionAttempt
 from statefx.values import MemoryBackend, OpaqueMap, Row
@@ -111,7 +112,19 @@ def test_a_database_that_is_away_fails_the_attempt_and_not_the_query(tmp_path):
         assert backend.multiGet(["a"]) == {}
 
 
-@pytest.mark.parametrize("url", ["nothing", "sqlite://", "sqlite:///:memory:"])
-def test_a_place_that_tasks_can_not_share_is_refused(url):
+def test_a_host_that_never_answers_fails_the_attempt(monkeypatch):
+    """A dead host sends nothing at all; as this one, which accepts connections."""
+    assert url._LIBPQ["connect_timeout"] <= 30
+    monkeypatch.setitem(url._LIBPQ, "connect_timeout", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        away = f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d"
+        with closing(SqlBackend(away, "totals")) as backend, pytest.raises(FailedException, match="timeout"):
+            backend.multiGet(["a"])
+
+
+@pytest.mark.parametrize(
+    "address", ["nothing", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true", "mysql://h/d"]
+)
+def test_a_place_that_tasks_can_not_share_or_reach_is_refused(address):
     with pytest.raises(ConfigError, match="SqlBackend"):
-        SqlBackend(url, "totals")
+        SqlBackend(address, "totals")

@@ -3,9 +3,8 @@
 ::
 
     sink       sink         its arguments, and rows as the database takes them
-               target       driver: publishes rows and the marker of a transaction in one transaction of the database
+               target       the table; publishes rows and the marker of a transaction in one transaction of the database
                connection   the connection for it, and errors
-               checks       what a table must look like
     spout      spout        the hooks
                source       the table that is read
                settling     which rows are there for good, with no transaction open that may add more before them

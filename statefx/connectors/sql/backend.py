@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from statefx.connectors.sql.url import alchemy
-from statefx.errors import ConfigError, FailedException
+from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
+from statefx.errors import FailedException
 from statefx.values.backend import Row
 
 if TYPE_CHECKING:
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_ONCE = 1000  # parameters of one statement: SQLite takes 32,766, PostgreSQL 65,535
 _KEY_LENGTH = 255  # where a text can't be a primary key
-_WAIT_SECS = (
-    30  # for the lock of a SQLite file; far below a transaction's timeout, and the attempt after it waits again
-)
+_LOCK_SECS = 30  # other tasks write to the same SQLite file, one after the other; far below a transaction's timeout
 
 
 class SqlBackend:
@@ -36,25 +34,19 @@ class SqlBackend:
     Raises
     ------
     ConfigError
-        SQLAlchemy is not installed, the URL is none, or the database is in memory.
+        SQLAlchemy or the driver is not installed, the URL can't be read, or the database is in memory.
 
     Contract
     --------
     * It can be pickled: it connects when it is first used.
     * All rows of a `multiPut` are written in one transaction of the database, or none.
-    * A database that can't be reached, or stays locked, is a FailedException: the transaction is tried again.
+    * If the database can't be reached, or stays locked, FailedException is raised: the transaction is tried again.
     """
 
     atomic = True
 
     def __init__(self, url: str, table: str) -> None:
-        sqlalchemy = alchemy()
-        try:
-            parsed = sqlalchemy.engine.make_url(url)
-        except sqlalchemy.exc.ArgumentError:  # what it says may hold the password
-            raise ConfigError("SqlBackend needs a URL as SQLAlchemy has it, such as sqlite:///totals.db") from None
-        if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-            raise ConfigError("SqlBackend: a SQLite database in memory is seen by one task alone: name a file")
+        SqlUrl(url, "SqlBackend", "MemoryBackend for values of one process").require_driver()
         self._url = url
         self.table = table
         self._opened: tuple[sa.Engine, sa.Table] | None = None
@@ -110,10 +102,7 @@ class SqlBackend:
     def _open(self) -> tuple[sa.Engine, sa.Table]:
         """Connect, and make the table if it is missing."""
         sqlalchemy = alchemy()
-        parsed = sqlalchemy.engine.make_url(self._url)
-        # Other tasks write to the same file, one after the other; Python's module would wait for 5 s alone.
-        waits = {"timeout": _WAIT_SECS} if parsed.get_backend_name() == "sqlite" else {}
-        engine = sqlalchemy.create_engine(parsed, connect_args=waits)
+        engine = open_engine(self._url, pooled=True, lock_secs=_LOCK_SECS)
         text = sqlalchemy.Text()
         table = sqlalchemy.Table(
             self.table,

@@ -5,13 +5,16 @@ A value is taken before its row is committed, so rows don't come in the order of
     transaction A    takes 5 ......................... commits: now row 5 is there, and who has read up to 6 misses it
     transaction B             takes 6, commits
 
-PostgreSQL: the largest value is looked at first, then who writes to the table. Who has taken a lower value had the
-table's lock before it took it, and keeps the lock until its row can be seen. So when all of these have ended, all rows
-up to that value are there. Compared with the oldest transaction's number (``pg_snapshot_xmin``), that leaves no gap
-between taking a value and being given a number, and it does not wait for transactions of other tables.
+PostgreSQL: first the spout reads the largest value, then which transactions write to the table. A transaction locks the
+table before it takes a value, and holds the lock until its row can be seen. So once these transactions have ended, all
+rows up to that value are there. The oldest transaction's number (``pg_snapshot_xmin``) would tell less: a transaction
+may take its value before it is given a number, and transactions of other tables would be waited for.
 
-``default now()`` is the time at which the transaction began, before it had the lock: for timestamps all transactions of
-the database are waited for that were open.
+``default now()`` is the time at which the transaction began, before it had the lock. So for timestamps the spout waits
+for all transactions of the database that were open.
+
+Why `settleSecs` alone does not do: it is a guess. A transaction that is open for longer loses its rows, and nothing
+tells of it; and every row comes that much later. So it is left to what no query can tell.
 """
 
 from __future__ import annotations
@@ -45,11 +48,11 @@ _OPEN = """
 
 
 def holders_of(table: SourceTable) -> Holders:
-    """Return what names the transactions that may still commit rows with values up to the largest."""
+    """Return the function that names the transactions that may still commit rows with values up to the largest."""
 
     def holders(connection: Any) -> set[str]:
         if connection.dialect.name != "postgresql" or table.view:
-            return set()  # SQLite has one writer at a time; elsewhere time must do
+            return set()  # SQLite has one writer at a time; others need settleSecs
         if connection.exec_driver_sql("select pg_is_in_recovery()").scalar():
             return set()
         text = alchemy().text
@@ -70,21 +73,21 @@ class Settling:
     Parameters
     ----------
     holders : callable
-        Names the transactions that may still commit lower values; those that have ended are not named again.
+        Returns the names of the transactions that may still commit lower values. Names are never used again.
     secs : float
-        How old a value must be, besides.
+        How long a value must have been there, as well.
     """
 
     holders: Holders
     secs: float
     settled: Any = field(default=None, init=False)
     _waiting: tuple[Any, set[str], float] | None = field(default=None, init=False)
-    """A value that was the largest, who may still commit lower ones, and when it was looked at."""
+    """The largest value when it was looked at, the transactions that may still commit lower ones, the look's time."""
     _table: str = field(default="", init=False)
 
     @property
     def first_waits(self) -> bool:
-        """Whether nothing was settled yet, and something is there."""
+        """Whether rows are there, and none can be read yet."""
         return self.settled is None and self._waiting is not None
 
     def reason(self) -> str:
@@ -106,7 +109,7 @@ class Settling:
         if self._waiting is None:
             value = self._largest(connection, table)
             if value is not None and value != self.settled:
-                # Second: who has taken a lower value by now is among them, or has ended.
+                # After the look at the value: a transaction that has a lower value holds the lock by now, or has ended.
                 holders = self.holders(connection)
                 if holders or self.secs:
                     self._waiting = value, holders, now

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.connectors.sql.target import SqlTable
-from statefx.connectors.sql.types import has_dates, sql_type
+from statefx.connectors.sql.types import has_dates, has_texts, sql_type
 from statefx.connectors.sql.url import SqlUrl
 from statefx.connectors.staged import StagedRows, StagedSink, refuse_nulls
 from statefx.errors import ConfigError, SinkError, TopologyError
@@ -63,7 +63,7 @@ class SqlSink(StagedSink):
         deadLetter: str | None = None,
         validate: bool = False,
     ) -> None:
-        place = SqlUrl(url, "SqlSink", "CollectSink to look at rows")
+        parsed = SqlUrl(url, "SqlSink", "CollectSink to look at rows")
         if not isinstance(table, str) or not table:
             raise ConfigError(f"SqlSink needs the name of a table, got {table!r}")
         if validate and deadLetter is not None:
@@ -75,19 +75,19 @@ class SqlSink(StagedSink):
         self.key = (key,) if isinstance(key, str) else tuple(key or ())
         self.dead_letter = deadLetter
         self.validate = validate
-        self._shown = place.shown
-        self.backend = place.backend
+        self._location = parsed.location
+        self.backend = parsed.backend
         if self.key and self.backend not in _UPSERTS:
             raise ConfigError(
                 f"SqlSink can replace rows by key in {' and '.join(_UPSERTS)}, not in {self.backend}: leave out the "
                 "key, or write a StagedSink of your own"
             )
-        place.require_driver()
+        parsed.require_driver()
 
     @property
     def target(self) -> str:
         """The database, by which neither user nor password nor options count, and the table."""
-        return f"{self._shown}#{self.table}"
+        return f"{self._location}#{self.table}"
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse keys that there are not, and types without a column's."""
@@ -107,37 +107,40 @@ class SqlSink(StagedSink):
 
 
 class _SqlWriter(SinkWriter):
-    """Stages rows, while the transaction can be rolled back: what could never be written is refused here."""
+    """Stages rows, and refuses those that could never be written while the transaction can still be rolled back."""
 
     def __init__(self, sink: SqlSink, context: WriterContext, stager: SinkWriter) -> None:
         self._sink = sink
         self._context = context
         self._stager = stager
-        self._dated = [number for number, field in enumerate(context.schema) if has_dates(field.type)]
+        # A driver of Python can't even put a time that Python has not into the dead letters.
+        checks = [
+            (has_dates, _has_far_date, "a time outside of the years 1 to 9999, which no driver of Python can write")
+        ]
+        if sink.dead_letter is None and sink.backend == "sqlite":
+            checks.append((pa.types.is_floating, _has_nan, "a NaN, which SQLite would make a null"))
+        if sink.dead_letter is None and sink.backend == "postgresql":
+            checks.append((has_texts, _has_nul, "a text with a NUL character, which PostgreSQL can't hold"))
+        self._checks = [
+            (number, check, what)
+            for number, field in enumerate(context.schema)
+            for fits, check, what in checks
+            if fits(field.type)
+        ]
 
     def write(self, batch: pa.RecordBatch) -> None:
+        target = self._sink.target
         if self._sink.dead_letter is None:  # else the database refuses the row, and it is put aside with the others
-            refuse_nulls(self._sink.target, self._sink.key, batch)
-        for number in self._dated:
-            self._check_dates(batch, number)
+            refuse_nulls(target, self._sink.key, batch)
+        for number, check, what in self._checks:
+            if check(batch.column(number)):
+                name = batch.schema.field(number).name
+                raise SinkError(
+                    f"{target}: field {name!r} has {what}: leave such rows out before the sink",
+                    target=target,
+                    field=name,
+                )
         self._stager.write(batch)
-
-    def _check_dates(self, batch: pa.RecordBatch, number: int) -> None:
-        """Refuse years that Python has not, 1 to 9999: a driver could never hand them to the database."""
-        column = batch.column(number)
-        try:
-            if pa.types.is_nested(column.type):
-                column.to_pylist()
-            else:
-                pc.min_max(column).as_py()
-        except (OverflowError, ValueError) as error:
-            name = batch.schema.field(number).name
-            raise SinkError(
-                f"{self._sink.target}: field {name!r} has a time outside of the years 1 to 9999, which no "
-                f"driver of Python can write ({error}): leave such rows out",
-                target=self._sink.target,
-                field=name,
-            ) from error
 
     def prepare(self, txid: int) -> Committable | None:
         committable = self._stager.prepare(txid)
@@ -152,3 +155,34 @@ class _SqlWriter(SinkWriter):
 
     def close(self) -> None:
         self._stager.close()
+
+
+def _has_far_date(column: pa.Array) -> bool:
+    try:
+        if pa.types.is_nested(column.type):
+            column.to_pylist()
+        else:
+            pc.min_max(column).as_py()
+    except (OverflowError, ValueError):
+        return True
+    return False
+
+
+def _has_nan(column: pa.Array) -> bool:
+    return bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _has_nul(column: pa.Array) -> bool:
+    """Look at all texts of a column, of any depth."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return any(map(_has_nul, column.flatten()))
+    if pa.types.is_map(kind):
+        start, stop = (
+            column.offsets[0].as_py(),
+            column.offsets[-1].as_py(),
+        )  # keys and items are those of the whole batch
+        return any(_has_nul(part.slice(start, stop - start)) for part in (column.keys, column.items))
+    if pa.types.is_list(kind):
+        return _has_nul(column.flatten())
+    return has_texts(kind) and bool(pc.any(pc.match_substring(column, "\0")).as_py())

@@ -1,4 +1,4 @@
-"""A table that is read in the order of a column: what it has, and whether it can be."""
+"""A table that is read in the order of a column: its columns, and whether that order holds."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SourceTable:
         return said if self.counts else datetime.fromisoformat(said)
 
 
-def described(connection: Any, name: str, order: str, given: pa.Schema | None, place: str) -> SourceTable:
+def described(connection: Any, name: str, order: str, given: pa.Schema | None, database: str) -> SourceTable:
     """Look at a table.
 
     Raises
@@ -86,15 +86,15 @@ def described(connection: Any, name: str, order: str, given: pa.Schema | None, p
             columns = {each["name"]: each for each in inspector.get_columns(plain, schema=space or None)}
     except sqlalchemy.exc.NoSuchTableError:
         near = ", ".join(sorted(inspector.get_table_names(schema=space or None))[:10]) or "none"
-        raise TopologyError(f"{place} has no table {name!r}; there are {near}") from None
+        raise TopologyError(f"{database} has no table {name!r}; there are {near}") from None
     view = plain in inspector.get_view_names(schema=space or None)
     wanted = [order, *(given.names if given is not None else [])]
     for column in wanted:
         if column not in columns:
-            raise TopologyError(f"{place}: {name} has no column {column!r} (it has {', '.join(columns)})")
+            raise TopologyError(f"{database}: {name} has no column {column!r} (it has {', '.join(columns)})")
     kind = columns[order]["type"]
     counts = isinstance(kind, sqlalchemy.Integer)
-    what = f"{place}: {name}.{order}"
+    what = f"{database}: {name}.{order}"
     if isinstance(kind, sqlalchemy.DateTime) and not getattr(kind, "timezone", False):
         raise TopologyError(
             f"{what} has no time zone, so it may run backwards where clocks are changed: order by an id, or by a "
@@ -121,10 +121,12 @@ def described(connection: Any, name: str, order: str, given: pa.Schema | None, p
             keys.append(each["column_names"])
     unique = [order] in keys
     fields = (
-        given if given is not None else _fields(columns, f"{place}: {name}", lite=connection.dialect.name == "sqlite")
+        given
+        if given is not None
+        else _fields(columns, f"{database}: {name}", lite=connection.dialect.name == "sqlite")
     )
     if given is not None and connection.dialect.name != "sqlite":
-        _check_zones(given, columns, f"{place}: {name}")
+        _check_zones(given, columns, f"{database}: {name}")
     texts = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
     return SourceTable(name, fields, order, counts, unique, not unique and not _in_turn(columns[order]), view, texts)
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from statefx.connectors.sql.settling import Settling, holders_of
 from statefx.connectors.sql.source import SourceTable, described
-from statefx.connectors.sql.types import reader, sql_type
+from statefx.connectors.sql.types import reader
 from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
+from statefx.operators.fitting import MISFITS, fitted_array
 from statefx.protocol.identity import TransactionAttempt
 
 if TYPE_CHECKING:
@@ -84,11 +85,11 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         takePerBatch: int = 10_000,
         settleSecs: float | None = None,
     ) -> None:
-        place = SqlUrl(url, _NAME, "MemoryTransactionalSpout for rows that the program has")
-        place.require_driver()
+        parsed = SqlUrl(url, _NAME, "MemoryTransactionalSpout for rows that the program has")
+        parsed.require_driver()
         tables = [table] if isinstance(table, str) else list(table)
         _check_arguments(tables, partitions, takePerBatch, settleSecs)
-        self.place = place.shown
+        self.database = parsed.location
         self._url = url
         self.parts, self.take, self.settle_secs = partitions, takePerBatch, settleSecs
         given = None if schema is None else schema if isinstance(schema, pa.Schema) else parse_schema(schema)
@@ -96,7 +97,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         self._connection: sa.Connection | None = None
         try:
             with self._connected() as connection:
-                found = [described(connection, name, orderBy, given, place.shown) for name in tables]
+                found = [described(connection, name, orderBy, given, parsed.location) for name in tables]
                 self._check_late_rows(connection, found)
         except FailedException as failure:
             raise InputError(f"{_NAME}: {failure.message}") from failure
@@ -107,7 +108,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         for each in found:
             if each.fields != self.schema:
                 raise TopologyError(
-                    f"{place.shown}: {each.name} has the fields {to_ddl(each.fields)}, and {found[0].name} has "
+                    f"{parsed.location}: {each.name} has the fields {to_ddl(each.fields)}, and {found[0].name} has "
                     f"{to_ddl(self.schema)}: name those that all tables have, schema='...', or make a spout for each"
                 )
         if partitions > 1 and partitionBy is None and not found[0].counts:
@@ -144,7 +145,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
 
     def reads(self, target: str) -> bool:
         """Tell whether it is one of the tables."""
-        return target in [f"{self.place}#{table.name}" for table in self.tables]
+        return target in [f"{self.database}#{table.name}" for table in self.tables]
 
     # ---- on the driver
 
@@ -194,7 +195,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         waiting = [each for each in self._settling if each.first_waits]
         if waiting and not any(bound is not None for bound in self._bounds):
             # Else a query that ends when there is nothing to read would end before it has read what is there.
-            raise FailedException(f"{self.place}: {waiting[0].reason()}")
+            raise FailedException(f"{self.database}: {waiting[0].reason()}")
         return True
 
     def numPartitions(self) -> int:
@@ -208,10 +209,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         after = None if lastMetadata is None else table.value(lastMetadata["to"])
         if bound is not None and after is not None and bound < after:
             raise InputError(
-                f"{self.place}: {table.name} was read up to the {table.order} {table.said(after)}, and now the largest "
-                f"is {table.said(bound)}: either values begin anew, and rows with them would never be read, or the "
-                "last rows were deleted. Let new rows have higher values (SQLite: autoincrement; PostgreSQL: setval), "
-                "and delete the row of the largest value last, or start with a new checkpointLocation"
+                f"{self.database}: {table.name} was read up to the {table.order} {table.said(after)}, and now the "
+                f"largest is {table.said(bound)}: either values begin anew, and rows with them would never be read, "
+                "or the last rows were deleted. Let new rows have higher values (SQLite: autoincrement; PostgreSQL: "
+                "setval), and delete the row of the largest value last, or start with a new checkpointLocation"
             )
         if bound is None or self._read.get(partition) == bound or (after is not None and after >= bound):
             return None
@@ -257,27 +258,26 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             streamed = connection.execution_options(stream_results=True, yield_per=_FETCH_ROWS)
             for found in streamed.execute(asked.order_by(self._order(table))).partitions():
                 rows += len(found)
-                collector.emitBatch(self._batch(found, table, lite))
+                collector.emitBatch(self._batch(found, table))
                 yield
             connection.rollback()
         if rows != metadata["rows"]:
             raise InputError(
-                f"{self.place}: {table.name} had {metadata['rows']:,} rows of {table.order} up to {metadata['to']} "
+                f"{self.database}: {table.name} had {metadata['rows']:,} rows of {table.order} up to {metadata['to']} "
                 f"when they were planned, and has {rows:,}: rows that are read may not be changed or deleted, nor come "
                 "with lower values; if they were committed late, set settleSecs higher"
             )
 
-    def _batch(self, found: Sequence[Any], table: SourceTable, lite: bool) -> pa.RecordBatch:
+    def _batch(self, found: Sequence[Any], table: SourceTable) -> pa.RecordBatch:
         arrays = []
         for field, values in zip(self.schema, zip(*found, strict=True), strict=True):
-            read = reader(field.type, lite=lite)
+            read = reader(field.type)
             try:
-                plain = values if read is None else [None if value is None else read(value) for value in values]
-                arrays.append(pa.array(plain, field.type))
-            except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+                arrays.append(fitted_array(values if read is None else list(map(read, values)), field.type))
+            except (*MISFITS, ArithmeticError) as error:
                 raise InputError(
-                    f"{self.place}: a value of {table.name}.{field.name} is no {to_ddl(pa.schema([field]))} ({error}): "
-                    "declare another type, schema='...'",
+                    f"{self.database}: {table.name}.{field.name} can't be read as {to_ddl(pa.schema([field]))}: "
+                    f"{error}; declare another type, schema='...'",
                     field=field.name,
                 ) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -331,16 +331,20 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             reason = " ".join(str(error.orig).split())
             away = isinstance(error, alchemy().exc.OperationalError | alchemy().exc.InterfaceError)
             if away and not reason.startswith("no such "):  # of SQLite: a table or a column is gone
-                raise FailedException(f"{self.place} can't be read: {reason}") from error
-            raise InputError(f"{self.place}: {reason}") from error
+                raise FailedException(f"{self.database} can't be read: {reason}") from error
+            raise InputError(f"{self.database}: {reason}") from error
 
 
 def _column(field: pa.Field, table: SourceTable, lite: bool) -> Any:
-    """Return what a field is read by: as text, what the database has another type for."""
+    """Return what a field is read by: the column as the driver gives it, or a text that the database makes of it.
+
+    SQLAlchemy's types have no part in it: they round numbers, and take any value for a boolean.
+    """
     sqlalchemy = alchemy()
-    column = sqlalchemy.column(field.name, sql_type(field, lite=lite))
-    if pa.types.is_string(field.type) and field.name not in table.texts:
-        return sqlalchemy.cast(sqlalchemy.column(field.name), sqlalchemy.Text).label(field.name)
+    column = sqlalchemy.column(field.name)
+    # SQLite would make a text of 15 digits of a double.
+    if pa.types.is_string(field.type) and field.name not in table.texts and not lite:
+        return sqlalchemy.cast(column, sqlalchemy.Text).label(field.name)
     return column
 
 

@@ -1,18 +1,17 @@
-"""The table that SqlSink writes to, and the marker beside it."""
+"""The table that SqlSink writes to, the marker beside it, and what the sink asks of a table that exists."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from statefx.connectors.sql.checks import check_dead_letters, check_table
 from statefx.connectors.sql.connection import RowRefusedError, SqlConnection, is_replaced, session_name
 from statefx.connectors.sql.types import converter, plain, sql_type
 from statefx.connectors.sql.url import alchemy
@@ -29,9 +28,11 @@ MARKERS = "statefx_markers"
 
 _TEXT_MAX = 200
 
+_NO_NAN = "SQLite makes a null of a NaN"
+
 _STYLES = {"qmark": "qmark", "numeric": "numeric", "named": "numeric"}
 
-Row = tuple[Any, ...]
+Parameters = tuple[Any, ...]
 
 
 class SqlTable(Target):
@@ -41,7 +42,7 @@ class SqlTable(Target):
     ----------
     url : str
     name : str
-        What the place is called in messages.
+        What messages call the table.
     table : str
         Optionally with a schema.
     key : tuple of str
@@ -55,22 +56,23 @@ class SqlTable(Target):
         self._name = name
         self._key = key
         self._fields = fields
+        self._key_types = [fields.field(name).type for name in key]
         self._database = SqlConnection(url, name)
-        self._space, _, self._table_name = table.rpartition(".")
+        self._schema, _, self._table_name = table.rpartition(".")
         self._dead_letter = dead_letter
         self._convert = [converter(field.type, lite=self._database.lite) for field in fields]
         if self._database.lite:  # names there are alike in small letters and in capitals
             self._table_name = self._table_name.lower()
-            self._space = "" if self._space.lower() == "main" else self._space
+            self._schema = "" if self._schema.lower() == "main" else self._schema
 
     # ---- descriptions
 
-    def _look(self, connection: sa.Connection) -> None:
+    def _find_schema(self, connection: sa.Connection) -> None:
         """Find out in which schema the table is: all sessions must have the marker in the same one (rule 10.2).
 
         What a name without a schema means depends on the session's ``search_path``.
         """
-        if self._space or not self._database.postgres:
+        if self._schema or not self._database.postgres:
             return
         quoted = self._database.dialect.identifier_preparer.quote(self._table_name)
         found = connection.exec_driver_sql(
@@ -84,7 +86,7 @@ class SqlTable(Target):
                 f"'schema.{self._table_name}')",
                 target=self._name,
             )
-        self._space = found
+        self._schema = found
 
     @cached_property
     def _table(self) -> sa.Table:
@@ -128,9 +130,9 @@ class SqlTable(Target):
 
     def _described(self, name: str, columns: Sequence[Any]) -> sa.Table:
         sqlalchemy = alchemy()
-        space, _, name = name.rpartition(".")
+        schema, _, name = name.rpartition(".")
         described: sa.Table = sqlalchemy.Table(
-            name, sqlalchemy.MetaData(), *columns, schema=space or self._space or None
+            name, sqlalchemy.MetaData(), *columns, schema=schema or self._schema or None
         )
         return described
 
@@ -138,8 +140,8 @@ class SqlTable(Target):
 
     def marker(self) -> Marker | None:
         with self._database.transaction() as connection:
-            self._look(connection)
-            return self._read_marker(connection) if self._is_there(connection, self._markers) else None
+            self._find_schema(connection)
+            return self._read_marker(connection) if self._exists(connection, self._markers) else None
 
     def _read_marker(self, connection: sa.Connection, *, lock: bool = False) -> Marker | None:
         query = self._markers.select().where(self._markers.c.target == self._table_name)
@@ -151,15 +153,15 @@ class SqlTable(Target):
     def check(self) -> None:
         """Refuse a table that does not fit, and permissions that are missing (see `Target.check`)."""
         with self._database.transaction(keep=False) as connection:
-            self._look(connection)
-            check_table(connection, self._table, self._key, self._name)
+            self._find_schema(connection)
+            _check_table(connection, self._table, self._key, self._name)
             if self._dead_letters is not None:
-                check_dead_letters(connection, self._dead_letters, (self._table, self._markers), self._name)
+                _check_dead_letters(connection, self._dead_letters, (self._table, self._markers), self._name)
             for table in self._tables:
-                if self._is_there(connection, table):
+                if self._exists(connection, table):
                     self._rehearse(connection, table)
                 elif self._database.postgres:
-                    self._check_space(connection, table)
+                    self._check_schema(connection, table)
 
     def _rehearse(self, connection: sa.Connection, table: sa.Table) -> None:
         """Run a statement over no rows: the database says what it would not do, does nothing, and waits for nobody."""
@@ -178,7 +180,7 @@ class SqlTable(Target):
         if table is self._markers:
             connection.execute(table.update().where(nothing).values(txid=0))
 
-    def _check_space(self, connection: sa.Connection, table: sa.Table) -> None:
+    def _check_schema(self, connection: sa.Connection, table: sa.Table) -> None:
         may = connection.exec_driver_sql(
             "select has_schema_privilege(oid, 'CREATE') from pg_namespace where nspname = %s", (table.schema,)
         ).scalar()
@@ -194,13 +196,13 @@ class SqlTable(Target):
     def _tables(self) -> list[sa.Table]:
         return [table for table in (self._markers, self._table, self._dead_letters) if table is not None]
 
-    def _is_there(self, connection: sa.Connection, table: sa.Table) -> bool:
+    def _exists(self, connection: sa.Connection, table: sa.Table) -> bool:
         return bool(alchemy().inspect(connection).has_table(table.name, schema=table.schema))
 
     def _make_tables(self, connection: sa.Connection) -> None:
         for table in self._tables:
             # IF NOT EXISTS alone would ask for the permission to make tables also where they are there.
-            if not self._is_there(connection, table):
+            if not self._exists(connection, table):
                 connection.execute(alchemy().schema.CreateTable(table, if_not_exists=True))
 
     def try_rows(self, rows: StagedRows) -> None:
@@ -213,7 +215,7 @@ class SqlTable(Target):
         """
         try:
             with self._database.transaction(keep=False) as connection:
-                self._look(connection)
+                self._find_schema(connection)
                 self._insert(connection, rows)
         except RowRefusedError:
             with self._database.transaction(keep=False) as connection:
@@ -228,7 +230,7 @@ class SqlTable(Target):
             # Statements of all rows were refused. In parts it is slower, and finds out which row it is.
             aside = 0
 
-            def refused(connection: sa.Connection, row: Row, reason: str) -> None:
+            def refused(connection: sa.Connection, row: Parameters, reason: str) -> None:
                 nonlocal aside
                 self._refused(connection, marker, row, reason)
                 aside += 1
@@ -269,7 +271,7 @@ class SqlTable(Target):
             if self._database.dialect.driver == "psycopg" and not self._key:
                 self._copy(cursor, rows)
             else:
-                cursor.executemany(self._statement, chain.from_iterable(map(self._rows, rows)))
+                cursor.executemany(self._statement, self._all_rows(rows))
         finally:
             cursor.close()
 
@@ -280,25 +282,46 @@ class SqlTable(Target):
         # SQLAlchemy doubles each % of a name, for statements with parameters; this one has none.
         statement = f"COPY {quote.format_table(self._table)} ({names}) FROM STDIN".replace("%%", "%")
         with cursor.copy(statement) as copy:
-            for row in chain.from_iterable(map(self._rows, rows)):
+            for row in self._all_rows(rows):
                 copy.write_row(row)
 
-    def _rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """Return rows as the database's driver takes them, converted by columns; of one key the last one."""
-        columns = [
+    def _all_rows(self, rows: StagedRows) -> Iterator[Parameters]:
+        for batch in self._batches(rows):
+            if self._nan_rows(batch) is not None:
+                raise RowRefusedError(f"{self._name}: {_NO_NAN}", target=self._name)
+            yield from self._rows(batch)
+
+    def _nan_rows(self, batch: pa.RecordBatch) -> pa.BooleanArray | None:
+        """Tell which rows have a NaN that the database would change into a null; None if no row has."""
+        columns = [column for column in batch.columns if self._database.lite and pa.types.is_floating(column.type)]
+        masks = [pc.is_nan(column).fill_null(False) for column in columns]
+        found = reduce(pc.or_, masks) if masks else None
+        return found if found is not None and found.true_count else None
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[Parameters]:
+        """Return rows as the database's driver takes them, converted by columns."""
+        columns = (
             values if convert is None else [None if value is None else convert(value) for value in values]
             for convert, values in zip(self._convert, (column.to_pylist() for column in batch), strict=True)
-        ]
-        every = zip(*columns, strict=True)
-        if not self._key:
-            return every
-        # Each row is a statement of its own, so the last one wins also across batches: here rows that would be replaced
-        # at once are spared. A null equals nothing, in SQL.
-        at = [self._fields.get_field_index(name) for name in self._key]
-        keys: Iterable[Any] = columns[at[0]] if len(at) == 1 else zip(*(columns[i] for i in at), strict=True)
-        if any(batch.column(i).null_count for i in at):
-            keys = (object() if key is None or (len(at) > 1 and None in key) else key for key in keys)
-        return iter(dict(zip(keys, every, strict=True)).values())
+        )
+        return zip(*columns, strict=True)
+
+    def _batches(self, rows: StagedRows) -> Iterator[pa.RecordBatch]:
+        """Yield the rows to be written: with a key, of a task's rows with one key the last.
+
+        PostgreSQL takes n * n steps to replace one row n times in a transaction. All rows of a task are looked at
+        together, so that the result does not depend on where its batches end. With dead letters every row is written:
+        the last one may be refused, and then the one before it has to stay.
+        """
+        if not self._key or self._dead_letter is not None or any(map(pa.types.is_nested, self._key_types)):
+            yield from rows
+            return
+        for part in rows.parts():
+            table = pa.Table.from_batches(part, self._fields)
+            keys = table.select(self._key).rename_columns(list(map(str, range(len(self._key)))))
+            numbered = keys.append_column("row", pa.array(range(len(table)), pa.int64()))
+            last = numbered.group_by(keys.column_names).aggregate([("row", "max")])["row_max"]
+            yield from (table if len(last) == len(table) else table.take(last.sort())).to_batches()
 
     def _insertion(self) -> Any:
         sqlalchemy = alchemy()
@@ -324,17 +347,27 @@ class SqlTable(Target):
     # ---- rows that the database refuses
 
     def _insert_parts(
-        self, connection: sa.Connection, rows: StagedRows, refused: Callable[[sa.Connection, Row, str], None]
+        self, connection: sa.Connection, rows: StagedRows, refused: Callable[[sa.Connection, Parameters, str], None]
     ) -> None:
         """Insert in halves of halves, down to the rows that are refused."""
         if self._database.postgres:  # what is put off to COMMIT is refused there for all rows, and names none
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
-        for batch in rows:
+        for batch in self._batches(rows):
+            nans = self._nan_rows(batch)
+            if nans is not None:
+                for row in self._rows(batch.filter(nans)):
+                    refused(connection, row, _NO_NAN)
+                batch = batch.filter(pc.invert(nans))
             self._insert_part(connection, list(self._rows(batch)), refused)
 
     def _insert_part(
-        self, connection: sa.Connection, rows: list[Row], refused: Callable[[sa.Connection, Row, str], None]
+        self,
+        connection: sa.Connection,
+        rows: list[Parameters],
+        refused: Callable[[sa.Connection, Parameters, str], None],
     ) -> None:
+        if not rows:
+            return
         try:
             with connection.begin_nested():
                 cursor: Any = connection.connection.cursor()
@@ -352,11 +385,11 @@ class SqlTable(Target):
             self._insert_part(connection, rows[:half], refused)
             self._insert_part(connection, rows[half:], refused)
 
-    def _refused(self, connection: sa.Connection, marker: Marker, row: Row, reason: str) -> None:
+    def _refused(self, connection: sa.Connection, marker: Marker, row: Parameters, reason: str) -> None:
         """Put a row into the dead-letter table, or raise with its name."""
         if self._dead_letters is None:
             raise SinkError(
-                f"{self._name} refuses a row of transaction {marker.txid}: {reason}; the row is {self._told(row)}: "
+                f"{self._name} refuses a row of transaction {marker.txid}: {reason}; the row is {self._shown(row)}: "
                 "change the table so that it takes the row; or stop, and start again with "
                 "SqlSink(..., deadLetter='table')",
                 target=self._name,
@@ -369,14 +402,14 @@ class SqlTable(Target):
             )
         )
 
-    def _raise_refused(self, connection: sa.Connection, row: Row, reason: str) -> None:
+    def _raise_refused(self, connection: sa.Connection, row: Parameters, reason: str) -> None:
         raise SinkError(
-            f"{self._name} refuses a row: {reason}; the row is {self._told(row)}",
+            f"{self._name} refuses a row: {reason}; the row is {self._shown(row)}",
             target=self._name,
             row=dict(zip(self._fields.names, row, strict=True)),
         )
 
-    def _told(self, row: Row) -> str:
+    def _shown(self, row: Parameters) -> str:
         """Return a row for a message, long values shortened."""
         values = (text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..." for text in map(repr, row))
         return (
@@ -385,3 +418,71 @@ class SqlTable(Target):
 
     def close(self) -> None:
         self._database.close()
+
+
+def _check_dead_letters(
+    connection: sa.Connection, described: sa.Table, others: Sequence[sa.Table], target: str
+) -> None:
+    """Refuse a table for dead letters that the sink uses for something else, or that lacks a column."""
+    lite = connection.dialect.name == "sqlite"
+
+    def name_of(table: Any) -> str:
+        return str(table.fullname).lower().removeprefix("main.") if lite else str(table.fullname)
+
+    what = f"{target}: deadLetter={described.fullname!r}"
+    if name_of(described) in map(name_of, others):
+        raise SinkError(f"{what} is a table that the sink needs itself: name another one", target=target)
+    inspector = alchemy().inspect(connection)
+    if not inspector.has_table(described.name, schema=described.schema):
+        return
+    found = [column["name"] for column in inspector.get_columns(described.name, schema=described.schema)]
+    if missing := [name for name in list(described.columns.keys()) if name not in found]:
+        raise SinkError(
+            f"{what} is there and has no column {missing[0]!r} (it has {', '.join(found)}): name a table that is not "
+            "there yet, and it is made",
+            target=target,
+        )
+
+
+def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[str], target: str) -> None:
+    """Refuse a table that exists and does not fit the rows; names the column, both types, and the remedy."""
+    inspector = alchemy().inspect(connection)
+    table, schema, fields = described.name, described.schema, list(described.columns.keys())
+    if not inspector.has_table(table, schema=schema):
+        return
+    found = {column["name"]: column for column in inspector.get_columns(table, schema=schema)}
+    for name in fields:
+        if name not in found:
+            raise SinkError(
+                f"{target} has no column {name!r} (it has {', '.join(found)}): add it, or emit rows without that field",
+                target=target,
+                field=name,
+            )
+        sqlalchemy = alchemy()
+        if isinstance(described.columns[name].type, sqlalchemy.JSON) and isinstance(
+            found[name]["type"], sqlalchemy.ARRAY
+        ):
+            raise SinkError(
+                f"{target}: column {name!r} is an array, and lists are written as JSON: make it JSON, JSONB or TEXT",
+                target=target,
+                field=name,
+            )
+    for name, column in found.items():
+        filled = column["nullable"] or column.get("default") is not None or column.get("autoincrement") is True
+        if name not in fields and not filled:
+            raise SinkError(
+                f"{target}: column {name!r} must not be null, and the rows have no such field: emit it, "
+                "or give the column a default",
+                target=target,
+                field=name,
+            )
+    if key:
+        unique = [inspector.get_pk_constraint(table, schema=schema)["constrained_columns"]]
+        unique += [each["column_names"] for each in inspector.get_unique_constraints(table, schema=schema)]
+        unique += [each["column_names"] for each in inspector.get_indexes(table, schema=schema) if each["unique"]]
+        if not any(set(each) == set(key) for each in unique):
+            raise SinkError(
+                f"{target} has no primary key or unique constraint on ({', '.join(key)}), "
+                "the sink's key: without one, rows can't be replaced",
+                target=target,
+            )

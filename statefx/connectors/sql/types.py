@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -49,9 +50,16 @@ _SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bo
 
 def has_dates(kind: pa.DataType) -> bool:
     """Tell whether there is a date or a time in values of a type."""
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return True
-    return any(has_dates(kind.field(number).type) for number in range(kind.num_fields))
+    return _has(kind, lambda each: pa.types.is_date(each) or pa.types.is_timestamp(each))
+
+
+def has_texts(kind: pa.DataType) -> bool:
+    """Tell whether there is a text in values of a type."""
+    return _has(kind, lambda each: pa.types.is_string(each) or pa.types.is_large_string(each))
+
+
+def _has(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
+    return fits(kind) or any(_has(kind.field(number).type, fits) for number in range(kind.num_fields))
 
 
 def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
@@ -107,18 +115,57 @@ _FIELDS: Sequence[tuple[str, pa.DataType]] = (
 """The first that fits counts: classes of SQLAlchemy are each other's bases."""
 
 
-def reader(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
-    """Return what makes a value of the database one that Arrow takes; None where Arrow takes it as it is.
+def reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what turns a value from the database's driver into one for `statefx.operators.fitting`; None: it is one.
 
-    It takes back what `converter` has done.
+    It undoes what `converter` does, and reads the texts and numbers that SQLite has in place of types. A value that it
+    can't read it returns as it is, or raises; it never rounds.
     """
-    if pa.types.is_nested(kind):
-        return _from_json(kind)
-    if lite and pa.types.is_decimal(kind):
-        return lambda value: Decimal(str(value))
-    if lite and pa.types.is_timestamp(kind) and kind.tz is not None:
-        return lambda value: value.replace(tzinfo=UTC)
-    return None
+    read = _nested if pa.types.is_nested(kind) else next((read for fits, read in _READERS if fits(kind)), None)
+    return None if read is None else lambda value: None if value is None else read(value, kind)
+
+
+def _boolean(value: Any, kind: pa.DataType) -> Any:
+    return bool(value) if type(value) is int and value in (0, 1) else value
+
+
+def _decimal(value: Any, kind: pa.DataType) -> Any:
+    # A REAL as it is shown: SQLite makes one of the text 0.10 in a column of decimals.
+    return Decimal(str(value)) if isinstance(value, str | int | float) else value
+
+
+def _text(value: Any, kind: pa.DataType) -> Any:
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _date(value: Any, kind: pa.DataType) -> Any:
+    return date.fromisoformat(value) if isinstance(value, str) else value
+
+
+def _moment(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, str):
+        if _FINER.search(value):
+            raise ValueError(f"{value!r} is finer than microseconds")
+        value = datetime.fromisoformat(value)
+    if kind.tz is not None and isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
+
+
+_FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # which datetime.fromisoformat cuts off
+
+_READERS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]]] = (
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_string, _text),
+    (pa.types.is_date, _date),
+    (pa.types.is_timestamp, _moment),
+)
+
+
+def _nested(value: Any, kind: pa.DataType) -> Any:
+    """Read JSON; arrays of PostgreSQL come as lists."""
+    return _from_json(kind)(json.loads(value)) if isinstance(value, str | bytes) else value
 
 
 def _from_json(kind: pa.DataType) -> Callable[[Any], Any]:

@@ -1,4 +1,4 @@
-"""Where a database is, and how it is reached: SQLAlchemy, its URL, its driver."""
+"""A database's URL: read without connecting, and connected to within limits of time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from statefx.errors import ConfigError
 
 _LIBPQ = {
-    # A host that is gone answers nothing: without these a commit would wait for hours, and no status would tell why.
+    # A host that is gone never answers: without these a commit would wait for hours, and no status would say why.
     "connect_timeout": 10,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
@@ -33,22 +33,22 @@ class SqlUrl:
     ----------
     url : str
     who : str
-        Whom messages name.
+        The sink or spout that messages name.
     in_memory : str
-        What to use in the place of a database in memory.
+        What messages recommend instead of a database in memory.
 
     Attributes
     ----------
-    shown : str
-        The place, by which it is known in messages and in the log: neither user nor password nor options, so that these
-        can change.
+    location : str
+        Backend, host, port and database: what identifies the database in messages and in the log. User, password and
+        options are left out, so that they may change.
     backend : str
         Such as ``postgresql``.
 
     Raises
     ------
     ConfigError
-        It is none, or the database is in memory.
+        SQLAlchemy can't read it, or the database is in memory.
     """
 
     def __init__(self, url: str, who: str, in_memory: str) -> None:
@@ -75,10 +75,10 @@ class SqlUrl:
                     f"{who}: a SQLite database in memory ends with its connection, and each connection has another "
                     f"one: name a file, sqlite:///results.db; or use {in_memory}"
                 )
-            self.shown = f"sqlite:///{database}"
+            self.location = f"sqlite:///{database}"
         else:
             host = parsed.host or parsed.query.get("host") or ""
-            self.shown = f"{self.backend}://{host}{f':{parsed.port}' if parsed.port else ''}/{database}"
+            self.location = f"{self.backend}://{host}{f':{parsed.port}' if parsed.port else ''}/{database}"
 
     def require_driver(self) -> None:
         """Import the driver.
@@ -97,17 +97,27 @@ class SqlUrl:
             raise ConfigError(f"{self._who}: the driver of {self._driver} is not installed ({error}){remedy}") from None
 
 
-def open_engine(url: str) -> Any:
-    """Return what connects: one connection at a time, kept by who asks for it.
+def open_engine(url: str, *, pooled: bool = False, lock_secs: float | None = None) -> Any:
+    """Return what connects, within limits of time.
 
-    A pool would hand out one that a restarted server has forgotten.
+    Parameters
+    ----------
+    url : str
+    pooled : bool
+        Whether connections are kept for the next call. By default the caller keeps one connection itself, because a
+        pool would hand out one that a restarted server has forgotten.
+    lock_secs : float, optional
+        How long a connection waits for another one that locks a SQLite file; by default as long as Python's module.
     """
     sqlalchemy = alchemy()
     parsed = sqlalchemy.engine.make_url(url)
-    options: dict[str, Any] = {}
+    connect: dict[str, Any] = {}
+    options: dict[str, Any] = {} if pooled else {"poolclass": sqlalchemy.pool.NullPool}
+    if parsed.get_backend_name() == "postgresql":
+        options["json_deserializer"] = lambda text: text  # `types.reader` reads it
     if parsed.get_backend_name() == "sqlite":
         # Calls come from any thread, one after the other; Python's SQLite module minds unless told.
-        options = {"check_same_thread": False}
+        connect = {"check_same_thread": False} | ({} if lock_secs is None else {"timeout": lock_secs})
     elif parsed.get_dialect().driver in ("psycopg", "psycopg2"):
-        options = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
-    return sqlalchemy.create_engine(parsed, poolclass=sqlalchemy.pool.NullPool, connect_args=options)
+        connect = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
+    return sqlalchemy.create_engine(parsed, connect_args=connect, **options)
