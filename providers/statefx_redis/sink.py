@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgpack
 import pyarrow as pa
 
-from statefx.connectors.files.writers import row_to_json, to_json
+from statefx.connectors.json_values import JsonRows, key_writer, refuse_keys
 from statefx.connectors.staged import StagedRows, StagedSink, Stager, Target, refuse_nulls
 from statefx.errors import ConfigError, SinkError, StateError, TopologyError
 from statefx.operators.sinks import Marker, SinkWriter, WriterContext
@@ -42,8 +42,8 @@ class RedisSink(StagedSink):
     """Writes rows to one key of a Redis server; each transaction once, and all of it at one moment.
 
     A hash has a field for each row, a list an item, a stream an entry with the field ``row``. Each holds the row as a
-    JSON object, without fields that are null. The rows of a transaction and the marker, a key beside, are written by
-    one script: a reader sees all of them or none. Rows wait in the checkpoint until then.
+    JSON object (`statefx.connectors.json_values`). The rows of a transaction and the marker, a key of its own, are
+    written by one script: a reader sees all of them or none. Rows wait in the checkpoint until then.
 
     Parameters
     ----------
@@ -111,7 +111,8 @@ class RedisSink(StagedSink):
         return f"{self.settings.prefix}:{{{self._tag}}}:{what}:{self.name}"
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse keys that there are not, and those that are no text."""
+        """Refuse keys that there are not, and those that are no text; and fields that JSON can't hold."""
+        refuse_keys(schema, "RedisSink")
         for name in self.key:
             if schema.get_field_index(name) < 0:
                 raise TopologyError(f"RedisSink's key is {name!r}; its rows have {', '.join(schema.names)}", field=name)
@@ -128,16 +129,26 @@ class RedisSink(StagedSink):
         return _RedisTarget(self)
 
 
+_ROW = pa.schema([("row", pa.binary())])
+_NAMED_ROW = pa.schema([("name", pa.binary()), ("row", pa.binary())])
+
+
 class _Writer(Stager):
-    """Stages rows; refuses nulls in the key while the transaction can be rolled back."""
+    """Stages rows as the server will have them: what has no such form is refused, and the transaction rolled back."""
 
     def __init__(self, sink: RedisSink, context: WriterContext) -> None:
-        super().__init__(context)
+        super().__init__(replace(context, schema=_NAMED_ROW if sink.key else _ROW))
         self._sink = sink
+        self._json = JsonRows(context.schema)
+        self._key_of = key_writer([context.schema.field(name).type for name in sink.key]) if sink.key else None
 
     def write(self, batch: pa.RecordBatch) -> None:
         refuse_nulls(self._sink.target, self._sink.key, batch)
-        super().write(batch)
+        columns = [pa.array(self._json.encode(batch), pa.binary())]
+        if self._key_of is not None:
+            keys = zip(*(batch.column(name).to_pylist() for name in self._sink.key), strict=True)
+            columns.insert(0, pa.array([self._key_of(key) for key in keys], pa.binary()))
+        super().write(pa.RecordBatch.from_arrays(columns, schema=_NAMED_ROW if self._sink.key else _ROW))
 
 
 class _RedisTarget(Target):
@@ -173,7 +184,7 @@ class _RedisTarget(Target):
         """Send the rows, in parts if they are many, and have one script write all of them."""
         with self._server() as server:
             staged, at_once, count = self._sink.beside(f"staged:{uuid4().hex}"), list[bytes](), 0
-            for batch in _batches(_chunks(chain.from_iterable(map(self._entries, rows)))):
+            for batch in _batches(_chunks(chain.from_iterable(map(_entries, rows)))):
                 if at_once:
                     count = self._stage(server, staged, count, at_once)
                 at_once = batch
@@ -201,17 +212,6 @@ class _RedisTarget(Target):
             case b"LOST":
                 raise self._lost()
 
-    def _entries(self, batch: pa.RecordBatch) -> Iterator[tuple[str, ...]]:
-        """Yield what is written for each row: its name, where it has one, and the row."""
-        key = self._sink.key
-        for row in batch.to_pylist():
-            if not key:
-                yield (row_to_json(row),)
-            elif len(key) == 1:
-                yield _text(row[key[0]]), row_to_json(row)
-            else:
-                yield to_json([row[name] for name in key]), row_to_json(row)
-
     def _type_error(self, key: str, found: str, wanted: str) -> SinkError:
         return SinkError(
             f"{self._sink.target}: {key} is a {found}, and RedisSink writes a {wanted} there: give the sink another "
@@ -237,21 +237,21 @@ class _RedisTarget(Target):
             raise SinkError(error.message, target=self._sink.target) from error
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else to_json(value).strip('"')
+def _entries(staged: pa.RecordBatch) -> Iterator[tuple[bytes, ...]]:
+    """Yield the parts of each row as the server has them: its name, if it has one, and the row."""
+    return zip(*(column.to_pylist() for column in staged.columns), strict=True)
 
 
-def _chunks(entries: Iterator[tuple[str, ...]]) -> Iterator[bytes]:
-    """Pack entries, one after the other, so that the server can write each chunk with one command."""
+def _chunks(entries: Iterator[tuple[bytes, ...]]) -> Iterator[bytes]:
+    """Pack rows, one after the other, so that the server can write each chunk with one command."""
     texts: list[bytes] = []
     size = rows = 0
     for entry in entries:
-        encoded = [text.encode() for text in entry]
-        more = sum(map(len, encoded))
+        more = sum(map(len, entry))
         if rows and (rows == CHUNK_ENTRIES or size + more > CHUNK_BYTES):
             yield _pack(texts)
             texts, size, rows = [], 0, 0
-        texts += encoded
+        texts += entry
         size, rows = size + more, rows + 1
     if texts:
         yield _pack(texts)

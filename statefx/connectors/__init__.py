@@ -6,6 +6,7 @@
     staged                base of a sink to which the driver publishes the rows that tasks have staged
     written               base of a sink whose tasks write files, which the driver makes visible
     marked, held          what both bases are made of
+    json_values           the one form of values in JSON
     foreach               a function as a sink
     console, memory       rows on the console, in a list, from a list: for a first look and for tests
 

@@ -438,7 +438,7 @@ def test_names_and_values_of_every_type(server: RedisServer, tmp_path: Path) -> 
     committer.fence(START, takeover=False)
     commit(committer, 1, prepared)
     ((name, row),) = server.client().hgetall("types").items()
-    plain = ["ü \n", -(2**62), True, 1.5, "1.10", "2020-01-01T00:00:00.000000Z"]
+    plain = ["ü \n", -(2**62), True, 1.5, "1.10", "2020-01-01T00:00:00Z"]
     assert json.loads(name) == plain
     assert list(json.loads(row).values()) == [*plain, "AP8=", [1, None]]
 

@@ -21,7 +21,7 @@ FIRST = Owner("app", "origin", 1)
 START = Reached(0, 0)
 
 VALUES = {
-    pa.string(): (["a/b", "a%2Fb", "x y", "..", "ü=?#", "", None, "100%", 'q"'], 8),
+    pa.string(): (["a/b", "a%2Fb", "x y", "..", "ü=?#", None, "100%", 'q"'], 8),
     pa.bool_(): ([True, False, None], 3),
     pa.int8(): ([1, -1, None], 3),
     pa.int64(): ([2**62, -1], 2),
@@ -67,6 +67,39 @@ def test_every_value_has_a_folder_of_its_own_and_every_row_is_in_one(tmp_path, k
 def test_a_type_that_is_no_text_can_not_be_a_folder(tmp_path, kind):
     with pytest.raises(TopologyError, match="can't be partitioned by 'part'"):
         FileSink(tmp_path, partitionBy="part").check_schema(pa.schema([("part", kind), ("n", pa.int64())]))
+
+
+@pytest.mark.parametrize("text", ["", "__HIVE_DEFAULT_PARTITION__"])
+def test_a_text_whose_folder_is_that_of_null_is_refused_before_the_decision(tmp_path, text):
+    with pytest.raises(SinkError, match=f"partitioned by 'word'.*folder of '{text}' for that of null"):
+        writer(FileSink(tmp_path / "out", partitionBy="word"), tmp_path).write(batch("a", None, text))
+
+
+@pytest.mark.parametrize("options", [{}, {"partitionBy": "word"}], ids=str)
+def test_a_null_alone_in_its_row_is_no_line_of_csv(tmp_path, options):
+    """Readers pass over empty lines: of three rows they would read two."""
+    schema = pa.schema([field for field in SCHEMA if field.name == "n" or options])
+    writing = writer(FileSink(tmp_path / "out", "csv", **options), tmp_path, schema)
+    with pytest.raises(SinkError, match=r"has one field, 'n', and it is null: .*Write Parquet or JSON"):
+        writing.write(pa.RecordBatch.from_pylist([{"word": "a", "n": n} for n in (1, None, 3)], schema))
+
+
+def test_a_text_that_spark_would_take_for_null_is_no_value_of_csv(tmp_path):
+    with pytest.raises(SinkError, match=r"'word' is .*null', which Spark would read as null"):
+        writer(FileSink(tmp_path / "out", "csv"), tmp_path).write(batch("a", "\0null"))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([("a", pa.int64()), ("A", pa.int64())]),
+        pa.schema([("x", pa.map_(pa.string(), pa.list_(pa.struct([("a", pa.int64()), ("A", pa.int64())]))))]),
+    ],
+    ids=["fields", "inside"],
+)
+def test_names_that_spark_takes_for_one_are_refused(tmp_path, schema):
+    with pytest.raises(TopologyError, match="the fields 'a' and 'A', which Spark takes for one"):
+        FileSink(tmp_path).check_schema(schema)
 
 
 def test_a_value_too_long_for_a_folder_is_named(tmp_path):

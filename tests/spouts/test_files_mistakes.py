@@ -175,7 +175,7 @@ def test_a_field_that_a_later_file_lacks_is_named(form, folder, tmp_path):
     [
         ("text", "line string", "one field, value, and not line"),
         ("text", "value string, b string", "one field, value"),
-        ("json", "value array<map<string, long>>", "field 'value': a map can't be read from JSON.*struct"),
+        ("json", "value array<map<long, long>>", "field 'value': map.* has no JSON.*Make the keys strings"),
         ("csv", "value array<long>", "field 'value': list.* can't be read from CSV"),
     ],
 )
@@ -218,21 +218,48 @@ def test_dates_in_json_are_read_also_inside_of_others(folder, tmp_path):
     days = [{"day": date(2020, 1, 3)}, {"day": None}]
     assert batch.to_pylist() == [{"value": date(2020, 1, 2), "more": days}, {"value": None, "more": None}]
     (folder / "1").write_text('{"value": "yesterday"}\n')
-    with pytest.raises(StatefxError, match=r"in/1 is no json file of these fields.*'yesterday'"):
+    with pytest.raises(StatefxError, match=r"in/1 is no json file of these fields.*date - at `\$.value`"):
         counts(folder, tmp_path, "json", "value date")
 
 
-def test_null_in_the_place_of_a_json_object_is_told_with_its_place(folder, tmp_path):
-    """Where it comes first, pyarrow ends the process (26.0); else it would be a row without values."""
-    good = b'{"value": null}\n{"value":\nnull}\n'
+def test_a_line_of_json_that_is_no_object_is_told_with_its_place(folder, tmp_path):
+    good = b'\xef\xbb\xbf{"value": null}\n\r\n \n{"VALUE": "x"}\n'
     (folder / "1").write_bytes(good)
-    assert len(counts(folder, tmp_path, "json", "value string")) == 1
-    wrong = (b"null\n", b"\xef\xbb\xbf null\n", b"\n\r\nnull\n{}\n", good + b"null\n", good + b" null\n{}\n")
-    for number, lines in enumerate(wrong):
+    assert counts(folder, tmp_path, "json", "value string") == {(None,): 1, ("x",): 1}
+    for number, lines in enumerate((b"null\n", b"\n\r\nnull\n{}\n", good + b"null\n", good + b"null")):
         (folder / "1").write_bytes(lines)
         place = lines.rindex(b"null")
-        with pytest.raises(StatefxError, match=rf"in/1 has null .* object, at byte {place}: .*one in each line"):
+        with pytest.raises(StatefxError, match=rf"in/1 is no json .* in the line at byte {place}: Expected `object`"):
             counts(folder, tmp_path / str(number), "json", "value string")
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("kind", "value", "declared"),
+    [
+        (pa.timestamp("us", "Europe/Berlin"), datetime(2024, 3, 31, 1, tzinfo=UTC), "timestamp_ntz"),
+        (pa.list_(pa.timestamp("us", "UTC")), [datetime(2024, 3, 31, 1, tzinfo=UTC)], "array<timestamp_ntz>"),
+        (pa.timestamp("us"), datetime(2024, 3, 31, 1), "date"),
+        (pa.int64(), 5, "boolean"),
+    ],
+    ids=str,
+)
+def test_a_value_that_its_field_does_not_have_is_refused(form, kind, value, declared, folder, tmp_path):
+    table = pa.table({"value": pa.array([value], kind)})
+    if form == "parquet":
+        pq.write_table(table, folder / "1")
+    else:
+        with pa.OSFile(str(folder / "1"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(StatefxError, match=r"in/1: field 'value' is .*declare it in schema= as the file has it"):
+        counts(folder, tmp_path, form, f"value {declared}")
+
+
+def test_a_local_time_with_a_zone_is_refused_in_json_and_csv(folder, tmp_path):
+    for form, text in (("json", '{"value": "2024-03-31T01:00:00+02:00"}\n'), ("csv", "value\n2024-03-31T01:00:00Z\n")):
+        (folder / "1").write_text(text)
+        with pytest.raises(StatefxError, match="zone"):
+            counts(folder, tmp_path / form, form, "value timestamp_ntz")
 
 
 @pytest.mark.parametrize("name", ["1.gz", "1"])

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from statefx.connectors.json_values import refuse_keys
 from statefx.errors import TopologyError
 from statefx.operators import parse_schema
 from statefx.operators.schema import to_ddl_type
@@ -27,12 +28,9 @@ def given_schema(form: str, fields: Any) -> pa.Schema:
             f"text files have one field, value, and not {', '.join(schema.names)}: leave out schema=, and part the "
             "lines in a bolt; or read them as format 'csv' or 'json'"
         )
+    if form == "json":
+        refuse_keys(schema, "schema=")
     for field in schema:
-        if form == "json" and _has(field.type, kinds.is_map):
-            raise TopologyError(
-                f"schema=, field {field.name!r}: a map can't be read from JSON. Declare a struct of the keys that you "
-                "need, or read texts and parse them in a bolt"
-            )
         if form == "csv" and kinds.is_nested(field.type):
             raise TopologyError(
                 f"schema=, field {field.name!r}: {field.type} can't be read from CSV. Declare a string, and parse it "
@@ -111,8 +109,3 @@ def _mapped(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> 
         value = kind.item_field.with_type(_mapped(kind.item_type, change))
         return pa.map_(_mapped(kind.key_type, change), value)
     return change(kind)
-
-
-def _has(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Tell whether a type, or one inside of it, is the one that is looked for."""
-    return wanted(kind) or any(_has(kind.field(number).type, wanted) for number in range(kind.num_fields))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
+import pyarrow.types as kinds
 
-from statefx.connectors.files.fields import texts_for_dates
 from statefx.connectors.files.ranges import Range, read_range
+from statefx.connectors.json_values import InvalidJsonError, JsonRows
 from statefx.errors import InputError
 
 
@@ -102,6 +102,7 @@ def _compression(path: str) -> str | None:
     return next((how for mark, how in _MARKS.items() if begin.startswith(mark)), None)
 
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MARKS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
 
 
@@ -119,8 +120,43 @@ def read(form: str, schema: pa.Schema, header: bool, part: Range) -> Iterator[pa
     part : Range
     """
     for table in READERS[form](schema, header, part):
-        columns = [table.column(field.name).cast(field.type) for field in schema]
+        columns = [_cast(part.path, table.column(field.name), field) for field in schema]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+
+def _cast(path: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Return a column as the field declares it.
+
+    Raises
+    ------
+    InputError
+        A value is another one in that type.
+    """
+    if column.type == field.type:
+        return column
+    found = column.cast(field.type)
+    lossy = _drops_zone(column.type, field.type)
+    if _is_plain(column.type) and _is_plain(field.type) and not kinds.is_float32(field.type):
+        lossy = lossy or not found.cast(column.type).equals(column)
+    if lossy:
+        raise InputError(
+            f"{path}: field {field.name!r} is {column.type}, and has values that {field.type} does not have: declare "
+            "it in schema= as the file has it, and convert it in a bolt",
+            path=path,
+        )
+    return found
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return any(fits(kind) for fits in (kinds.is_primitive, kinds.is_decimal))
+
+
+def _drops_zone(kind: Any, to: Any) -> bool:
+    """Tell whether moments would become local times, which are others in each zone; also inside of other types."""
+    if kinds.is_timestamp(kind) and kinds.is_timestamp(to):
+        return kind.tz is not None and to.tz is None
+    numbers = range(min(kind.num_fields, to.num_fields))
+    return any(_drops_zone(kind.field(number).type, to.field(number).type) for number in numbers)
 
 
 def _read_parquet(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
@@ -150,23 +186,25 @@ def _refuse_without(path: str, fields: list[str], names: list[str]) -> None:
             )
 
 
-_NULL = re.compile(rb"\n(?:\xef\xbb\xbf)?[ \t\r]*null(?!\s*[,}\]])")
-"""Null at the beginning of a line that belongs to no object; `_read_json` puts a line feed before the first line."""
-
-
 def _read_json(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
-    options = pyarrow.json.ParseOptions(explicit_schema=texts_for_dates(schema), unexpected_field_behavior="ignore")
-    data = read_range(part)
-    if b"null" in data and (found := _NULL.search(b"\n" + data)):
-        place = part.start + found.end() - len(b"\nnull")
-        raise InputError(
-            f"{part.path} has null in the place of an object, at byte {place}: write objects, one in each line, or "
-            "take the file out of the folder",
-            path=part.path,
-        )
-    if data := data.strip(b"\n"):
-        whole = pyarrow.json.ReadOptions(block_size=len(data))  # a line longer than a block is an error
-        yield pyarrow.json.read_json(pa.BufferReader(data), whole, options)
+    rows, place = JsonRows(schema), part.start
+    lines = read_range(part).split(b"\n")
+    for first in range(0, len(lines), _LINES):
+        batch = lines[first : first + _LINES]
+        numbers = [number for number, line in enumerate(batch) if line.strip()]
+        objects = [batch[number] for number in numbers]
+        if place == 0 and objects:
+            objects[0] = objects[0].removeprefix(_BYTE_ORDER_MARK)
+        try:
+            yield pa.Table.from_batches([rows.decode(objects)])
+        except InvalidJsonError as error:
+            place += sum(len(line) + 1 for line in batch[: numbers[error.number]])
+            raise unreadable("json", part.path, f", in the line at byte {place:,}", error) from None
+        place += sum(len(line) + 1 for line in batch)
+
+
+_LINES = 10_000
+"""Lines of JSON that become one batch: as many rows as Spark gives to Python at once."""
 
 
 def _read_csv(schema: pa.Schema, header: bool, part: Range) -> Iterator[pa.Table]:

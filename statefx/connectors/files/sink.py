@@ -102,7 +102,8 @@ class FileSink(WritesFiles):
         return self.path
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse fields that the format can't hold, and partition fields that there are not."""
+        """Refuse fields that the format can't hold, or Spark can't read, and partition fields that there are not."""
+        _refuse_same_but_for_case("FileSink's rows", schema)
         for name in self.partition_by:
             if schema.get_field_index(name) < 0:
                 raise TopologyError(f"FileSink is partitioned by {name!r}; its rows have {', '.join(schema.names)}")
@@ -129,6 +130,19 @@ class FileSink(WritesFiles):
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what publishes them."""
         return _Committer(self, context)
+
+
+def _refuse_same_but_for_case(where: str, fields: Iterable[pa.Field]) -> None:
+    """Refuse names that Spark takes for one; also in structs."""
+    known: dict[str, str] = {}
+    for field in fields:
+        if (other := known.setdefault(field.name.lower(), field.name)) != field.name:
+            raise TopologyError(
+                f"{where} have the fields {other!r} and {field.name!r}, which Spark takes for one: rename one of them",
+                field=field.name,
+            )
+        inner = [field.type.field(number) for number in range(field.type.num_fields)]
+        _refuse_same_but_for_case(f"{where}, in {field.name!r},", inner)
 
 
 def committedFiles(path: str | os.PathLike[str]) -> list[str]:
@@ -186,9 +200,15 @@ def _folder(field: str, text: str | None) -> str:
     Raises
     ------
     SinkError
-        The value is too long.
+        Readers would take the text for null, or it is too long.
     """
-    name = f"{_escaped(field)}={_escaped(text) if text else _NULL_PARTITION}"
+    if text in ("", _NULL_PARTITION):
+        raise SinkError(
+            f"FileSink is partitioned by {field!r}, and readers take the folder of {text!r} for that of null: give "
+            "such rows another text, or partition by another field",
+            field=field,
+        )
+    name = f"{_escaped(field)}={_NULL_PARTITION if text is None else _escaped(text)}"
     if len(name.encode()) > _FOLDER_NAME_BYTES_MAX:
         raise SinkError(
             f"FileSink is partitioned by {field!r}, and a folder's name has {_FOLDER_NAME_BYTES_MAX} bytes at most: "

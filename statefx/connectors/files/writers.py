@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from statefx.errors import TopologyError
+from statefx.connectors.json_values import JsonRows, refuse_keys
+from statefx.errors import SinkError, TopologyError
 
 
 class FileFormat(ABC):
@@ -77,6 +78,10 @@ class Parquet(FileFormat):
             self._writer.close()
 
 
+_CSV_NULL = "\0null"
+"""What Spark is told to take for null, beside an empty field: without another text it would take ``""`` for null."""
+
+
 class Csv(FileFormat):
     """Comma-separated values with a line of names. Null is an empty field, and a text is in quotes."""
 
@@ -86,7 +91,7 @@ class Csv(FileFormat):
         "header": "true",
         "escape": '"',
         "multiLine": "true",
-        "nullValue": "\0null",  # what Spark shall take an empty field for: it takes "" for null otherwise
+        "nullValue": _CSV_NULL,
         "nanValue": "nan",
         "positiveInf": "inf",
         "negativeInf": "-inf",
@@ -108,6 +113,14 @@ class Csv(FileFormat):
         self._writer = pyarrow.csv.CSVWriter(file, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_columns == 1 and batch.column(0).null_count:
+            raise SinkError(
+                f"a row of a CSV file has one field, {batch.schema.names[0]!r}, and it is null: that is an empty line, "
+                "which readers pass over. Write Parquet or JSON, give the rows another field, or leave such rows out"
+            )
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            if pa.types.is_string(field.type) and pc.any(pc.equal(column, _CSV_NULL)).as_py():
+                raise SinkError(f"field {field.name!r} is {_CSV_NULL!r}, which Spark would read as null: write Parquet")
         self._writer.write_batch(batch)
 
     def close(self) -> None:
@@ -115,23 +128,23 @@ class Csv(FileFormat):
 
 
 class JsonLines(FileFormat):
-    """One JSON object a line, without fields that are null; bytes are in base64, times in UTC, decimals quoted."""
+    """One JSON object a line (`statefx.connectors.json_values`)."""
 
     suffix = ".json"
 
+    @classmethod
+    def refuse(cls, schema: pa.Schema) -> None:
+        refuse_keys(schema, "FileSink")
+
     def __init__(self, file: BinaryIO, schema: pa.Schema, held_bytes_max: int) -> None:
         self._file = file
+        self._rows = JsonRows(schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._file.write("".join(f"{line}\n" for line in map(row_to_json, batch.to_pylist())).encode())
+        self._file.write(b"".join(row + b"\n" for row in self._rows.encode(batch)))
 
     def close(self) -> None:
         pass
-
-
-def row_to_json(row: Mapping[str, Any]) -> str:
-    """Return a row as a JSON object, without fields that are null."""
-    return to_json({name: value for name, value in row.items() if value is not None})
 
 
 def as_json(value: Any) -> Any:
@@ -148,10 +161,6 @@ def as_json(value: Any) -> Any:
         case bytes():
             return base64.b64encode(value).decode("ascii")
     raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
-
-
-# ``default`` is asked only for what JSON lacks, so plain rows cost what json.dumps costs.
-to_json: Callable[[Any], str] = json.JSONEncoder(default=as_json, separators=(",", ":"), ensure_ascii=False).encode
 
 
 FORMATS: Mapping[str, type[FileFormat]] = {"parquet": Parquet, "json": JsonLines, "csv": Csv}

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from statefx.connectors.files.fields import given_schema, texts_for_dates
+from statefx.errors import TopologyError
 
 Values = list[bytes | None]
 
@@ -73,6 +74,9 @@ class Json:
 
     def __init__(self, schema: Any) -> None:
         self.schema = given_schema("json", schema)
+        for field in self.schema:
+            if "map<" in str(field.type):
+                raise TopologyError(f"field {field.name!r}: a map can't be read from JSON")
         self._parse = pyarrow.json.ParseOptions(
             explicit_schema=texts_for_dates(self.schema), unexpected_field_behavior="ignore", newlines_in_values=False
         )

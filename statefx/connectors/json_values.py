@@ -1,0 +1,343 @@
+"""Values of rows as JSON: one form for files, databases, Kafka and Redis, and what is written by one is read by all.
+
+================================  ============================================================================
+type                              JSON
+================================  ============================================================================
+boolean, integers                 ``true``, ``1``
+float, double                     a number; NaN and the infinities are ``"NaN"``, ``"Infinity"``, ``"-Infinity"``
+decimal                           a text: ``"12.30"``; numbers are read as well
+string                            a text
+binary                            a text in base64
+date                              a text: ``"2024-02-29"``
+timestamp                         a text with a zone: ``"2024-02-29T12:00:00.5Z"``; read without one, it is in UTC
+timestamp_ntz                     a text without a zone; one with a zone is refused
+array                             an array
+struct                            an object without the fields that are null
+map                               an object; keys are strings
+================================  ============================================================================
+
+It is what Spark reads, and writes, but for decimals, which Spark writes as numbers: most readers of JSON make a float
+of a number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from statefx.errors import TopologyError
+
+_FLOAT_MAX = 3.4028235677973366e38
+"""From here on a double becomes infinite as a float."""
+
+_BELOW_MICROSECONDS = re.compile(r"\.\d{6}\d*[1-9]")
+
+_encode = msgspec.json.Encoder(decimal_format="string").encode
+
+
+def refuse_keys(schema: pa.Schema, where: str) -> None:
+    """Refuse maps whose keys are no strings: the names in a JSON object are, and readers would not know the type.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    where : str
+        What the rows go to or come from, which the message begins with.
+
+    Raises
+    ------
+    TopologyError
+        Names the field and the remedy.
+    """
+    for field in schema:
+        for kind in _inner(field.type):
+            if kinds.is_map(kind) and not kinds.is_string(kind.key_type):
+                raise TopologyError(
+                    f"{where}, field {field.name!r}: {kind} has no JSON, whose objects have texts as names. Make the "
+                    "keys strings, or the map an array of structs",
+                    field=field.name,
+                )
+
+
+def _inner(kind: pa.DataType) -> Iterable[pa.DataType]:
+    """Yield a type and all types inside of it."""
+    yield kind
+    for number in range(kind.num_fields):
+        yield from _inner(kind.field(number).type)
+
+
+class JsonType:
+    """Reads and writes values of one type, as ``pyarrow.Array.to_pylist`` has them; a map may also be a dict.
+
+    Parameters
+    ----------
+    kind : pyarrow.DataType
+        Its maps have strings as keys (`refuse_keys`).
+    """
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._plain = _plain(kind)
+        self._restored = _restored(kind)
+        self._type = _json_type(kind) | None
+        self._decoder = msgspec.json.Decoder(self._type)
+
+    def encode(self, value: Any) -> bytes:
+        """Return a value as JSON in UTF-8.
+
+        Raises
+        ------
+        ValueError
+            A map has a key twice.
+        """
+        if value is not None and self._plain is not None:
+            value = self._plain(value)
+        return _encode(value)
+
+    def decode(self, text: bytes | str) -> Any:
+        """Return the value that JSON holds; ValueError says what is wrong in it, and where."""
+        return self._restore(self._decoder.decode(text))
+
+    def convert(self, value: Any) -> Any:
+        """Return the value of what ``json.loads`` has made of JSON; ValueError says what is wrong in it, and where."""
+        return self._restore(msgspec.convert(value, self._type))
+
+    def _restore(self, value: Any) -> Any:
+        return value if value is None or self._restored is None else self._restored(value)
+
+
+class JsonRows:
+    """Reads and writes rows of one schema, each as a JSON object.
+
+    The name of a field may differ in the case of its letters, where that does not tell two names apart. Fields that an
+    object lacks are null, and what it has beside them is passed over.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._type = JsonType(pa.struct(list(schema)))
+        self._decode = msgspec.json.Decoder(_json_type(pa.struct(list(schema)))).decode
+        self._restored = [_restored(field.type) for field in schema]
+        folded = [name.casefold() for name in schema.names]
+        self._by_case = {fold: name for fold, name in zip(folded, schema.names, strict=True) if folded.count(fold) == 1}
+
+    def __reduce__(self) -> tuple[type[JsonRows], tuple[pa.Schema]]:
+        return JsonRows, (self.schema,)
+
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Return each row of a batch as a JSON object; ValueError if a map has a key twice."""
+        return [self._type.encode(row) for row in batch.to_pylist()]
+
+    def decode(self, texts: Sequence[bytes]) -> pa.RecordBatch:
+        """Return the rows of JSON objects.
+
+        Raises
+        ------
+        InvalidJsonError
+            A text is no object of these fields.
+        """
+        try:
+            return self._batch(texts)
+        except ValueError as error:
+            for number, text in enumerate(texts):
+                try:
+                    self._batch([text])
+                except ValueError as of_one:
+                    raise InvalidJsonError(str(of_one), number) from None
+            raise error  # no text alone: a column of more than 2 GB
+
+    def _batch(self, texts: Sequence[bytes]) -> pa.RecordBatch:
+        rows = list(map(self._row, texts))
+        columns = []
+        for field, restored in zip(self.schema, self._restored, strict=True):
+            values = [row.get(field.name) for row in rows]
+            if restored is not None:
+                values = [None if value is None else restored(value) for value in values]
+            columns.append(pa.array(values, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _row(self, text: bytes) -> dict[str, Any]:
+        row: dict[str, Any] = self._decode(text)
+        return row if len(row) == len(self._restored) else self._with_other_case(text, row)
+
+    def _with_other_case(self, text: bytes, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row that lacks fields, with those whose names differ only in the case of letters."""
+        renamed: dict[str, msgspec.Raw] = {}
+        for name, value in _FIELDS.decode(text).items():
+            field = self._by_case.get(name.casefold())
+            if field is None or field in row:
+                continue
+            if field in renamed:
+                raise ValueError(f"it has more than one field {field!r}, in different cases of letters")
+            renamed[field] = value
+        return {**row, **self._decode(_encode(renamed))} if renamed else row
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class InvalidJsonError(ValueError):
+    """A text is no JSON of the fields that are read.
+
+    Attributes
+    ----------
+    number : int
+        The index of the text among those that were given.
+    """
+
+    def __init__(self, problem: str, number: int) -> None:
+        super().__init__(problem)
+        self.number = number
+
+
+def _json_type(kind: pa.DataType) -> Any:
+    """Return what msgspec reads JSON as; `_restored` makes the value of it."""
+    if kinds.is_list(kind):
+        element = _json_type(kind.value_type)
+        return list[element | None]  # type: ignore[valid-type]  # made when the program runs, as the others
+    if kinds.is_map(kind):
+        item = _json_type(kind.item_type)
+        return dict[str, item | None]  # type: ignore[valid-type]
+    if kinds.is_struct(kind):
+        fields = {field.name: _json_type(field.type) | None for field in kind}
+        return TypedDict("object", fields, total=False)  # type: ignore[operator]
+    return _JSON_TYPES.get(kind.id, str)
+
+
+_JSON_TYPES: Mapping[int, Any] = {
+    pa.bool_().id: bool,
+    **{
+        kind.id: Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+        for kind, bits in ((pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32), (pa.int64(), 64))
+    },
+    pa.float32().id: float | Literal["NaN", "Infinity", "-Infinity"],
+    pa.float64().id: float | Literal["NaN", "Infinity", "-Infinity"],
+    pa.decimal128(1).id: Decimal,
+    pa.binary().id: bytes,
+    pa.date32().id: date,
+}
+"""By the id of an Arrow type. Of others JSON has a text, also of times: msgspec would round their nanoseconds."""
+
+
+def _restored(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what makes values of what msgspec has read, none of which is None; None if it is the value already."""
+    if kinds.is_list(kind):
+        return _each(_restored(kind.value_type))
+    if kinds.is_map(kind):
+        item = _restored(kind.item_type) or _same
+        return lambda found: [(key, None if value is None else item(value)) for key, value in found.items()]
+    if kinds.is_struct(kind):
+        fields = {field.name: restored for field in kind if (restored := _restored(field.type)) is not None}
+        return _fields(fields) if fields else None
+    if kinds.is_timestamp(kind):
+        return _local_time if kind.tz is None else _moment
+    if kinds.is_floating(kind):
+        return float if kinds.is_float64(kind) else _single
+    return None
+
+
+def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what makes values, none of which is None, such that msgspec writes them; None if it can write them."""
+    if kinds.is_list(kind):
+        return _each(_plain(kind.value_type))
+    if kinds.is_map(kind):
+        return _object(_plain(kind.item_type) or _same)
+    if kinds.is_struct(kind):
+        fields = {field.name: plain for field in kind if (plain := _plain(field.type)) is not None}
+        with_plain = _fields(fields)
+        return lambda row: {name: value for name, value in with_plain(row).items() if value is not None}
+    if kinds.is_floating(kind):
+        return lambda value: value if math.isfinite(value) else _NOT_FINITE[str(value)]
+    if kinds.is_timestamp(kind) and kind.tz not in (None, "UTC"):
+        return lambda value: value.astimezone(UTC)
+    return None
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _each(change: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    if change is None:
+        return None
+    return lambda values: [None if value is None else change(value) for value in values]
+
+
+def _fields(changes: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def changed(row: Mapping[str, Any]) -> dict[str, Any]:
+        row = dict(row)
+        for name, change in changes.items():
+            if row.get(name) is not None:
+                row[name] = change(row[name])
+        return row
+
+    return changed
+
+
+def _object(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def plain(value: Any) -> dict[str, Any]:
+        pairs = list(value.items() if isinstance(value, Mapping) else value)
+        found = {name: None if each is None else item(each) for name, each in pairs}
+        if len(found) != len(pairs):
+            raise ValueError(f"a map has a key twice, which JSON can't hold: {sorted(name for name, _ in pairs)}")
+        return found
+
+    return plain
+
+
+def _moment(text: str) -> datetime:
+    found = _time(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def _local_time(text: str) -> datetime:
+    found = _time(text)
+    if found.tzinfo is not None:
+        raise ValueError(f"{text!r} has a zone, and a timestamp_ntz has none: read it as timestamp")
+    return found
+
+
+def _time(text: str) -> datetime:
+    if _BELOW_MICROSECONDS.search(text):
+        raise ValueError(f"{text!r} is no whole number of microseconds")
+    return datetime.fromisoformat(text)
+
+
+def _single(value: Any) -> float:
+    found = float(value)
+    if _FLOAT_MAX <= abs(found) < math.inf:
+        raise ValueError(f"{found} is too large for a float: read it as double")
+    return found
+
+
+def key_writer(types: Sequence[pa.DataType]) -> Callable[[Sequence[Any]], bytes]:
+    """Return what makes the key of a record of the values of its key's fields, none of which is nested.
+
+    The key of one field is its text, or its bytes, as they are, and other values as JSON without quotes. That of
+    several fields is a JSON array.
+    """
+    fields = [JsonType(kind) for kind in types]
+    if len(types) > 1:
+        return lambda values: (
+            b"[" + b",".join(field.encode(each) for field, each in zip(fields, values, strict=True)) + b"]"
+        )
+    [kind], [field] = types, fields
+    if kinds.is_string(kind):
+        return lambda values: values[0].encode()
+    if kinds.is_binary(kind):
+        return lambda values: values[0]
+    return lambda values: field.encode(values[0]).strip(b'"')
