@@ -20,15 +20,18 @@ from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.operators.hook_names import BOLTS
 from statefx.protocol.barrier import Ack
-from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.identity import EMPTY, Namespace, TransactionAttempt, Version
 from statefx.protocol.ledger import Complete
 from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.protocol.records import Record
 from statefx.protocol.transaction import mermaid
 from statefx.runtime.member import METRICS
 from statefx.spark.session import RECOMMENDED
-from statefx.state.changelog import materialisation
+from statefx.state.changelog import artefacts, materialisation, reading
+from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.merging import covers
 from statefx.state.contract.store import FILES_MAX
+from statefx.storage import FolderStorage
 from statefx.topology import BoltDeclarer
 from tests.docs.tables import DOCS, TABLES, shown
 
@@ -184,6 +187,50 @@ def test_the_recommended_session_is_what_submit_hints_at():
 )
 def test_numbers_of_the_layout_are_those_of_the_code(text):
     assert text in " ".join(page("on-disk").split())
+
+
+def rows_below(text: str, heading: str) -> list[list[str]]:
+    below = text.partition(heading)[2]
+    table = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE)
+    assert table
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[0].splitlines()[2:]]
+
+
+def version(text: str) -> Version | None:
+    found = re.findall(r"`(\d+)-(\w+)`", text)
+    return Version(int(found[0][0]), found[0][1]) if found else None
+
+
+def test_the_worked_chain_is_what_is_written_and_read(tmp_path):
+    text = page("on-disk")
+    chain, names = Changelog(Namespace("lineage", "count", 0), FolderStorage(tmp_path)), []
+    for file, follows, holds, takes_in, _ in rows_below(text, "#### Five files"):
+        before = version(re.findall("`.*?`", takes_in)[-1]) if takes_in else version(follows)
+        pairs = [pair.split("=") for pair in holds.split()]
+        writes = [(key.encode(), None if value == "deleted" else value.encode()) for key, value in pairs]
+        if takes_in:  # what comes from the files that it takes in is not written by the transaction itself
+            writes = [(key, value) for key, value in writes if key != b"or"]
+        chain.prepare(version(file), 1, before or EMPTY, writes, files_max=2 if takes_in else 99)
+        name = artefacts.changelog_name(chain.namespace.prefix, version(file))
+        written = reading.read_head(chain.storage, name)
+        assert written.identity.predecessor == (version(follows) or EMPTY)
+        covered = [older for older in names if covers(written, version(older))]
+        assert " ".join(covered) == takes_in
+        found = {
+            key: value
+            for keys, values in reading.read(chain.storage, written)
+            for key, value in zip(keys, values, strict=True)
+        }
+        assert [
+            f"{key.decode()}={value.decode() if value else 'deleted'}" for key, value in found.items()
+        ] == holds.split()
+        names.append(file)
+    opened = rows_below(text, "What opening a version reads")
+    assert len(opened) > 4
+    for wanted, cached, begins, reads, _ in opened:
+        route = Changelog(chain.namespace, chain.storage).route(version(wanted), None, version(cached))
+        assert route.cached == (begins == "the cache")
+        assert [step.identity.version for step in route.steps] == [version(each) for each in reads.split()]
 
 
 def test_every_public_name_is_in_the_reference():
