@@ -67,8 +67,7 @@ def submit(
     adopt : str or collection of str, optional
         For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was,
         ``"fork"`` for a copy that goes its own way. ``"takeover"``: targets of sinks that another application or
-        checkpoint owns belong to this one from now on (with a new checkpoint, all that is there comes again). A list
-        means several.
+        checkpoint owns belong to this one from now on (a new checkpoint writes all that is there again). Or a list.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 
