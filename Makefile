@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test soak kafka lint bench docs clean
+.PHONY: help demo check test soak kafka lint bench docs clean
 
 PY := .venv/bin/python
 # Processes of tests. With two cores, the third one works while tests of the others wait for Kafka or for a restart.
@@ -25,13 +25,17 @@ demo: ## count words over real text, killed and restarted twice, and compare wit
 	@tools/venv.sh rocksdb
 	@$(WITH_JAVA) $(PY) examples/word_count.py $(ARGS)
 
+check: ## lint, types and the quick tests that need neither Spark nor servers: a minute and a half
+	@$(MAKE) --no-print-directory lint
+	@$(PY) -m pytest -q -n logical --dist loadfile --no-loadscope-reorder -m "not slow and not spark and not server" $(ARGS)
+
 # The archive takes half a minute of one processor where it is made: the other one lints meanwhile.
 test: ## everything that must stay green: lint, types, layers, doctests, tests
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
 	@$(WITH_JAVA) { $(PY) -m tests.spark.class_archive & archive=$$!; \
 		$(MAKE) --no-print-directory lint && $(PY) -m pytest -q --doctest-modules statefx providers; \
 		green=$$?; wait $$archive && exit $$green; }
-	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
 soak: ## what takes too long for each day, such as ledgers that are killed 200 times: half an hour
 	@tools/venv.sh rocksdb,redis,testing,dev

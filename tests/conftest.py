@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -26,7 +27,6 @@ ARCHIVED = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + ARCHIVED)
 
 LONGEST = (
-    "tests/examples/test_examples.py",
     "tests/spark/test_zombies.py",
     "tests/recovery/test_matrix.py",
     "tests/coordinator/test_migration.py",
@@ -38,7 +38,6 @@ LONGEST = (
     "tests/spark/test_faults.py",
     "tests/examples/test_ledger.py",
     "tests/spark/test_spout_phases.py",
-    "tests/docs/test_code_blocks.py",
     "tests/spark/test_in_flight.py",
     "tests/spark/test_stops.py",
     "tests/protocol/test_pipeline_model.py",
@@ -48,20 +47,75 @@ LONGEST = (
     "tests/spark/test_chains.py",
     "tests/spark/test_spout_kills.py",
 )
-"""Files that take longest, by length; they come after those of Kafka, which are one piece and wait most of their time.
+"""Files that take longest, by length.
 
-At the end, one of them would have a process wait for the other."""
+They come after those of Kafka, which wait most of their time, and `PROGRAMS`; each of the two is one piece. At the end,
+one of them would have a process wait for the other.
+"""
+
+PROGRAMS = ("tests/docs/test_code_blocks.py", "tests/examples/test_examples.py", "tests/test_programs.py")
+"""Files with the fixture `programs`."""
 
 
 def _scope(nodeid: str) -> str:
-    """What one process runs: a file, or all tests of Kafka. Another process would start a broker of its own."""
+    """What one process runs: a file, or all that would start a broker, or a JVM for programs, in each process."""
     file = nodeid.partition("::")[0]
+    if file in PROGRAMS:
+        return "programs"
     return "kafka" if "kafka" in file else file
+
+
+NEEDED_BY_FIXTURE = {
+    "spark": ("spark", "programs", "drivers"),
+    "server": ("kafka", "postgres", "server", "own_server"),
+}
+"""Markers, and the fixtures that bring them: a test that uses one is marked without being told."""
+
+NEEDED_BY_PROGRAM = {
+    **dict.fromkeys(("spark-submit", "java"), ("spark", "server")),
+    **dict.fromkeys(("redis-server", "initdb", "postgres"), ("server",)),
+}
+"""Programs, and the markers of a test that may start them."""
+
+NO_JAVA = "/a-test-that-starts-Java-is-marked-spark-or-server"
+
+_running: list[pytest.Item] = []
+
+
+def _refuse_unmarked(event: str, arguments: tuple[object, ...]) -> None:
+    """Fail a test that starts a JVM or a server without a marker that keeps it out of `make check`."""
+    if event == "subprocess.Popen" and _running:
+        markers = NEEDED_BY_PROGRAM.get(os.path.basename(str(arguments[0])), ())
+        if markers and not any(map(_running[0].get_closest_marker, markers)):
+            raise RuntimeError(f"this test starts {arguments[0]}: mark it with {' or '.join(markers)}")
+
+
+sys.addaudithook(_refuse_unmarked)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test have Java only if it is marked so; processes that it starts inherit that."""
+    _running[:] = [item]
+    with pytest.MonkeyPatch.context() as patch:
+        if not any(map(item.get_closest_marker, NEEDED_BY_FIXTURE)):
+            patch.setenv("JAVA_HOME", NO_JAVA)
+        try:
+            return (yield)
+        finally:
+            _running.clear()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for marker, fixtures in NEEDED_BY_FIXTURE.items():
+        if not set(fixtures).isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(marker)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rank = {str(ROOT / path): number for number, path in enumerate(LONGEST)}
-    items.sort(key=lambda item: -1 if _scope(item.nodeid) == "kafka" else rank.get(str(item.path), len(rank)))
+    rank |= dict.fromkeys((str(ROOT / path) for path in PROGRAMS), -1)
+    items.sort(key=lambda item: -2 if _scope(item.nodeid) == "kafka" else rank.get(str(item.path), len(rank)))
     if "soak" not in config.option.markexpr:  # not `addopts`: a -m of the command line would take its place
         soak = [item for item in items if item.get_closest_marker("soak")]
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
@@ -80,22 +134,37 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileS
 
 
 def pytest_configure() -> None:
-    missing = [path for path in LONGEST if not (ROOT / path).exists()]
+    missing = [path for path in LONGEST + PROGRAMS if not (ROOT / path).exists()]
     assert not missing, f"tests/conftest.py names files that are gone: {missing}"
 
 
 NO_KAFKA = "there is no Kafka"
+SLOWEST = 10
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-    """Say in one of the last lines how many tests of Kafka were left out: the list of those that were is long."""
+    """Say which files took longest, and how many tests of Kafka were left out: the list of those that were is long."""
     yield
+    if terminalreporter.config.option.durations:
+        _tell_slowest_files(terminalreporter)
     reasons = [each.longrepr[2] for each in terminalreporter.stats.get("skipped", ()) if NO_KAFKA in each.longrepr[2]]
     if reasons:
         terminalreporter.write_line(
             f"{len(reasons)} tests of Kafka were skipped; {reasons[0].removeprefix('Skipped: ')}"
         )
+
+
+def _tell_slowest_files(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell the seconds of each of the slowest files: what `LONGEST` is made from."""
+    secs: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                secs[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section(f"slowest {SLOWEST} files")
+    for file, taken in secs.most_common(SLOWEST):
+        terminalreporter.write_line(f"{taken:7.1f} s  {file}")
 
 
 @pytest.fixture(scope="session")

@@ -156,6 +156,7 @@ def crashed_at(folder: Path, moment: int, provider: str) -> str | None:
     return crash
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", ["memory", "tests.testing.eager:EagerProvider"])
 def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: str) -> None:
     moments = []

@@ -18,7 +18,9 @@ def hits(said):
     return {state: int(times) for state, times in re.findall(r"^  ([A-Z_]+) +(\d+) times$", said, re.MULTILINE)}
 
 
-@pytest.mark.parametrize(("program", "kills"), [("ledger.py", 1), ("ledger_plain.py", 6)])
+@pytest.mark.parametrize(
+    ("program", "kills"), [pytest.param("ledger.py", 1, marks=pytest.mark.spark), ("ledger_plain.py", 6)]
+)
 def test_a_ledger_that_is_killed_again_and_again(tmp_path, program, kills):
     said = run(program, "--kills", str(kills), folder=tmp_path)
     assert EXACT in said.splitlines(), said
@@ -27,6 +29,7 @@ def test_a_ledger_that_is_killed_again_and_again(tmp_path, program, kills):
 
 
 @pytest.mark.soak
+@pytest.mark.spark
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("program", "kills", "each"), [("ledger.py", 40, 2), ("ledger_plain.py", 160, 10)])
 def test_a_ledger_that_is_killed_in_every_state_of_its_log(tmp_path, program, kills, each):

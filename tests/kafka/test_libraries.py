@@ -7,7 +7,7 @@ import pytest
 from tests.kafka.libraries import UnavailableError, libraries
 from tests.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 NOWHERE = """
 <ivysettings><settings defaultResolver="away"/><resolvers>

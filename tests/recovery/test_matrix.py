@@ -13,6 +13,8 @@ from statefx.testing import Crash, Limits, TopologyTester
 from statefx.testing.faults import Fault, HooksFail, JobFails, Zombie
 from tests.testing.topologies import Driver, lines, totals, words
 
+pytestmark = pytest.mark.slow
+
 TRANSACTIONS = [lines("to be or not to be", "that is"), lines(), lines("the question", "to be")]
 LIMITS = Limits(SnapshotPolicy(min_bytes=1, ratio=0, share=1), fold_after=6, sweep_every=1, min_age_secs=0.0)
 MERGING = Limits(files_max=1, fold_after=6, sweep_every=1, min_age_secs=0.0, versions_kept=0)

@@ -178,6 +178,7 @@ def main(work, *names):
         except (StatefxError, AssertionError):
             told = {"error": traceback.format_exc(limit=-3)[-3000:]}
         tell(**{name: told})
+    spark.stop()  # else the cluster goes on to replace executors while it ends
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Scripts as a new user writes them, each with one mistake: what does it print? Run as ``python -m``."""
+"""Scripts as a new user writes them, with mistakes: what do they print? Run as ``python -m``."""
 
 import sys
 import threading
@@ -16,23 +16,26 @@ class Divide(BasicBolt):
         return 1 / n
 
 
+def begin(spark, name, column, place):
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
+    builder = TopologyBuilder(name)
+    builder.setStream("numbers", numbers.selectExpr(column))
+    builder.setBolt("divide", Divide(), parallelism=2).shuffleGrouping("numbers")
+    query = submit(builder.createTopology(), spark, f"{place}/{name}")
+    sys.stderr.write(f"{name} submitted\n")
+    sys.stderr.flush()
+    return query
+
+
 def main(mistake, place):
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
-    builder = TopologyBuilder("zero")
-    builder.setStream(
-        "numbers", numbers.selectExpr("value" + (" - value as n" if mistake != "not waiting" else " + 1 as n"))
-    )
-    builder.setBolt("divide", Divide(), parallelism=2).shuffleGrouping("numbers")
-    query = submit(builder.createTopology(), spark, place)
-    sys.stderr.write("submitted\n")
-    sys.stderr.flush()
-    if mistake == "failing":
+    query = begin(spark, "zero", "value - value as n", place)
+    if mistake == "waiting":
         query.awaitTermination(120)
-    elif mistake == "failing unheard":
-        looks = threading.Event()
-        while query.isActive:
-            looks.wait(0.05)
+    looks = threading.Event()
+    while query.isActive:
+        looks.wait(0.05)
+    begin(spark, "sound", "value + 1 as n", place)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,7 @@ def test_an_option_that_is_no_option_is_refused(spark, place):
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 def test_a_terminal_with_spark_as_it_comes(tmp_path):
     """Default trigger, default settings, Spark's own bar on; two queries after each other, each stopped."""
     ours, theirs = pty.openpty()

@@ -9,13 +9,13 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 def told(place, mistake, code):
-    """Run a script; return what it wrote to stderr after its query was submitted."""
+    """Run a script; return what it wrote to stderr after each query that it submitted, and before the next one."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.scripts", mistake, str(place / "ck")],
+        [sys.executable, "-m", "tests.spark.scripts", mistake, str(place)],
         cwd=ROOT,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
@@ -24,7 +24,8 @@ def told(place, mistake, code):
         check=False,
     )
     assert done.returncode == code, done.stderr[-3000:]
-    return done.stderr.partition("submitted\n")[2].replace("\r", "\n").splitlines()
+    _, *parts = re.split(r"\w+ submitted\n", done.stderr)
+    return [part.replace("\r", "\n").splitlines() for part in parts]
 
 
 TRACEBACK = [
@@ -47,7 +48,7 @@ def shows(lines, expected):
 
 
 def test_the_users_traceback_is_shown_and_spark_s_is_not(place):
-    lines = told(place, "failing", 1)
+    (lines,) = told(place, "waiting", 1)
     assert shows(lines, TRACEBACK)
     assert lines[-1].startswith("statefx.errors.BoltError: bolt 'divide', task ")
     assert re.search(r"scripts\.py:\d+, in divide\)$", lines[-1])
@@ -55,12 +56,8 @@ def test_the_users_traceback_is_shown_and_spark_s_is_not(place):
     assert len(lines) < 45
 
 
-def test_an_error_that_nobody_waits_for_is_logged(place):
-    lines = told(place, "failing unheard", 0)
-    assert any(line.startswith("query zero ended: BoltError: bolt ") for line in lines)
-    assert shows(lines, TRACEBACK)
-
-
-def test_a_script_that_ends_while_its_query_runs_is_told(place):
-    lines = told(place, "not waiting", 0)
-    assert [line for line in lines if line.startswith("query 'zero' was running when the script ended")]
+def test_an_error_that_nobody_waits_for_is_logged_and_the_end_of_the_script_while_a_query_runs(place):
+    failed, ended = told(place, "not waiting", 0)
+    assert any(line.startswith("query zero ended: BoltError: bolt ") for line in failed)
+    assert shows(failed, TRACEBACK)
+    assert [line for line in ended if line.startswith("query 'sound' was running when the script ended")]

@@ -12,7 +12,7 @@ import pytest
 from tests.docs.test_code_blocks import ROOT, program
 from tests.spark.running import BOUND_SECS, feed, records, state, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 LINES = [f"{number % 7} {number % 11}" for number in range(200)]

@@ -45,6 +45,7 @@ def test_a_read_that_is_interrupted_in_a_task_is_a_failure(spark, place, kind):
     ]
 
 
+@pytest.mark.spark
 def test_a_session_that_is_stopped_ends_a_stream_and_fails_a_batch(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.stopping_sessions", str(tmp_path)],
