@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -24,6 +26,24 @@ from statefx.plan.deployment import Deployment
 from statefx.protocol.records import BatchInput
 from statefx.runtime.worker import Worker
 from statefx.state import KeyValueState
+
+_LOOK_SHARE = 20
+_LOOK_SECS_MAX = 0.1
+
+_sessions: WeakSet[Session] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Keep everything of this process's parent from being closed here, also when this process ends.
+
+    A child has copies of open files and connections. Python would close them: a file's buffer would be written into the
+    parent's file, an unfinished file would be deleted, a database told that the connection ends.
+    """
+    for session in _sessions:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Session:
@@ -50,7 +70,7 @@ class Session:
         self.opened = 0
         self._is_open = self._closed = self._at_work = self._made = False
         self._begun: OneBatch | None = None
-        self._since = 0.0
+        self._since = self._look_after = 0.0
         self._ended: BaseException | None = None
         self._stopping = threading.Event()
         self._process = os.getpid()
@@ -70,6 +90,7 @@ class Session:
             # The caller decides how often a block is run again; a transaction that was rolled back ends no client.
             attempts_max=sys.maxsize,
         )
+        _sessions.add(self)
         self._recover()
         self._made = True
 
@@ -164,6 +185,11 @@ class Session:
                 self._since = time.monotonic()
         live = self._engine.live
         assert live is not None
+        if live.failure is None:
+            live.failure = self._overdue(self._begun.txid)
+            self._check_newest()
+        if isinstance(live.failure, TransactionTimeoutError):
+            raise live.failure
         if live.failure is not None:
             why = reason_of(live.failure)
             raise TransactionError(
@@ -171,6 +197,23 @@ class Session:
                 txid=self._begun.txid,
             ) from live.failure
         return live
+
+    def _check_newest(self) -> None:
+        """Make sure that no other client has taken over; FencedError, which ends the session.
+
+        A look at the log takes as long as a few calls that read or put a value, and longer over a network: it gets a
+        twentieth of the time.
+        """
+        began = time.monotonic()
+        if began < self._look_after:
+            return
+        try:
+            self._log.check()
+        except StatefxError as error:
+            self._ended = error
+            raise
+        ended = time.monotonic()
+        self._look_after = ended + min(_LOOK_SECS_MAX, _LOOK_SHARE * (ended - began))
 
     def commit(self) -> None:
         """Commit what is open, if it has begun anything; TransactionError if it was rolled back."""
@@ -238,7 +281,7 @@ class Session:
             return None
         return TransactionTimeoutError(
             f"transaction {txid} was open for longer than topology.transaction.timeout.secs "
-            f"({self._timeout_secs:g}), and was rolled back",
+            f"({self._timeout_secs:g}): it can only be rolled back",
             txid=txid,
         )
 

@@ -249,6 +249,44 @@ def test_who_is_fenced_before_the_decision_finds_that_nothing_took_effect(place)
         each.close()
 
 
+def test_who_is_fenced_in_an_open_transaction_hears_it_from_the_next_call(place):
+    calls = {
+        "get": lambda t: t.get("seen", "a"),
+        "put": lambda t: t.put("seen", "a", 2),
+        "delete": lambda t: t.delete("seen", "a"),
+        "send": lambda t: t.send("out", [("b",)]),
+        "state": lambda t: t.state("seen"),
+    }
+    for name, call in calls.items():
+        Shelf.last = None
+        found = shelving(place / name)
+        with found, pytest.raises(FencedError), found.transaction() as t:
+            t.put("seen", "a", 1)
+            assert t.get("seen", "a") == 1
+            shelving(place / name).close()
+            for _ in range(2):  # and from every one after it
+                with pytest.raises(FencedError, match="taken over"):
+                    call(t)
+
+
+def test_the_look_for_another_client_takes_a_small_part_of_the_time(place, monkeypatch):
+    """However often the transaction is asked, and however long a look takes."""
+    now, looks = [0.0], []
+    monkeypatch.setattr("statefx.client.session.time.monotonic", lambda: now[0])
+    with TransactionalClient(place / "ck", id="x", state=["seen"]) as found, found.transaction() as t:
+        t.put("seen", "a", 1)
+
+        def look():
+            looks.append(now[0])
+            now[0] += 0.001
+
+        monkeypatch.setattr(found._session._log, "check", look)
+        for _ in range(10_000):
+            t.get("seen", "a")
+            now[0] += 0.0001
+        assert 40 <= len(looks) <= 60
+
+
 def test_who_is_fenced_behind_the_decision_finds_that_all_of_it_took_effect(place, monkeypatch):
     found, others = shelving(place), []
     publish = Shelf.publish

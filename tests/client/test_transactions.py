@@ -1,10 +1,12 @@
 """Transactions from plain Python: what takes effect, what does not, and what is refused."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections import namedtuple
+from contextlib import closing
 from datetime import datetime
 
 import pyarrow as pa
@@ -397,33 +399,62 @@ def test_a_child_process_cannot_use_the_client_of_its_parent(place):
         assert dict(seen.items()) == {"a": 1}
 
 
-def test_a_child_process_that_leaves_the_blocks_of_its_parent_changes_nothing(place):
-    """One does so while the transaction is open; one when it is committed, whose files it would delete."""
-    options = {"id": "x", "sinks": {"out": FileSink(place / "out")}, "schemas": {"out": "word string"}}
-    parent, (told, tell) = os.getpid(), os.pipe()
-    try:
-        with TransactionalClient(place / "ck", **options) as found:
-            with found.transaction() as t:
-                t.send("out", [("a",)])
-                early = os.fork()
-                if early == 0:
-                    sys.exit()
-                assert os.waitpid(early, 0)[1] == 0
-                late = os.fork()
-                if late == 0:
-                    os.close(tell)
-                    os.read(told, 1)
-                    raise ValueError
-            os.close(tell)
-            assert os.waitpid(late, 0)[1] == 0
-            with found.transaction() as t:
-                t.send("out", [("b",)])
-    finally:
-        if os.getpid() != parent:
-            os._exit(0)
-        os.close(told)
-    rows = [row["word"] for file in committedFiles(place / "out") for row in pq.read_table(file).to_pylist()]
-    assert sorted(rows) == ["a", "b"]
+FORKED = """
+import atexit, os, sys
+from statefx import FileSink, SqlSink, TransactionalClient
+
+def child(way, client):
+    # Returns in the parent, when the child has gone.
+    process = os.fork()
+    if process:
+        os.waitpid(process, 0)
+        return
+    atexit.register(client.close)
+    if way == "raise":
+        raise ValueError
+    if way == "exit":
+        sys.exit()
+    raise Leave
+
+class Leave(Exception): pass
+
+folder = sys.argv[1]
+sinks = {"out": FileSink(folder + "/out"), "rows": SqlSink(f"sqlite:///{folder}/db", "t", validate=True)}
+parent = os.getpid()
+with TransactionalClient(folder + "/ck", id="x", sinks=sinks, schemas=dict.fromkeys(sinks, "word string"),
+                         state=["seen"], config={"topology.state.provider": "rocksdb"}) as client:
+    for way in ("raise", "exit", "leave"):
+        try:
+            with client.transaction() as t:
+                for sink in sinks:
+                    t.send(sink, [(way,)])
+                t.put("seen", way, 1)
+                try:
+                    child(way, client)
+                except Leave:
+                    pass  # and leaves the block as if all were well
+                for sink in sinks:
+                    t.send(sink, [(way + " again",)])
+        except Exception:
+            if os.getpid() == parent:
+                raise
+            sys.exit()
+"""
+
+
+def test_a_child_process_changes_nothing_in_whichever_way_it_leaves_the_blocks_of_its_parent(place):
+    """Its copies of open files and connections would write into the parent's and delete them when it ends."""
+    ran = subprocess.run([sys.executable, "-c", FORKED, place], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    ways = ["exit", "leave", "raise"]
+    expected = sorted([*ways, *(f"{way} again" for way in ways)])
+    found = [row["word"] for file in committedFiles(place / "out") for row in pq.read_table(file).to_pylist()]
+    with closing(sqlite3.connect(place / "db")) as connection:
+        assert sorted(word for (word,) in connection.execute("select word from t")) == expected
+    assert sorted(found) == expected
+    with openState(place / "ck", "seen") as seen:
+        assert list(seen) == ways
+    assert {each.attempt for each in transactions(place / "ck")} == {0}, "nothing was rolled back"
 
 
 def test_a_generator_of_rows_that_aborts_its_transaction_sends_none_of_them(place):
@@ -481,3 +512,9 @@ def test_a_transaction_that_was_open_too_long_is_rolled_back(place, monkeypatch)
             now[0] = 11.0
         with found.transaction() as t:
             assert t.get("seen", "a") is None
+            t.put("seen", "b", 1)
+            now[0] = 22.0
+            for call in (lambda: t.get("seen", "b"), lambda: t.put("seen", "b", 2), lambda: t.send("out", [("b", 1)])):
+                with pytest.raises(TransactionTimeoutError, match="was open for longer"):
+                    call()
+            t.abort()
