@@ -36,6 +36,20 @@ KAFKA_OPTIONS = {
 }
 """Options of Spark's Kafka source, in small letters; and what KafkaSpout has for them."""
 
+_NO_TREES = "tuples are not tracked one by one yet, a transaction is acknowledged as a whole"
+_NO_ZOOKEEPER = "what Storm keeps in ZooKeeper is in checkpointLocation"
+
+WITHOUT_EFFECT = {
+    "topology.message.timeout.secs": f"{_NO_TREES}; topology.transaction.timeout.secs is how long one may take",
+    "topology.acker.executors": _NO_TREES,
+    "topology.ackers": _NO_TREES,
+    "topology.workers": "Spark's cluster decides how many processes there are (spark.executor.instances)",
+    "transactional.zookeeper.root": _NO_ZOOKEEPER,
+    "transactional.zookeeper.servers": _NO_ZOOKEEPER,
+    "transactional.zookeeper.port": _NO_ZOOKEEPER,
+}
+"""Storm's settings that change nothing here, and why: who gives one is warned."""
+
 ALIKE = 0.88
 """How like a setting's name another must be to be taken for it; ``message.timeout`` is still the user's own."""
 
@@ -103,7 +117,8 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.state.checkpoint.interval.ms",
         "int",
         1000,
-        "The least time between the beginnings of two transactions, unless `trigger` says otherwise.",
+        "The least time between the beginnings of two transactions of a DataFrame; of spouts as many begin in it as "
+        "`topology.max.spout.pending` says, evenly spread. `trigger` overrules it.",
     ),
     Setting(
         "topology.message.timeout.secs",
@@ -168,8 +183,9 @@ class Config:
     """The settings of one submitted topology, checked.
 
     Every attribute is named like its key, without ``topology.`` and with underscores; `user` keeps the keys that do not
-    begin with ``topology.``, as they were given. Of ``topology.state.provider.config``, `state_provider_config` is what
-    the provider gets, and `state_encoding` the options in `ENCODING`, taken out before.
+    begin with ``topology.``, as they were given, and `without_effect` names those that change nothing. Of
+    ``topology.state.provider.config``, `state_provider_config` is what the provider gets, and `state_encoding` the
+    options in `ENCODING`, taken out before.
 
     Examples
     --------
@@ -191,6 +207,7 @@ class Config:
     transaction_retry_delay_ms: int
     transaction_replay_check: bool
     user: Mapping[str, Any]
+    without_effect: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any] | None, topology_name: str) -> Config:
@@ -217,6 +234,7 @@ class Config:
                 '{"topology.state.provider": "rocksdb"}'
             )
         given = dict(mapping or {})
+        without_effect = tuple(key for key in given if key in WITHOUT_EFFECT)
         for key in given:
             _check_name(key)
         values = {
@@ -226,10 +244,13 @@ class Config:
         values["state_provider_config"], values["state_encoding"] = _split(values["state_provider_config"])
         if values["transactional_id"] is None:
             values["transactional_id"] = topology_name
-        return cls(**values, user=given)
+        user = {key: value for key, value in given.items() if not key.startswith(PREFIX)}
+        return cls(**values, user=user, without_effect=without_effect)
 
     def doubts(self) -> Iterator[str]:
-        """Yield what is likely a mistake, and may be meant: keys of a user's own that are named as options of Spark."""
+        """Yield what is likely a mistake, and may be meant: settings of Storm and Spark that change nothing here."""
+        for key in self.without_effect:
+            yield f"{key} has no effect: {WITHOUT_EFFECT[key]}"
         for key in self.user:
             ours = "config=, without 'kafka.'" if key.startswith("kafka.") else KAFKA_OPTIONS.get(key.lower())
             if ours is not None:
@@ -265,7 +286,7 @@ def _check_name(key: Any) -> None:
     if not isinstance(key, str):
         raise ConfigError(f"the name of a setting is a text, not {key!r}", key=key)
     known = {setting.key for setting in SETTINGS}
-    if key in known:
+    if key in known or key in WITHOUT_EFFECT:
         return
     lower = key.lower()
     if lower == PREFIX.rstrip("."):

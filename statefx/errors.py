@@ -22,6 +22,8 @@
     |   |-- StatePhaseError               called in a phase in which it has no meaning
     |   |-- StateCorruptedError           a file or record is damaged, missing or edited
     |   |-- AmbiguousKeyError (LookupError)  several tasks hold the key
+    |   |-- UnreachableError              a server that keeps state gave no answer
+    |   |-- DeniedError                   it does not let this user in, or not do this
     |   |-- CommitFailedError             known not to have been committed: commit again
     |   `-- CommitOutcomeUnknownError     may have been committed: read back, commit again, never roll back
     |-- SinkError                         a sink can't publish: repeated while a transaction is committed
@@ -149,6 +151,14 @@ class StateCorruptedError(StateError):
 
 class AmbiguousKeyError(StateError, LookupError):
     """Several tasks hold the key; say which with ``task``."""
+
+
+class UnreachableError(StateError):
+    """A server that keeps state gave no answer; ``sent`` tells whether it may have done what it was asked."""
+
+
+class DeniedError(StateError):
+    """A server that keeps state does not let this user in, or does not let it do this."""
 
 
 class CommitFailedError(StateError):

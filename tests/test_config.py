@@ -93,7 +93,6 @@ def test_the_users_own_keys_are_kept():
         ("topology.message.timeout.sec", "topology.message.timeout.secs"),
         ("topology.spout.pending", "topology.max.spout.pending"),
         ("Topology.State.Provider", "topology.state.provider"),
-        ("topology.workers", "topology.acker.executors"),
         ("topology.transaction.retry.delay.secs", "topology.transaction.retry.delay.ms"),
         ("topology.transaction.retry.delay", "topology.transaction.retry.delay.ms"),
     ],
@@ -204,6 +203,23 @@ def test_options_are_copied():
     assert config.state_provider_config == {"host": "h"}
     parse().state_provider_config["host"] = "leaked"
     assert parse().state_provider_config == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("topology.message.timeout.secs", "topology.transaction.timeout.secs is how long"),
+        ("topology.acker.executors", "acknowledged as a whole"),
+        ("topology.ackers", "acknowledged as a whole"),
+        ("topology.workers", "Spark's cluster"),
+        ("transactional.zookeeper.servers", "checkpointLocation"),
+    ],
+)
+def test_a_setting_of_storms_that_changes_nothing_is_told(key, why):
+    (doubt,) = Config.parse({key: 30}, "words").doubts()
+    assert doubt.startswith(f"{key} has no effect: ")
+    assert why in doubt
+    assert list(Config.parse({}, "words").doubts()) == []
 
 
 def test_settings_that_are_no_mapping():

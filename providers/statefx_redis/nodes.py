@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from statefx.errors import StatefxError
+from statefx.errors import DeniedError, StatefxError
 
 if TYPE_CHECKING:
     from statefx_redis.server import Server
@@ -18,8 +18,6 @@ OLDEST = (6, 2)
 
 def check_nodes(server: Server, refusal: type[StatefxError], kept: str) -> None:
     """Refuse servers that can't keep what is `kept` there, by an error of the class `refusal`."""
-    from statefx_redis.server import DeniedError  # noqa: PLC0415  # imports redis, an extra
-
     try:
         nodes = server.nodes()
     except DeniedError as error:

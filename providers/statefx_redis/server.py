@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.retry import Retry
 
-from statefx.errors import StateCorruptedError, StateError
+from statefx.errors import DeniedError, StateCorruptedError, StateError, UnreachableError
 from statefx_redis.answers import sound
 from statefx_redis.settings import Settings
 
@@ -31,14 +31,6 @@ _AGAIN = (
 _NEVER = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError)
 
 _Answer = TypeVar("_Answer")
-
-
-class UnreachableError(StateError):
-    """No answer came; `sent` tells whether the server may have done what it was asked."""
-
-
-class DeniedError(StateError):
-    """The server does not let this user in, or not do this."""
 
 
 class Server:

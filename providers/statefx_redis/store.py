@@ -16,6 +16,7 @@ from statefx.errors import (
     StateCorruptedError,
     StateError,
     StatefxError,
+    UnreachableError,
 )
 from statefx.state.contract.calls import StoreCalls
 from statefx.state.contract.ranges import merge
@@ -25,7 +26,7 @@ from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
 from statefx_redis.pages import Pages, lexical
 from statefx_redis.prepared import Entry, GoneError, PreparedChanges, batches
-from statefx_redis.server import Server, UnreachableError
+from statefx_redis.server import Server
 from statefx_redis.stored import Stored, corrupted, mismatch, parse
 
 GET_KEYS = 2000

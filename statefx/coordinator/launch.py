@@ -276,6 +276,7 @@ class Launch:
             coordinator.log,
             self.settings.mapping(),
             trigger,
+            self.pending,
             coordinator.progress,
         )
 

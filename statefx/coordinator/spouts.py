@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,7 +53,7 @@ class SpoutTrigger:
     Attributes
     ----------
     interval_secs : float
-        Between the beginnings of two transactions, at least.
+        In this time as many transactions begin as may be in flight, evenly spread.
     once : bool
         One transaction, if there is anything to read.
     available_now : bool
@@ -77,6 +78,8 @@ class SpoutSource:
     config : Mapping[str, Any]
         What spouts see as ``context.config``.
     trigger : SpoutTrigger
+    pending : int
+        How many transactions may be in flight.
     progress : Progress
         Shows why nobody knows what there is to read; its clock is that of the trigger.
 
@@ -91,6 +94,7 @@ class SpoutSource:
     log: TransactionLog
     config: Mapping[str, Any]
     trigger: SpoutTrigger
+    pending: int
     progress: Progress
     idle_looks: int = field(default=0, init=False)
     _nothing: bool = field(default=False, init=False)
@@ -108,7 +112,9 @@ class SpoutSource:
     _empty: int = field(default=-1, init=False)
     """The last transaction in which nothing was emitted; -1: there is none. `_empties`: how many in a row."""
     _empties: int = field(default=0, init=False)
-    _began: float | None = field(default=None, init=False)
+    _began: float = field(default=-math.inf, init=False)
+    _due: float = field(default=-math.inf, init=False)
+    """When the trigger allows the next transaction."""
     _first: int = field(default=0, init=False)  # the first transaction that has begun here; 0: none has
 
     def __post_init__(self) -> None:
@@ -178,7 +184,7 @@ class SpoutSource:
         self._tell_committed()
         # Else an idle topology would commit empty transactions as fast as it can.
         empty_secs = min(1.0, backoff_secs(self._empties, _EMPTY_SECS)) if self._found_nothing(txid) else 0.0
-        if self._began is not None and self.clock() < self._began + max(self.trigger.interval_secs, empty_secs):
+        if self.clock() < max(self._due, self._began + empty_secs):
             return False
         state = self.log.state
         if state.next_attempt(txid) or txid in state.planned_metadata:
@@ -235,6 +241,10 @@ class SpoutSource:
     def next(self, txid: int) -> Batch:
         """Return what `txid` reads: what the log has of it, else what was planned now."""
         self._began = self.clock()
+        apart_secs = self.trigger.interval_secs / self.pending
+        # From when it was due, if it is a little late: the loop looks ten times a second, and would be late each time.
+        is_late = self._began - self._due >= apart_secs
+        self._due = (self._began if is_late else self._due) + apart_secs
         self._first = self._first or txid
         state = self.log.state
         _, planned = self._planned if self._planned is not None and self._planned[0] == txid else (txid, {})

@@ -13,16 +13,17 @@ import redis
 from statefx.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
+    DeniedError,
     FencedError,
     ProviderError,
     StateCorruptedError,
     StateError,
+    UnreachableError,
 )
 from statefx.state.contract.store import EMPTY, Retention, Version
 from statefx.testing.site import Site, image, prepare, writes
 from statefx_redis import RedisStateProvider, prepared
 from statefx_redis.names import Names
-from statefx_redis.server import DeniedError, UnreachableError
 from tests.providers.redis_faults import Proxy, Trips
 from tests.providers.redis_server import RedisServer, free_port
 

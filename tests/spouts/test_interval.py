@@ -1,0 +1,60 @@
+"""How often transactions of spouts begin: the interval is of each that may be in flight, by a clock that tests move."""
+
+import pytest
+
+from statefx import TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.coordinator.engine import StoppedError
+from statefx.coordinator.spouts import SpoutTrigger
+from statefx.testing import TopologyTester
+from tests.testing.topologies import Count
+
+
+def beginnings(tmp_path, pending, interval_secs, transactions=9, work_secs=0.0):
+    """Return when each transaction began, if there is always something to read."""
+
+    class Noted(MemoryTransactionalSpout):
+        def planPartitionBatch(self, partition, lastMetadata):
+            if (found := super().planPartitionBatch(partition, lastMetadata)) is not None:
+                began.append(round(tester._now - start, 6))
+            return found
+
+    class Slow(Count):
+        def execute(self, tup, collector):
+            super().execute(tup, collector)
+            tester._now += work_secs if len(began) < 5 else 0
+
+    began, start = [], 0.0
+    builder = TopologyBuilder("words")
+    builder.setSpout("words", Noted([[("a",)] * transactions], "word string", takePerBatch=1))
+    builder.setBolt("count", Slow()).globalGrouping("words")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", {"topology.max.spout.pending": pending}) as tester:
+        start = tester._now
+
+        def pause(secs):
+            tester._now += secs
+            return len(began) < transactions
+
+        tester._coordinator.pause = pause
+        with pytest.raises(StoppedError):
+            tester._driving(lambda: tester._run_spouts(SpoutTrigger(interval_secs)))
+    return began
+
+
+def test_with_one_in_flight_one_begins_in_each_interval(tmp_path):
+    assert beginnings(tmp_path, 1, 1.0) == pytest.approx(range(9), abs=0.11)
+
+
+def test_several_in_flight_begin_evenly_within_the_interval(tmp_path):
+    assert beginnings(tmp_path, 4, 1.0) == pytest.approx([n / 4 for n in range(9)], abs=0.11)
+
+
+def test_with_no_interval_each_begins_as_soon_as_there_is_room(tmp_path):
+    assert beginnings(tmp_path, 1, 0.0) == [0.0] * 9
+
+
+def test_who_is_late_does_not_hurry_afterwards(tmp_path):
+    """Transactions that take longer than the interval follow one another; what was missed is not made up for."""
+    slow = beginnings(tmp_path, 1, 1.0, work_secs=2.5)
+    assert slow[:5] == pytest.approx([0, 2.5, 5, 7.5, 10], abs=0.11)
+    assert slow[5:] == pytest.approx([11, 12, 13, 14], abs=0.11)
