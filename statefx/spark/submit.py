@@ -67,11 +67,7 @@ def submit(
     adopt : str or collection of str, optional
         For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was,
         ``"fork"`` for a copy that goes its own way. ``"takeover"``: targets of sinks that another application or
-<<<<<<< HEAD
         checkpoint owns belong to this one from now on (a new checkpoint writes all that is there again). Or a list.
-=======
-        checkpoint owns belong to this one from now on (if it is new, all that is there comes again). Or a list of two.
->>>>>>> d5bd724 (A client that is fenced or overdue hears it from its next call; a forked child leaves its parent's files and connections alone)
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 
