@@ -15,7 +15,6 @@ from statefx.connectors import (
     ConsoleSink,
     ForeachTransactionSink,
     StagedSink,
-    WrittenSink,
 )
 from statefx.connectors.files import FileSink, committedFiles, readCommitted, readUncommitted
 from statefx.connectors.sql import SqlSink
@@ -70,7 +69,6 @@ __all__ = [
     "TransactionAttempt",
     "TransactionalClient",
     "TransactionalSpout",
-    "WrittenSink",
     "abort",
     "committedFiles",
     "migrate",

@@ -44,7 +44,7 @@ EXPORTS = {
         "FailedException", "FileSink", "ForeachTransactionSink", "KeyValueState", "OpaquePartitionedTransactionalSpout",
         "PartitionedTransactionalSpout", "Query", "Sink", "SqlSink", "StagedSink", "Stateful", "StatefulBolt",
         "StatefxError", "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient",
-        "TransactionalSpout", "WrittenSink", "abort", "committedFiles", "migrate", "openState", "readCommitted",
+        "TransactionalSpout", "abort", "committedFiles", "migrate", "openState", "readCommitted",
         "readUncommitted", "submit", "transaction", "transactions",
     },
     statefx.state: {
@@ -59,9 +59,9 @@ EXPORTS = {
         "to_ddl", "tuple_class",
     },
     statefx.connectors: {
-        "Catalog", "CollectSink", "CommitterContext", "ConsoleSink", "ForeachTransactionSink", "Marker",
-        "MemoryTransactionalSpout", "Owner", "Reached", "RowsFile", "Sink", "SinkCommitter", "SinkWriter", "StagedRows",
-        "StagedSink", "Target", "WriterContext", "WrittenFile", "WrittenSink", "is_published", "refuse_twin",
+        "CollectSink", "CommitterContext", "ConsoleSink", "ForeachTransactionSink", "Marker",
+        "MemoryTransactionalSpout", "Owner", "Reached", "Sink", "SinkCommitter", "SinkWriter", "StagedRows",
+        "StagedSink", "Target", "WriterContext", "is_published", "refuse_twin",
         "starting_point",
     },
     statefx.connectors.files: {

@@ -4,8 +4,7 @@
 
     files/ kafka/ sql/    one package for each: its sink, its spout, and what both need to reach the system
     staged                base of a sink to which the driver publishes the rows that tasks have staged
-    written               base of a sink whose tasks write files, which the driver makes visible
-    marked, held          what both bases are made of
+    held                  a file that is written over several calls, for sinks
     json_values           the one form of values in JSON
     foreach               a function as a sink
     console, memory       rows on the console, in a list, from a list: for a first look and for tests
@@ -17,7 +16,6 @@ from statefx.connectors.console import CollectSink, ConsoleSink
 from statefx.connectors.foreach import ForeachTransactionSink
 from statefx.connectors.memory import MemoryTransactionalSpout
 from statefx.connectors.staged import StagedRows, StagedSink, Target
-from statefx.connectors.written import Catalog, RowsFile, WrittenFile, WrittenSink
 from statefx.operators.sinks import (
     CommitterContext,
     Marker,
@@ -33,7 +31,6 @@ from statefx.operators.sinks import (
 )
 
 __all__ = [
-    "Catalog",
     "CollectSink",
     "CommitterContext",
     "ConsoleSink",
@@ -42,7 +39,6 @@ __all__ = [
     "MemoryTransactionalSpout",
     "Owner",
     "Reached",
-    "RowsFile",
     "Sink",
     "SinkCommitter",
     "SinkWriter",
@@ -50,8 +46,6 @@ __all__ = [
     "StagedSink",
     "Target",
     "WriterContext",
-    "WrittenFile",
-    "WrittenSink",
     "is_published",
     "refuse_twin",
     "starting_point",

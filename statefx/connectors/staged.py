@@ -9,30 +9,36 @@ from __future__ import annotations
 
 import io
 import itertools
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 from xxhash import xxh3_128
 
 from statefx.connectors.held import HeldFile
-from statefx.connectors.marked import MarkedCommitter, Place
 from statefx.errors import SinkError, StagedRowsLostError
 from statefx.operators.sinks import (
     Committable,
     CommitterContext,
     Marker,
+    Reached,
     Sink,
     SinkCommitter,
     SinkWriter,
     WriterContext,
+    is_published,
+    refuse_twin,
+    starting_point,
 )
+from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import Storage
 
 FOLDER = "staged"
 
 _ROW_SHOWN = 1000
+_FENCE_TRIES = 10
 
 
 class StagedRows:
@@ -118,12 +124,16 @@ class StagedSink(Sink):
         """Open the target; called on the driver, again after an error."""
 
 
-class Target(Place[StagedRows]):
-    """A place that rows are published to, and that keeps the marker beside them.
+class Target(ABC):
+    """A place that rows are published to, and that keeps the marker with them.
 
     A user's own is `marker` and `publish`. Every method may raise anything; the error is shown in ``query.status`` and
     the call is repeated.
     """
+
+    @abstractmethod
+    def marker(self) -> Marker | None:
+        """Return the marker; None if nobody has ever written here."""
 
     @abstractmethod
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
@@ -132,6 +142,18 @@ class Target(Place[StagedRows]):
         Must do nothing and raise if the marker in the target is not `previous` any more: another driver was here (rule
         10.8). At the start of a driver there are no rows, and only the owner in the marker changes.
         """
+
+    def check(self) -> None:
+        """Look whether the target can take rows of the schema; changes nothing. Called before anything is started."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Stager(SinkWriter):
@@ -196,8 +218,61 @@ class _Summed(io.RawIOBase):
         return view.nbytes
 
 
-class StagedCommitter(MarkedCommitter[Target]):
-    """Hands the rows of a transaction to the target, unless the marker there says that it has them."""
+class StagedCommitter(SinkCommitter):
+    """Hands the rows of a transaction to the target, unless the marker there says that it has them.
+
+    Parameters
+    ----------
+    name : str
+        The target's.
+    context : CommitterContext
+    connect : callable
+        Opens the target.
+    """
+
+    def __init__(self, name: str, context: CommitterContext, connect: Callable[[], Target]) -> None:
+        self._name = name
+        self._context = context
+        self._connect = connect
+        self._target: Target | None = None
+
+    def check(self, reached: Reached, *, takeover: bool) -> None:
+        with self._opened() as target:
+            target.check()
+            starting_point(target.marker(), self._context.owner, reached, self._name, takeover=takeover)
+
+    def fence(self, reached: Reached, *, takeover: bool) -> None:
+        owner, name = self._context.owner, self._name
+        with self._connected() as target:
+            found = target.marker()
+            refuse_twin(found, owner, name)
+            for tries_left in reversed(range(_FENCE_TRIES)):
+                txid = starting_point(found, owner, reached, name, takeover=takeover)
+                try:
+                    target.publish(Marker.of(owner, txid), found, self._rows({}))
+                except Exception:
+                    # A zombie may have published what is decided since we looked: look again (rule 10.8).
+                    before, found = found, target.marker()
+                    if found == before or not tries_left:
+                        raise
+                    # The user has seen another owner than the one that came meanwhile (rule 10.10).
+                    takeover = takeover and found is not None and before is not None and found.is_of(before)
+                else:
+                    return
+
+    def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
+        with self._connected() as target:
+            found = target.marker()
+            while not is_published(found, self._context.owner, attempt.txid, self._name):
+                try:
+                    target.publish(Marker.of(self._context.owner, attempt.txid), found, self._rows(committables))
+                except Exception:
+                    # Who has moved the marker meanwhile has published it, or is to be given way to (rule 10.8).
+                    before, found = found, target.marker()
+                    if found == before:
+                        raise
+                else:
+                    return
 
     def sweep(self, committed: int) -> None:
         """Delete the rows of transactions that are committed: no marker will be behind them again (rule 4.3)."""
@@ -206,7 +281,28 @@ class StagedCommitter(MarkedCommitter[Target]):
         storage.delete(due)
         storage.discard_unfinished(prefix)
 
-    def _content(self, committables: Mapping[int, Committable]) -> StagedRows:
+    def close(self) -> None:
+        if self._target is not None:
+            self._target.close()
+            self._target = None
+
+    def _opened(self) -> Target:
+        target: Target | None = self._connect()
+        if target is None:
+            raise SinkError(f"connect() of the sink to {self._name} returned None: return what rows are published to")
+        return target
+
+    @contextmanager
+    def _connected(self) -> Iterator[Target]:
+        """Yield the target; after an error the next call opens it again."""
+        target = self._target = self._target or self._opened()
+        try:
+            yield target
+        except BaseException:
+            self.close()
+            raise
+
+    def _rows(self, committables: Mapping[int, Committable]) -> StagedRows:
         return StagedRows(self._context.storage, self._context.schema, committables)
 
 

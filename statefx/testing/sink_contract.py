@@ -16,7 +16,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from statefx.connectors.written import WritesFiles, txid_of_file
+from statefx.connectors.files import FileSink
+from statefx.connectors.files.written import txid_of_file
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
 from statefx.operators.sinks import (
     COMMITTABLE_BYTES_MAX,
@@ -112,7 +113,7 @@ class SinkContract:
     schema = pa.schema([("word", pa.string()), ("n", pa.int64())])
 
     checksummed = True
-    """Whether a commit notices a byte that was changed in a staged file. A WrittenSink's notices its length alone."""
+    """Whether a commit notices a byte that was changed in a staged file. FileSink's notices its length alone."""
 
     def make(self, place: Path) -> Sink:
         """Return a sink whose target is in the folder `place`, or is named after it; of one place, one target."""
@@ -125,10 +126,10 @@ class SinkContract:
     def staged(self, sink: Sink, storage: FolderStorage) -> Sequence[Path] | None:
         """Return the files of rows that wait to be published.
 
-        By default those of a StagedSink and of a WrittenSink; override it for others. None says that the rows are no
+        By default those of a StagedSink and of FileSink; override it for others. None says that the rows are no
         files, and that nobody can lose them.
         """
-        if isinstance(sink, WritesFiles):
+        if isinstance(sink, FileSink):
             folder = FolderStorage(sink.target)
             return [Path(folder.path(each.name)) for each in folder.list() if txid_of_file(each.name) is not None]
         return [Path(storage.path(each.name)) for each in storage.list("staged/")]
@@ -248,7 +249,7 @@ class SinkContract:
         committer = driver.start(FIRST)
         named = driver.write(1, ["a"])
         staged = self.staged(driver.sink, driver.storage)
-        checksummed = self.checksummed and not isinstance(driver.sink, WritesFiles)
+        checksummed = self.checksummed and not isinstance(driver.sink, FileSink)
         assert staged is None or staged, "no staged file was seen: override 'staged'"
         for path in staged or ():
             data = path.read_bytes()

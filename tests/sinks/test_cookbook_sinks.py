@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-import pyarrow.parquet as pq
 import pytest
 
 from statefx.testing.sink_contract import SinkContract
@@ -84,12 +83,3 @@ class TestLines(InSqlite):
 
     def read(self, sink):
         return [json.loads(line)["word"] for line in self.lines(sink.path)]
-
-
-class TestCatalog(InSqlite):
-    def make(self, place):
-        return PAGE["CatalogSink"](f"{place}/files")
-
-    def read(self, sink):
-        files = (f"{sink.folder}/{name}" for name in self.lines(f"{sink.folder}/catalog.db"))
-        return [word for file in files for word in pq.ParquetFile(file).read()["word"].to_pylist()]

@@ -7,7 +7,7 @@ import pytest
 from statefx.connectors.files.layout import Layout
 from statefx.connectors.files.manifest import Manifest
 from statefx.connectors.files.sink import FileSink
-from statefx.connectors.written import WrittenFile
+from statefx.connectors.files.written import WrittenFile
 from statefx.errors import FencedError, SinkError, SinkOwnedError
 from statefx.operators.sinks import CommitterContext, Owner, Reached
 from statefx.protocol.identity import TransactionAttempt

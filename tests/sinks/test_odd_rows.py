@@ -107,6 +107,18 @@ def test_a_value_too_long_for_a_folder_is_named(tmp_path):
         writer(FileSink(tmp_path / "out", partitionBy="word"), tmp_path).write(batch("x" * 10_000_000))
 
 
+class Unfit(FileSink):
+    def begin(self, file, schema):
+        raise ValueError("no such format")
+
+
+def test_a_file_that_can_not_be_begun_is_not_left_behind(tmp_path):
+    with pytest.raises(ValueError, match="no such format") as caught:  # and so the open file, which would end with it
+        writer(Unfit(tmp_path / "out"), tmp_path).write(batch("a"))
+    assert caught.traceback
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 def test_values_of_ten_megabytes_and_batches_without_rows(tmp_path, format):
     sink = FileSink(tmp_path / "out", format)

@@ -3,7 +3,8 @@
 ::
 
     sink      sink         its arguments; tasks write files, the driver names them in a manifest
-              writers      how rows become files
+              written      files that tasks have written, and that are not named yet
+              writers      how rows become the bytes of a file
               layout       what a folder's files have in common
               manifest     which files are committed, as Spark's own file source reads it
               fences       who owns the folder

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from statefx.connectors.files.fences import Fence, Look
 from statefx.connectors.files.layout import Layout
-from statefx.connectors.written import WrittenFile
+from statefx.connectors.files.written import WrittenFile
 from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
 from statefx.operators.sinks import UNFENCED, Marker, Owner, Reached, is_published, refuse_twin, starting_point
 from statefx.storage import FolderStorage, Stored

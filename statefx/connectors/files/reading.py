@@ -15,8 +15,8 @@ import pyarrow as pa
 from statefx.connectors.files.layout import Layout
 from statefx.connectors.files.manifest import INTERVAL, Manifest
 from statefx.connectors.files.writers import FORMATS
+from statefx.connectors.files.written import txid_of_file
 from statefx.connectors.staged import FOLDER, txid_of_staged
-from statefx.connectors.written import txid_of_file
 from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import read_state
 from statefx.errors import ConfigError, SinkError

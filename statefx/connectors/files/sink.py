@@ -12,14 +12,19 @@ import pyarrow as pa
 
 from statefx.connectors.files.layout import Layout
 from statefx.connectors.files.manifest import Manifest
-from statefx.connectors.files.writers import FORMATS
-from statefx.connectors.written import FILE_BYTES, FILES_OPEN_MAX, RowsFile, WritesFiles, sweep, written_files
+from statefx.connectors.files.writers import FORMATS, FileFormat
+from statefx.connectors.files.written import FILE_BYTES, FILES_OPEN_MAX, FileWriter, txid_of_file, written_files
 from statefx.errors import ConfigError, SinkError, TopologyError
 from statefx.operators.sinks import (
+    UNFENCED,
     Committable,
     CommitterContext,
+    Marker,
     Reached,
+    Sink,
     SinkCommitter,
+    SinkWriter,
+    WriterContext,
     starting_point,
 )
 from statefx.protocol.identity import TransactionAttempt
@@ -46,7 +51,7 @@ _NO_FOLDER = (
 """Types whose values are no text."""
 
 
-class FileSink(WritesFiles):
+class FileSink(Sink):
     """Writes files that Spark, and `committedFiles`, see when their transaction is committed: all of it or nothing.
 
     Files are written by the tasks, under their final names. A manifest in Spark's own format says which are committed,
@@ -122,10 +127,14 @@ class FileSink(WritesFiles):
         """Yield the rows of each partition, without the fields that are folders."""
         return _partitions(batch, self.partition_by)
 
-    def begin(self, file: BinaryIO, schema: pa.Schema) -> RowsFile:
+    def begin(self, file: BinaryIO, schema: pa.Schema) -> FileFormat:
         """Begin a file of the format."""
         held_bytes_max = HELD_BYTES // (FILES_OPEN_MAX if self.partition_by else 1)
         return FORMATS[self.format](file, self.schema_of_files(schema), min(held_bytes_max, self.max_file_bytes))
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what writes the files of one task."""
+        return FileWriter(context, self.path, self.suffix, self.max_file_bytes, self.parts, self.begin)
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what publishes them."""
@@ -241,12 +250,7 @@ def _refused(folder: str) -> Iterator[None]:
 
 
 class _Committer(SinkCommitter):
-    """Publishes files by naming them in the manifest.
-
-    Not a `Catalog`, which changes names and marker in one act and compares the whole marker: a folder has no such act.
-    Its marker is told from three files, and a fence is two of them (`Manifest.fence`), whose numbers are chosen before
-    the owner is named.
-    """
+    """Publishes files by naming them in the manifest."""
 
     def __init__(self, sink: FileSink, context: CommitterContext) -> None:
         self._sink = sink
@@ -271,7 +275,17 @@ class _Committer(SinkCommitter):
         self._manifest.publish(self._owner, attempt.txid, lambda: written_files(storage, committables))
 
     def sweep(self, committed: int) -> None:
-        """Delete files that no manifest names, and manifests that nobody needs."""
+        """Delete files that no manifest names, what writers left unfinished, and manifests that nobody needs.
+
+        The order matters (rule 4.3). Files are listed before the owner is asked for: those of who takes over come
+        later, so they are not among them; its transactions may have smaller numbers than `committed`.
+        """
         manifest = self._manifest
-        if sweep(manifest.storage, self._owner, committed, manifest.marker, lambda: (f.name for f in manifest.files())):
-            manifest.forget_old()
+        found = [each.name for each in manifest.storage.list() if txid_of_file(each.name) is not None]
+        newest = manifest.marker()
+        if newest is None or newest.txid == UNFENCED or newest != Marker.of(self._owner, newest.txid):
+            return
+        named = {each.name for each in manifest.files()}
+        manifest.storage.delete(name for name in found if name not in named and (txid_of_file(name) or 0) <= committed)
+        manifest.storage.discard_unfinished("")
+        manifest.forget_old()

@@ -1,4 +1,4 @@
-"""The base of sinks whose tasks write files that stay where they are; the commit names them.
+"""What tasks of a FileSink write: files under their final names, which count when the commit has named them.
 
 ::
 
@@ -9,35 +9,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
-from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO
 
 import pyarrow as pa
 from xxhash import xxh3_128
 
+from statefx.connectors.files.writers import FileFormat
 from statefx.connectors.held import HeldFile
-from statefx.connectors.marked import MarkedCommitter, Place
-from statefx.errors import StagedRowsLostError, TopologyError
-from statefx.operators.sinks import (
-    COMMITTABLE_BYTES_MAX,
-    UNFENCED,
-    Committable,
-    CommitterContext,
-    Marker,
-    Owner,
-    Sink,
-    SinkCommitter,
-    SinkWriter,
-    WriterContext,
-)
+from statefx.errors import StagedRowsLostError
+from statefx.operators.sinks import COMMITTABLE_BYTES_MAX, Committable, SinkWriter, WriterContext
 from statefx.storage import FolderStorage
 from statefx.storage.contract import at_once
 
@@ -68,104 +55,44 @@ class WrittenFile:
     modified_ms: int
 
 
-class RowsFile(Protocol):
-    """Turns rows into the bytes of one file: writers of ``pyarrow.parquet`` and ``pyarrow.csv`` are such."""
-
-    def write(self, batch: pa.RecordBatch, /) -> Any:
-        """Add rows."""
-
-    def close(self) -> Any:
-        """Write what is held back; the file itself is closed by who opened it."""
-
-
-class WritesFiles(Sink):
-    """A sink whose tasks write files that stay where they are, in a folder or below it.
-
-    A subclass says which folder (`target`: absolute, where the driver and the executors see it), and how rows become
-    bytes (`begin`).
-
-    Attributes
-    ----------
-    suffix : str
-        How the names of files end.
-    max_file_bytes : int
-        A file that has become larger is closed, and the next one begun.
-    """
-
-    suffix: str = ""
-    max_file_bytes: int = FILE_BYTES
-
-    @abstractmethod
-    def begin(self, file: BinaryIO, schema: pa.Schema) -> RowsFile:
-        """Return what writes rows into a new file; called in the tasks."""
-
-    def parts(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
-        """Yield the rows of each folder below the sink's own, with its name; ``""``, or one that ends with a slash."""
-        yield "", batch
-
-    def writer(self, context: WriterContext) -> SinkWriter:
-        """Make what writes the files of one task."""
-        return _Writer(self, context)
-
-
-class WrittenSink(WritesFiles):
-    """A sink whose tasks write files that stay where they are, and that count once a catalog names them.
-
-    Beside what `WritesFiles` asks for, a subclass gives a `Catalog` (`connect`), which names files and keeps the marker
-    beside the names. The folder is the sink's alone. A file whose transaction is over and that is not named is deleted.
-    """
-
-    @abstractmethod
-    def connect(self, schema: pa.Schema) -> Catalog:
-        """Open the catalog; called on the driver, again after an error."""
-
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse a folder whose path means another one in each process."""
-        if not os.path.isabs(self.target):
-            raise TopologyError(
-                f"{type(self).__name__} writes to {self.target!r}: its 'target' must be an absolute path, which means "
-                "the same folder for the driver and the executors"
-            )
-
-    def committer(self, context: CommitterContext) -> SinkCommitter:
-        """Make what publishes them."""
-        return _Committer(self.target, context, lambda: self.connect(context.schema))
-
-
-class Catalog(Place[Sequence[WrittenFile]]):
-    """Names the files of a folder that count, and keeps the marker beside the names.
-
-    Every method may raise anything; the error is shown in ``query.status`` and the call is repeated.
-    """
-
-    @abstractmethod
-    def publish(self, marker: Marker, previous: Marker | None, files: Sequence[WrittenFile]) -> None:
-        """Name all `files` and write `marker` in one atomic act.
-
-        Must do nothing and raise if the marker there is not `previous` any more: another driver was here (rule 10.8).
-        At the start of a driver there are no files, and only the owner in the marker changes.
-        """
-
-    @abstractmethod
-    def names(self) -> Iterable[str]:
-        """Return the names of all files that were ever published and are not given up: `sweep` leaves them alone."""
-
-
 @dataclass
 class _Open:
     """A file being written, and what turns rows into its bytes."""
 
     held: HeldFile
-    rows: RowsFile
+    rows: FileFormat
 
 
-class _Writer(SinkWriter):
-    """Writes a task's rows to files of their own, one for each part and `max_file_bytes`."""
+class FileWriter(SinkWriter):
+    """Writes a task's rows to files of their own.
 
-    def __init__(self, sink: WritesFiles, context: WriterContext) -> None:
-        self._sink = sink
+    Parameters
+    ----------
+    context : WriterContext
+    folder : str
+    suffix : str
+        How the names of files end.
+    file_bytes : int
+        A file that has become larger is closed, and the next one begun.
+    parts : callable
+        Yields the rows of each folder below the sink's own, with its name: ``""``, or one that ends with a slash.
+    begin : callable
+        Returns what writes rows into a new file.
+    """
+
+    def __init__(
+        self,
+        context: WriterContext,
+        folder: str,
+        suffix: str,
+        file_bytes: int,
+        parts: Callable[[pa.RecordBatch], Iterable[tuple[str, pa.RecordBatch]]],
+        begin: Callable[[BinaryIO, pa.Schema], FileFormat],
+    ) -> None:
         self._context = context
-        self._storage = FolderStorage(sink.target)
+        self._storage = FolderStorage(folder)
+        self._suffix, self._file_bytes = suffix, file_bytes
+        self._parts, self._begin_rows = parts, begin
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._ready: list[WrittenFile] = []
         self._list: str | None = None
@@ -176,23 +103,23 @@ class _Writer(SinkWriter):
         if not batch.num_rows:
             return
         self._rows += batch.num_rows
-        for folder, part in self._sink.parts(batch):
+        for folder, part in self._parts(batch):
             self._write(folder, part)
 
     def _write(self, folder: str, batch: pa.RecordBatch) -> None:
         found = self._open.get(folder) or self._begin(folder)
         self._open.move_to_end(folder)
         found.rows.write(batch)
-        if found.held.file.tell() >= self._sink.max_file_bytes:
+        if found.held.file.tell() >= self._file_bytes:
             self._end(folder)
 
     def _begin(self, folder: str) -> _Open:
         while len(self._open) >= FILES_OPEN_MAX:
             self._end(next(iter(self._open)))
-        held = HeldFile(self._storage, f"{folder}{self._own_name}-{self._numbers:04d}{self._sink.suffix}")
+        held = HeldFile(self._storage, f"{folder}{self._own_name}-{self._numbers:04d}{self._suffix}")
         self._numbers += 1
         try:
-            self._open[folder] = _Open(held, self._sink.begin(held.file, self._context.schema))
+            self._open[folder] = _Open(held, self._begin_rows(held.file, self._context.schema))
         except BaseException:
             held.drop()
             raise
@@ -244,21 +171,6 @@ class _Writer(SinkWriter):
         self._storage.delete([each.name for each in self._ready] + ([self._list] if self._list else []))
 
 
-class _Committer(MarkedCommitter[Catalog]):
-    """Has the catalog name the files of a transaction, unless its marker says that they are named."""
-
-    def __init__(self, folder: str, context: CommitterContext, connect: Callable[[], Catalog]) -> None:
-        super().__init__(folder, context, connect)
-        self._storage = FolderStorage(folder)
-
-    def _content(self, committables: Mapping[int, Committable]) -> Sequence[WrittenFile]:
-        return written_files(self._storage, committables)
-
-    def sweep(self, committed: int) -> None:
-        with self._connected() as catalog:
-            sweep(self._storage, self._context.owner, committed, catalog.marker, catalog.names)
-
-
 def written_files(storage: FolderStorage, committables: Mapping[int, Committable]) -> list[WrittenFile]:
     """Return the files of a transaction, in the order of the tasks, each of which is there.
 
@@ -298,33 +210,6 @@ def _files(storage: FolderStorage, committable: Committable) -> Iterator[Written
         committable = json.loads(data)
     for each in committable["files"]:
         yield WrittenFile(**each)
-
-
-def sweep(
-    storage: FolderStorage,
-    owner: Owner,
-    committed: int,
-    marker: Callable[[], Marker | None],
-    names: Callable[[], Iterable[str]],
-) -> bool:
-    """Delete files of transactions up to `committed` that are not named, and what writers left unfinished.
-
-    The order matters (rule 4.3). Files are listed before the owner is asked for: those of who takes over come later, so
-    they are not among them; its transactions may have smaller numbers than `committed`.
-
-    Returns
-    -------
-    bool
-        Whether `owner` still has the folder. If not, nothing was deleted.
-    """
-    found = [each.name for each in storage.list() if txid_of_file(each.name) is not None]
-    newest = marker()
-    if newest is None or newest.txid == UNFENCED or newest != Marker.of(owner, newest.txid):
-        return False
-    named = set(names())
-    storage.delete(name for name in found if name not in named and (txid_of_file(name) or 0) <= committed)
-    storage.discard_unfinished("")
-    return True
 
 
 def txid_of_file(name: str) -> int | None:
