@@ -1,17 +1,16 @@
-"""Logs that grow, and are given other names: which file of a folder is which log.
+"""Logs that grow and are renamed: which file of a folder is which log.
 
-A log is known by its file number (inode), which a new name doesn't change, and by how it begins: a file system gives
-the number of a deleted file to the next new one. So ``app.log`` that was renamed to ``app.log.1`` is read to its end
-under that name, and the new ``app.log`` is a new log. A file that has number and name of a log, and is not that log, is
-a new one if it was made at another time; else the log was cut.
+A log is known by its file number (inode), which a new name doesn't change, and by how it begins, because a file system
+gives the number of a deleted file to the next new one. So ``app.log`` that was renamed to ``app.log.1`` is read to its
+end under that name, and the new ``app.log`` is a new log.
+
+Renaming is followed because nearly every program rotates its logs so; by names alone each line would come twice.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 from zlib import crc32
 
@@ -19,9 +18,6 @@ from statefx.errors import FailedException, InputError
 
 HEAD_BYTES = 1024
 """Of the beginning of a log: no two logs whose lines have times begin with as many equal bytes."""
-
-_HERE, _BIRTH = -100, 0x800
-"""AT_FDCWD and STATX_BTIME of statx(2)."""
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 """What a rotation makes of a log that is no longer written."""
@@ -33,22 +29,6 @@ def head_of(path: str, size: int) -> int:
     """Return a checksum of how a file begins, of which so many bytes count."""
     with open(path, "rb") as file:
         return crc32(file.read(min(size, HEAD_BYTES)))
-
-
-def born(path: str) -> int | None:
-    """Return when a file was made, in ns; None where the system does not tell.
-
-    Python has no call for it on Linux: ``os.stat`` leaves the time of birth out.
-    """
-    answer = ctypes.create_string_buffer(256)
-    try:
-        failed = ctypes.CDLL(None).statx(_HERE, os.fsencode(path), 0, _BIRTH, answer)
-    except AttributeError:  # no Linux
-        said = getattr(os.stat(path), "st_birthtime", None)
-        return None if said is None else int(said * 1e9)
-    (told,) = struct.unpack_from("I", answer)
-    seconds, nanoseconds = struct.unpack_from("qI", answer, 80)
-    return None if failed or not told & _BIRTH else seconds * 10**9 + nanoseconds
 
 
 def stats(folder: str, names: Iterator[os.DirEntry[str]]) -> dict[str, os.stat_result]:
@@ -102,57 +82,54 @@ class Logs:
         self._known[partition] = metadata
 
     def locate(self, found: Stats) -> dict[int, str | None]:
-        """Return by partition the present name of each log of which something was read; None: it is gone."""
+        """Return by partition the present name of each log that was read from; None: it is gone, or was cut."""
         names = {said.st_ino: name for name, said in found.items()}
-        return {partition: self._name(partition, log, names, found) for partition, log in self._known.items()}
+        located = {partition: names.get(log["stamp"]) for partition, log in self._known.items()}
+        return {
+            partition: name if name is not None and self._is_same(partition, name, found[name]) else None
+            for partition, name in located.items()
+        }
 
-    def _name(self, partition: int, log: Any, names: Mapping[int, str], found: Stats) -> str | None:
-        name = names.get(log["stamp"])
-        if name is None:
-            return None
-        path = os.path.join(self._folder, name)
-        try:
-            if self.is_same(partition, path, found[name], log):
-                return name
-            # The number of the deleted log was given to a new file, which a rotation may have given its name as well.
-            # One that was cut keeps its time of birth: that is refused when a batch is planned.
-            times = log["born"], born(path)
-        except FileNotFoundError:
-            return None
-        anew = None not in times and times[0] != times[1]
-        return None if anew or name != log["file"] else name
-
-    def is_same(self, partition: int, path: str, said: os.stat_result, log: Any) -> bool:
-        """Tell whether a file of a log's number is that log, and has at least what was read of it."""
+    def _is_same(self, partition: int, name: str, said: os.stat_result) -> bool:
+        """Tell whether a file with a log's number begins as the log, and has at least what was read of it."""
+        log, state = self._known[partition], (said.st_size, said.st_mtime_ns)
         if said.st_size < log["stop"]:
             return False
-        state = said.st_size, said.st_mtime_ns
         if self._looked_at.get(partition) != state:
-            if head_of(path, log["stop"]) != log["head"]:
-                return False
+            try:
+                if head_of(os.path.join(self._folder, name), log["stop"]) != log["head"]:
+                    return False
+            except FileNotFoundError:  # it was renamed once more: the next look finds it
+                return True
             self._looked_at[partition] = state
         return True
 
-    def has(self, path: str, said: os.stat_result) -> bool:
-        """Tell whether a file of which a partition has read nothing is the log of another partition."""
-        return any(
-            log["stamp"] == said.st_ino and self.is_same(partition, path, said, log)
-            for partition, log in self._known.items()
-        )
+    def refuse_copy(self, partition: int, path: str, said: os.stat_result, gone: Set[int]) -> None:
+        """Refuse a file that begins as the log of another partition does: its lines would count twice.
 
-    def refuse_copy(self, partition: int, path: str, said: os.stat_result) -> None:
-        """Refuse a file that is a copy of the log of another partition: its lines would count twice."""
+        Parameters
+        ----------
+        partition : int
+        path : str
+        said : os.stat_result
+        gone : set of int
+            Partitions whose logs are gone, or were cut. If nothing was read of the file, it is also refused if it
+            begins with the few bytes of such a log; others may well begin alike.
+        """
         known = self._known.get(partition)
-        if said.st_size < HEAD_BYTES or (known is not None and known["stop"] >= HEAD_BYTES):
+        if known is not None and known["stop"] >= HEAD_BYTES:
             return
-        try:
-            head = head_of(path, HEAD_BYTES)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise FailedException(f"{path} can't be read: {error}") from error
         for other, log in self._known.items():
-            if other != partition and log["head"] == head and log["stop"] >= HEAD_BYTES:
+            enough = log["stop"] >= HEAD_BYTES or (known is None and other in gone)
+            if other == partition or not enough or said.st_size < min(log["stop"], HEAD_BYTES):
+                continue
+            try:
+                same = head_of(path, log["stop"]) == log["head"]
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise FailedException(f"{path} can't be read: {error}") from error
+            if same:
                 raise InputError(
                     f"{path} begins as {log['file']} does, and is another file: it is a copy, whose lines would count "
                     "twice. Have logs renamed and not copied when they are rotated (logrotate: create, not "

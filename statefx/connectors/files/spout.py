@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from statefx.connectors.files.fields import given_schema, spark_schema
 from statefx.connectors.files.folders import folder_of, refuse_manifest, refuse_missing
-from statefx.connectors.files.logs import COMPRESSED, Logs, born, head_of, present_path, stats
+from statefx.connectors.files.logs import COMPRESSED, Logs, head_of, present_path, stats
 from statefx.connectors.files.ranges import Range, ShorterError, behind_last_line, behind_last_row
 from statefx.connectors.files.readers import READERS, UNITS, compressed, is_fault, parts_of, read, unreadable
 from statefx.errors import FailedException, InputError, TopologyError
@@ -107,6 +107,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self.outputFields = to_ddl(self.schema)
         self._files: list[str | None] = []
         self._logs = Logs(self.path)
+        self._inodes: dict[str, int] = {}
+        """Of logs, by their names at the last look."""
         self._planned = 0
         self._bounded = False
         self._until: dict[str | int, int] | None = None
@@ -193,29 +195,16 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     def _follow_logs(self) -> int:
         """Find each log under its present name; files of which nothing was read are new logs."""
         found = stats(self.path, self._entries())
+        self._inodes = {name: said.st_ino for name, said in found.items()}
         located = self._logs.locate(found)
         waiting = set(found).difference(name for name in located.values() if name is not None)
-        # A name of which nothing was read may by now be another name of a log: that would be read a second time.
+        # A name of which nothing was read may be the new name of a log that is followed already.
         self._files = [name if name in waiting else None for name in self._files]
         for partition, name in located.items():
             self._files[partition] = _GONE if name is None else name
         known = set(self._files)
         self._add([name for name in found if name not in known])
         return len(self._files)
-
-    def _followed(self, partition: int, last: Any) -> str | None:
-        """Return the name of a log, by a second look if it was renamed while the first one was taken."""
-        name = self._files[partition]
-        if not self.growing or last is None or name is None or (name == _GONE and last["end"]):
-            return name
-        try:
-            if name != _GONE and os.stat(os.path.join(self.path, name)).st_ino == last["stamp"]:
-                return name
-        except FileNotFoundError:
-            pass
-        again = self._logs.locate(stats(self.path, self._entries()))[partition]
-        self._files[partition] = _GONE if again is None else again
-        return self._files[partition]
 
     def _add(self, names: list[str]) -> None:
         new = iter(names)
@@ -238,7 +227,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         """Return the next range of a file."""
-        name, start = self._followed(partition, lastMetadata), 0 if lastMetadata is None else lastMetadata["stop"]
+        name, start = self._files[partition], 0 if lastMetadata is None else lastMetadata["stop"]
         if name is None or self._planned == self.files_max:
             return None
         path = os.path.join(self.path, lastMetadata["file"] if name == _GONE else name)
@@ -247,9 +236,12 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 raise FileNotFoundError
             said = os.stat(path)
             size, stamp = said.st_size, self._stamp(said)
+            if self.growing and stamp != self._inodes[name]:
+                return None  # it was renamed after the look; the next one finds both
             self._check(path, size, stamp, lastMetadata)
-            if self.growing and not self._is_own(partition, path, said, lastMetadata):
-                return None
+            if self.growing:
+                gone = {number for number, log in enumerate(self._files) if log == _GONE}
+                self._logs.refuse_copy(partition, path, said, gone)
             if lastMetadata is not None and size == lastMetadata["size"] and lastMetadata["end"]:
                 return None
             if (until := self._readable(name, said)) is None:
@@ -262,8 +254,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             if lastMetadata["end"]:
                 return None  # all of it was read: it may go
             raise InputError(
-                f"{path} was deleted or moved away before all of it was read: put it back, or start with a new "
-                "checkpointLocation",
+                f"{path} was deleted{', cut' if self.growing else ''} or moved away before all of it was read: put it "
+                "back, or start with a new checkpointLocation",
                 path=path,
             ) from None
         if stop == start:
@@ -278,7 +270,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             "end": end and until == size,
         }
         if self.growing:
-            planned |= {"head": head_of(path, stop), "born": born(path)}
+            planned["head"] = head_of(path, stop)
             self._logs.take(partition, planned)
         return planned
 
@@ -288,15 +280,6 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             return said.st_size
         until = self._until.get(said.st_ino if self.growing else name)
         return None if until is None else min(said.st_size, until)
-
-    def _is_own(self, partition: int, path: str, said: os.stat_result, last: Any) -> bool:
-        """Refuse a log that is another one, or a copy; tell whether it is not one of another partition."""
-        if last is None and self._logs.has(path, said):
-            return False  # it was given this name while the look was taken
-        if last is not None and not self._logs.is_same(partition, path, said, last):
-            raise self._replaced(path)
-        self._logs.refuse_copy(partition, path, said)
-        return True
 
     def _stamp(self, said: os.stat_result) -> int:
         """Return what tells a file from another one of its name: a log has a new time with each line."""
