@@ -157,7 +157,8 @@ class OpaqueMap:
         FailedException
             Another run of this attempt has written; the next attempt will do it.
         ValueMismatchError
-            Table and checkpoint are not of one time, a later attempt has written, or keys are another map's or task's.
+            Table and checkpoint are not at the same transaction, a later attempt has written, or keys are those of
+            another map or task.
         TypeError
             A key is no str, or JSON can't hold a value.
         """
@@ -307,8 +308,9 @@ class OpaqueMap:
 
     def _mismatch(self, what: str, found: TransactionAttempt) -> ValueMismatchError:
         return ValueMismatchError(
-            f"{what} transaction {found.txid}, attempt {found.attempt}: table and checkpoint are not of one time. "
-            "Restore both as they were at one time; or, to begin anew, empty the table and use a new checkpoint",
+            f"{what} transaction {found.txid}, attempt {found.attempt}: table and checkpoint are not at the same "
+            "transaction. Restore both as they were at one time; or, to begin anew, empty the table and use a new "
+            "checkpoint",
             found=found,
             attempt=self._own.attempt,
         )

@@ -112,6 +112,10 @@ class RoundTrips(ABC):
         """Tell whether the sink has no form for values of a type."""
         return pa.types.is_map(kind) and not pa.types.is_string(kind.key_type)
 
+    def written(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows as they come back; a pair overrides it whose page declares a change."""
+        return rows
+
     @given(tables())
     @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.differing_executors])
     def test_rows_come_back_as_they_were_or_are_refused_before_the_decision(self, rows: pa.RecordBatch) -> None:
@@ -121,7 +125,7 @@ class RoundTrips(ABC):
             except RefusedError as why:
                 event(f"refused: {str(why)[:40]}")
                 return
-            assert content(self.read(Path(folder), rows.schema)) == content(rows)
+            assert content(self.read(Path(folder), rows.schema)) == content(self.written(rows))
 
     @pytest.mark.parametrize("kind", [*AWKWARD, *NESTED], ids=str)
     def test_every_type_is_taken_or_refused_by_name(self, kind: pa.DataType, tmp_path: Path) -> None:
@@ -132,7 +136,7 @@ class RoundTrips(ABC):
                 publish(self.sink(tmp_path, schema), tmp_path, rows)
         else:
             publish(self.sink(tmp_path, schema), tmp_path, rows)
-            assert content(self.read(tmp_path, schema)) == content(rows)
+            assert content(self.read(tmp_path, schema)) == content(self.written(rows))
 
 
 def ordinary(kind: pa.DataType) -> Sequence[Any]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statefx.connectors.json_values import JsonType, refuse_keys
 from statefx.connectors.sql.target import SqlTable
-from statefx.connectors.sql.types import has_dates, has_texts, sql_type
+from statefx.connectors.sql.types import has_dates, has_maps, has_texts, sql_type
 from statefx.connectors.sql.url import SqlUrl
 from statefx.connectors.staged import StagedRows, StagedSink, refuse_nulls
 from statefx.errors import ConfigError, SinkError, TopologyError
@@ -91,6 +92,7 @@ class SqlSink(StagedSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse keys that there are not, and types without a column's."""
+        refuse_keys(schema, "SqlSink")
         for field in schema:
             sql_type(field, lite=self.backend == "sqlite")
         for name in self.key:
@@ -113,9 +115,9 @@ class _SqlWriter(SinkWriter):
         self._sink = sink
         self._context = context
         self._stager = stager
-        # A driver of Python can't even put a time that Python has not into the dead letters.
-        checks = [
-            (has_dates, _has_far_date, "a time outside of the years 1 to 9999, which no driver of Python can write")
+        checks = [  # not even as dead letters
+            (has_dates, _has_far_date, "a time outside of the years 1 to 9999, which no driver of Python can write"),
+            (has_maps, _has_key_twice, "a map with a key that comes twice, which JSON can't hold"),
         ]
         if sink.dead_letter is None and sink.backend == "sqlite":
             checks.append((pa.types.is_floating, _has_nan, "a NaN, which SQLite would make a null"))
@@ -168,6 +170,16 @@ def _has_far_date(column: pa.Array) -> bool:
     return False
 
 
+def _has_key_twice(column: pa.Array) -> bool:
+    encode = JsonType(column.type).encode
+    try:
+        for value in column.to_pylist():
+            encode(value)
+    except ValueError:
+        return True
+    return False
+
+
 def _has_nan(column: pa.Array) -> bool:
     return bool(pc.any(pc.is_nan(column)).as_py())
 
@@ -178,10 +190,8 @@ def _has_nul(column: pa.Array) -> bool:
     if pa.types.is_struct(kind):
         return any(map(_has_nul, column.flatten()))
     if pa.types.is_map(kind):
-        start, stop = (
-            column.offsets[0].as_py(),
-            column.offsets[-1].as_py(),
-        )  # keys and items are those of the whole batch
+        # `keys` and `items` are those of the whole array, of which this one may be a slice.
+        start, stop = column.offsets[0].as_py(), column.offsets[-1].as_py()
         return any(_has_nul(part.slice(start, stop - start)) for part in (column.keys, column.items))
     if pa.types.is_list(kind):
         return _has_nul(column.flatten())

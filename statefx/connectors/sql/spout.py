@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from statefx.connectors.json_values import refuse_keys
 from statefx.connectors.sql.settling import Settling, holders_of
 from statefx.connectors.sql.source import SourceTable, described
 from statefx.connectors.sql.types import reader
@@ -105,6 +106,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             self.close()
         self.tables = found
         self.schema = found[0].fields
+        refuse_keys(self.schema, _NAME)
         for each in found:
             if each.fields != self.schema:
                 raise TopologyError(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statefx.connectors.json_values import JsonRows
 from statefx.connectors.sql.connection import RowRefusedError, SqlConnection, is_replaced, session_name
-from statefx.connectors.sql.types import converter, plain, sql_type
+from statefx.connectors.sql.types import converter, sql_type
 from statefx.connectors.sql.url import alchemy
 from statefx.connectors.staged import StagedRows, Target
 from statefx.errors import SinkError
@@ -33,6 +33,10 @@ _NO_NAN = "SQLite makes a null of a NaN"
 _STYLES = {"qmark": "qmark", "numeric": "numeric", "named": "numeric"}
 
 Parameters = tuple[Any, ...]
+"""A row as the database's driver takes it."""
+
+Refused = Callable[["sa.Connection", pa.RecordBatch, str], None]
+"""Given a batch of one row, and the reason."""
 
 
 class SqlTable(Target):
@@ -219,7 +223,7 @@ class SqlTable(Target):
                 self._insert(connection, rows)
         except RowRefusedError:
             with self._database.transaction(keep=False) as connection:
-                self._insert_parts(connection, rows, self._raise_refused)
+                self._insert_parts(connection, rows, lambda _, row, reason: self._raise_refused(row, reason))
 
     # ---- rows
 
@@ -230,9 +234,9 @@ class SqlTable(Target):
             # Statements of all rows were refused. In parts it is slower, and finds out which row it is.
             aside = 0
 
-            def refused(connection: sa.Connection, row: Parameters, reason: str) -> None:
+            def refused(connection: sa.Connection, row: pa.RecordBatch, reason: str) -> None:
                 nonlocal aside
-                self._refused(connection, marker, row, reason)
+                self._put_aside(connection, marker, row, reason)
                 aside += 1
 
             self._publish(marker, previous, lambda connection: self._insert_parts(connection, rows, refused))
@@ -346,25 +350,20 @@ class SqlTable(Target):
 
     # ---- rows that the database refuses
 
-    def _insert_parts(
-        self, connection: sa.Connection, rows: StagedRows, refused: Callable[[sa.Connection, Parameters, str], None]
-    ) -> None:
+    def _insert_parts(self, connection: sa.Connection, rows: StagedRows, refused: Refused) -> None:
         """Insert in halves of halves, down to the rows that are refused."""
         if self._database.postgres:  # what is put off to COMMIT is refused there for all rows, and names none
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
         for batch in self._batches(rows):
             nans = self._nan_rows(batch)
             if nans is not None:
-                for row in self._rows(batch.filter(nans)):
-                    refused(connection, row, _NO_NAN)
+                for number in pc.indices_nonzero(nans).to_pylist():
+                    refused(connection, batch.slice(number, 1), _NO_NAN)
                 batch = batch.filter(pc.invert(nans))
-            self._insert_part(connection, list(self._rows(batch)), refused)
+            self._insert_part(connection, batch, list(self._rows(batch)), refused)
 
     def _insert_part(
-        self,
-        connection: sa.Connection,
-        rows: list[Parameters],
-        refused: Callable[[sa.Connection, Parameters, str], None],
+        self, connection: sa.Connection, batch: pa.RecordBatch, rows: list[Parameters], refused: Refused
     ) -> None:
         if not rows:
             return
@@ -379,41 +378,38 @@ class SqlTable(Target):
             if not self._database.is_refusal(error):
                 raise
             if len(rows) == 1:
-                refused(connection, rows[0], " ".join(str(getattr(error, "orig", error)).split()))
+                refused(connection, batch, " ".join(str(getattr(error, "orig", error)).split()))
                 return
             half = len(rows) // 2
-            self._insert_part(connection, rows[:half], refused)
-            self._insert_part(connection, rows[half:], refused)
+            self._insert_part(connection, batch.slice(0, half), rows[:half], refused)
+            self._insert_part(connection, batch.slice(half), rows[half:], refused)
 
-    def _refused(self, connection: sa.Connection, marker: Marker, row: Parameters, reason: str) -> None:
+    def _put_aside(self, connection: sa.Connection, marker: Marker, row: pa.RecordBatch, reason: str) -> None:
         """Put a row into the dead-letter table, or raise with its name."""
         if self._dead_letters is None:
-            raise SinkError(
-                f"{self._name} refuses a row of transaction {marker.txid}: {reason}; the row is {self._shown(row)}: "
-                "change the table so that it takes the row; or stop, and start again with "
+            self._raise_refused(
+                row,
+                reason,
+                f" of transaction {marker.txid}",
+                ": change the table so that it takes the row; or stop, and start again with "
                 "SqlSink(..., deadLetter='table')",
-                target=self._name,
-                row=dict(zip(self._fields.names, row, strict=True)),
             )
-        content = json.dumps(dict(zip(self._fields.names, row, strict=True)), default=plain)
+        (content,) = JsonRows(self._fields).encode(row)
         connection.execute(
             self._dead_letters.insert().values(
-                txid=marker.txid, reason=reason, content=content, target=self._table_name
+                txid=marker.txid, reason=reason, content=content.decode(), target=self._table_name
             )
         )
 
-    def _raise_refused(self, connection: sa.Connection, row: Parameters, reason: str) -> None:
+    def _raise_refused(self, row: pa.RecordBatch, reason: str, which: str = "", remedy: str = "") -> NoReturn:
+        (values,) = row.to_pylist()
+        told = {
+            name: text if len(text := repr(value)) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
+            for name, value in values.items()
+        }
+        shown = "{" + ", ".join(f"{name!r}: {text}" for name, text in told.items()) + "}"
         raise SinkError(
-            f"{self._name} refuses a row: {reason}; the row is {self._shown(row)}",
-            target=self._name,
-            row=dict(zip(self._fields.names, row, strict=True)),
-        )
-
-    def _shown(self, row: Parameters) -> str:
-        """Return a row for a message, long values shortened."""
-        values = (text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..." for text in map(repr, row))
-        return (
-            "{" + ", ".join(f"{name!r}: {value}" for name, value in zip(self._fields.names, values, strict=True)) + "}"
+            f"{self._name} refuses a row{which}: {reason}; the row is {shown}{remedy}", target=self._name, row=values
         )
 
     def close(self) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+from statefx.connectors.json_values import JsonType
 from statefx.connectors.sql.url import alchemy
 from statefx.errors import TopologyError
 
@@ -58,6 +57,11 @@ def has_texts(kind: pa.DataType) -> bool:
     return _has(kind, lambda each: pa.types.is_string(each) or pa.types.is_large_string(each))
 
 
+def has_maps(kind: pa.DataType) -> bool:
+    """Tell whether there is a map in values of a type."""
+    return _has(kind, pa.types.is_map)
+
+
 def _has(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
     return fits(kind) or any(_has(kind.field(number).type, fits) for number in range(kind.num_fields))
 
@@ -65,7 +69,8 @@ def _has(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
 def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
     """Return what makes a value one that the database's driver takes; None where it takes it as it is."""
     if pa.types.is_nested(kind):
-        return lambda value: json.dumps(value, default=plain)
+        encode = JsonType(kind).encode
+        return lambda value: encode(value).decode()
     if lite and pa.types.is_decimal(kind):
         return str
     if lite and pa.types.is_timestamp(kind):
@@ -75,15 +80,6 @@ def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
     if lite and pa.types.is_date(kind):
         return lambda value: value.isoformat()
     return None
-
-
-def plain(value: Any) -> Any:
-    """Return what JSON can hold for a value that it has no form for."""
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value) if isinstance(value, Decimal) else value.isoformat()
 
 
 def arrow_type(kind: Any, *, lite: bool) -> pa.DataType | None:
@@ -119,77 +115,18 @@ def reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Return what turns a value from the database's driver into one for `statefx.operators.fitting`; None: it is one.
 
     It undoes what `converter` does, and reads the texts and numbers that SQLite has in place of types. A value that it
-    can't read it returns as it is, or raises; it never rounds.
+    can't read it returns as it is, or raises ValueError; it never rounds.
     """
-    read = _nested if pa.types.is_nested(kind) else next((read for fits, read in _READERS if fits(kind)), None)
-    return None if read is None else lambda value: None if value is None else read(value, kind)
-
-
-def _boolean(value: Any, kind: pa.DataType) -> Any:
-    return bool(value) if type(value) is int and value in (0, 1) else value
-
-
-def _decimal(value: Any, kind: pa.DataType) -> Any:
-    # A REAL as it is shown: SQLite makes one of the text 0.10 in a column of decimals.
-    return Decimal(str(value)) if isinstance(value, str | int | float) else value
-
-
-def _text(value: Any, kind: pa.DataType) -> Any:
-    return str(value) if isinstance(value, int | float) else value
-
-
-def _date(value: Any, kind: pa.DataType) -> Any:
-    return date.fromisoformat(value) if isinstance(value, str) else value
-
-
-def _moment(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, str):
-        if _FINER.search(value):
-            raise ValueError(f"{value!r} is finer than microseconds")
-        value = datetime.fromisoformat(value)
-    if kind.tz is not None and isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value
-
-
-_FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # which datetime.fromisoformat cuts off
-
-_READERS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]]] = (
-    (pa.types.is_boolean, _boolean),
-    (pa.types.is_decimal, _decimal),
-    (pa.types.is_string, _text),
-    (pa.types.is_date, _date),
-    (pa.types.is_timestamp, _moment),
-)
-
-
-def _nested(value: Any, kind: pa.DataType) -> Any:
-    """Read JSON; arrays of PostgreSQL come as lists."""
-    return _from_json(kind)(json.loads(value)) if isinstance(value, str | bytes) else value
-
-
-def _from_json(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return what reads a value as `plain` and JSON have left it."""
-    read = _PLAIN.get(kind.id) if not pa.types.is_nested(kind) else _nest_reader(kind)
-    return lambda value: value if value is None or read is None else read(value)
-
-
-_PLAIN: Mapping[int, Callable[[Any], Any]] = {
-    pa.decimal128(1).id: lambda value: Decimal(str(value)),
-    pa.binary().id: bytes.fromhex,
-    pa.timestamp("us").id: datetime.fromisoformat,
-    pa.date32().id: date.fromisoformat,
-}
-
-
-def _nest_reader(kind: pa.DataType) -> Callable[[Any], Any]:
-    if pa.types.is_struct(kind):
-        parts = {field.name: _from_json(field.type) for field in kind}
-        return lambda value: {name: part(value.get(name)) for name, part in parts.items()}
-    if pa.types.is_map(kind):  # a list of pairs, or what others write for a map
-        key, item = _from_json(kind.key_type), _from_json(kind.item_type)
-        return lambda value: [
-            (key(name), item(each)) for name, each in (value.items() if isinstance(value, Mapping) else value)
-        ]
-    element = _from_json(kind.value_type)
-    return lambda value: [element(each) for each in value]
+    if pa.types.is_nested(kind):
+        decode = JsonType(kind).decode
+        return lambda value: decode(value) if isinstance(value, str | bytes) else value  # PostgreSQL's arrays are lists
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        convert = JsonType(kind).convert
+        return lambda value: convert(value) if isinstance(value, str) else value
+    if pa.types.is_boolean(kind):
+        return lambda value: bool(value) if type(value) is int and value in (0, 1) else value
+    if pa.types.is_decimal(kind):  # a REAL as it is shown: SQLite makes one of the text 0.10 in a column of decimals
+        return lambda value: Decimal(str(value)) if isinstance(value, str | int | float) else value
+    if pa.types.is_string(kind):
+        return lambda value: str(value) if isinstance(value, int | float) else value
+    return None
