@@ -13,6 +13,9 @@ export PYTHON
 # Spark's workers are whatever `python3` is unless told. What a cluster's own Spark is set up by (PYTHONPATH often leads to
 # its pyspark, HADOOP_CONF_DIR to a file system that is not this machine's) would decide over what is in .venv.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+# PYTHONDONTWRITEBYTECODE, which containers like to set, would have each of the hundreds of processes that tests start compile
+# all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME HADOOP_CONF_DIR
 
 # JAVA_HOME decides over PATH in Spark's start scripts, so it is always set.
@@ -29,11 +32,13 @@ check: ## lint, types and the quick tests that need neither Spark nor servers: a
 	@$(MAKE) --no-print-directory lint
 	@$(PY) -m pytest -q -n logical --dist loadfile --no-loadscope-reorder -m "not slow and not spark and not server" $(ARGS)
 
-# The archive takes half a minute of one processor where it is made: the other one lints meanwhile.
+# The archive takes half a minute of one processor where it is made: the other one lints meanwhile, and compiles the tests, which
+# else each process of pytest would do for itself.
 test: ## everything that must stay green: lint, types, layers, doctests, tests
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
 	@$(WITH_JAVA) { $(PY) -m tests.spark.class_archive & archive=$$!; \
-		$(MAKE) --no-print-directory lint && $(PY) -m pytest -q --doctest-modules statefx providers; \
+		$(MAKE) --no-print-directory lint && $(PY) -m pytest -q --doctest-modules statefx providers && \
+		{ $(PY) -m pytest -q --collect-only >/dev/null || true; }; \
 		green=$$?; wait $$archive && exit $$green; }
 	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
