@@ -29,7 +29,8 @@ parser = arguments(__doc__)
 parser.add_argument("--stages", type=int, required=True, help="levels of bolts")
 parser.add_argument("--turns", type=int, default=5)
 args = parser.parse_args()
-each = args.batches // args.turns
+turns = min(args.turns, (args.warmup + args.batches) // (DROPPED + 2))  # each turn of the stream reads files of its own
+each = (args.warmup + args.batches) // turns - DROPPED
 files = sorted(args.input.iterdir())
 spark = session(RECOMMENDED)
 spark.conf.set("spark.sql.adaptive.enabled", "false")
@@ -58,7 +59,7 @@ def ran(builder: TopologyBuilder, system: str, turn: int) -> list[float]:
     with openState(checkpoint, "count") as counts:
         counted = sum(count for _, count in counts.items())
     if counted != args.rows * (each + DROPPED):
-        raise RuntimeError(f"{counted} words counted")
+        raise RuntimeError(f"{counted} words counted of {args.rows * (each + DROPPED)}")
     committed = [datetime.fromisoformat(p["timestamp"]).timestamp() * 1000 for p in query.recentProgress]
     return [after - before for before, after in itertools.pairwise(committed)][DROPPED - 1 :]
 
@@ -101,5 +102,5 @@ def floor(turn: int) -> list[float]:
 
 
 systems: dict[str, Callable[[int], list[float]]] = {"streaming DataFrame": stream, "spout": spout, "bare loop": floor}
-take_turns(args, systems, args.turns, references=("streaming DataFrame", "bare loop"), stages=args.stages)
+take_turns(args, systems, turns, references=("streaming DataFrame", "bare loop"), stages=args.stages)
 spark.stop()
