@@ -177,7 +177,10 @@ def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdent
     ):
         if was != becomes:
             text = f"has {what} {becomes!r}, the checkpoint in {location} was written with {was!r}"
-            raise refuse(text, was, becomes, f"go back to {was!r}")
+            remedy = f"go back to {was!r}"
+            if what == "parallelism":
+                remedy += " (bolts without state, spouts and sinks may have another one than before)"
+            raise refuse(text, was, becomes, remedy)
     if before.parallelism > 1:  # a single task has every key, however rows come to it
         if before.routing != now.routing:
             was, becomes = _routing_text(before.routing), _routing_text(now.routing)

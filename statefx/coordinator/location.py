@@ -59,9 +59,10 @@ def local_path(location: str | os.PathLike[str]) -> str:
     found = _LOCAL.fullmatch(text)
     if found is None and _SCHEME.match(text):
         raise ConfigError(
-            f"checkpointLocation {text!r} names a file system; only folders are supported that are mounted at the same "
-            "path on the driver and the executors: give that path, or file:/path (and for a folder whose name has a "
-            f"colon: ./{text})"
+            f"checkpointLocation {text!r} names a file system of Spark's; it must be a folder: on a local disk with a "
+            "local master, or on a mount (NFS, or another one with hard links, atomic rename and fsync) at the same "
+            "path on the driver and the executors. Give that path, such as /mnt/shared/word-count, or file:/path (and "
+            f"for a folder whose name has a colon: ./{text})"
         )
     # Links are followed once and for all: the log knows a checkpoint by this text, and one folder must have one.
     return os.path.realpath(f"/{found[1]}" if found else text)

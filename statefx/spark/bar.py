@@ -29,7 +29,7 @@ _RECENT = 10
 
 
 class Line(logging.Filter):
-    """The line, shared by all bars; as a filter of our logger it makes room for what is logged.
+    """The line, shared by all bars; as a filter of loggers and handlers it makes room for what is logged.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Line(logging.Filter):
         return True
 
     def draw(self, bar: Bar, text: str) -> None:
-        """Show `text` for `bar`, beside those of the others."""
+        """Show `text` for `bar`, next to the texts of other bars."""
         with self._lock:
             self._texts[bar] = text
             self._draw()
@@ -71,7 +71,8 @@ class Line(logging.Filter):
         text = " | ".join(self._texts.values())[: max(1, min(self._columns() - 1, _COLUMNS_MAX))]
         wiped = self._wiped()
         self._drawn = len(text)
-        self._write(wiped + text)
+        # The cursor goes back: what Spark's JVM writes next begins its line there, and not behind the text.
+        self._write(f"{wiped}{text}\r" if text else wiped)
 
     def _wiped(self) -> str:
         """Return what wipes the line; no escapes, which not every terminal and no notebook knows."""
@@ -138,7 +139,9 @@ def bar(name: str, wanted: bool | None) -> Bar | None:
     with _lock:
         if _line is None:
             _line = Line(sys.stderr, lambda: shutil.get_terminal_size().columns)
-            logger.addFilter(_line)
+        # Also what others log goes to the terminal, such as py4j's INFO lines.
+        for each in (logger, *logger.handlers, *logging.getLogger().handlers):
+            each.addFilter(_line)  # at most once
     return Bar(name, _line)
 
 

@@ -12,6 +12,9 @@ from typing import Protocol
 
 logger = logging.getLogger("statefx")
 
+_PROGRAM_SECS = 10.0
+"""How long the program may go on when its queries have been stopped; one that serves something else would never end."""
+
 
 class Stoppable(Protocol):
     """A query, as far as the end of its process goes."""
@@ -62,7 +65,12 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _stop_all() -> None:
-    """Stop every query, then end the process as the signal would have; not in the handler, which must not wait."""
+    """Stop every query, then end the process as the signal would have; not in the handler, which must not wait.
+
+    By the signal and not with exit code 0: a supervisor takes both for a clean end, but a Job of Kubernetes, or a
+    pipeline, that was evicted half way would count as complete with 0.
+    """
     for query in list(_running):
         query.stop()
+    threading.main_thread().join(_PROGRAM_SECS)  # it goes on behind `awaitTermination`
     os.kill(os.getpid(), signal.SIGTERM)

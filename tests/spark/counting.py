@@ -96,6 +96,8 @@ def run(*given):
     except StatefxError as error:
         tell(error=type(error).__name__, message=str(error))
         sys.exit(3)
+    time.sleep(0.3)  # noqa: TID251 - whoever ends the process too early would do it meanwhile
+    tell(ended=True)
 
 
 if __name__ == "__main__":

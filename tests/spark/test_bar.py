@@ -91,6 +91,23 @@ def test_what_is_logged_stands_in_lines_of_its_own():
     assert screen(stream.getvalue()) == ["something", "one: 2 transactions (last: 2), 10 rows, 0 rows/s"]
 
 
+def test_what_others_log_stands_in_lines_of_its_own(monkeypatch):
+    """Handlers of the root logger, as `logging.basicConfig` makes them, are given the lines of py4j too."""
+    stream = io.StringIO()
+    handler, root = logging.StreamHandler(stream), logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [handler])
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(bars, "_line", None)
+    shown = bar("one", wanted=True)
+    shown.committed(done(1, 5))
+    logging.getLogger("py4j.of-the-test").warning("closing down")
+    assert screen(stream.getvalue()) == ["closing down", ""]
+    shown.committed(done(2, 5))
+    stream.write("26/11/22 14:51:08 WARN Utils: a line of Spark's own, which its JVM writes past Python's logging\n")
+    assert screen(stream.getvalue())[1].startswith("26/11/22 14:51:08 WARN Utils: a line of Spark's own")
+    logging.getLogger("statefx").removeFilter(bars._line)
+
+
 class Closed(io.StringIO):
     def write(self, text):
         raise OSError("gone")

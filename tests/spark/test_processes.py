@@ -79,7 +79,7 @@ def test_sigterm_drains(drivers, place):
     driver.wait_until(lambda log: log.committed == 1 and log.in_flight, "a second transaction to be PREPARING")
     driver.process.send_signal(signal.SIGTERM)
     (place / "hold-PREPARING").unlink()
-    driver.end(-signal.SIGTERM)
+    assert driver.end(-signal.SIGTERM)["ended"], "the program goes on behind awaitTermination"
     assert kinds(place / "ck")[-1] == ("COMMITTED", 2, None)
     assert state(place / "ck", "count") == recount(FILES["a"] + FILES["b"])
 
