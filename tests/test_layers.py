@@ -62,6 +62,36 @@ def test_statefx_testing_is_imported_without_the_test_libraries() -> None:
     assert run.returncode == 0, run.stderr
 
 
+PRIVATE_OF_SPARK = {
+    *("_active_spark_context", "_gateway", "_jc", "_jdf", "_jrdd", "_jsc", "_jsparkSession", "_jvm"),
+    *("environment", "org", "pythonExec", "queryExecution"),
+}
+"""What PySpark keeps private or does not document, and where the JVM's own begins."""
+
+
+def _private_of_spark(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Attribute(attr=name) if name in PRIVATE_OF_SPARK:
+                pass
+            case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] in ("pyspark", "py4j"):
+                private = [each.name for each in names if each.name.startswith("_")]
+                if not private:
+                    continue
+                name = ", ".join(private)
+            case _:
+                continue
+        yield f"{path.relative_to(ROOT)}:{node.lineno} {name}"
+
+
+def test_one_module_alone_knows_what_spark_keeps_private() -> None:
+    """So a next version of Spark tells in one place what has changed: `tests/spark/test_internals.py`."""
+    found = [each for path in _modules() for each in _private_of_spark(path)]
+    internals = [each for each in found if each.startswith("statefx/spark/internals.py:")]
+    assert len(internals) > 20, "it looks for names that nobody uses any more"
+    assert [each for each in found if each not in internals] == []
+
+
 FILES = {
     *("access", "chmod", "fdopen", "fsync", "link", "listdir", "makedirs", "mkdir", "open", "readlink", "remove"),
     *("removedirs", "rename", "renames", "replace", "rmdir", "scandir", "stat", "symlink", "truncate", "unlink"),

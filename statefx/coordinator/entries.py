@@ -152,7 +152,7 @@ def read_entry(storage: Storage, number: int) -> Entry:
         version = fields["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise corrupted(path, f"it is not a complete record ({error})") from error
-    # Before the checksum: a newer format may have another one, and must not be called damaged (rule 3.12).
+    # Before the checksum: a newer format may have another one, and must not be called damaged (rule 3.11).
     if version != FORMAT:
         message = f"{path} has log format {version!r}, this statefx reads {FORMAT}: use the release that wrote it"
         raise CheckpointFormatError(message, path=path, format=version)
@@ -163,7 +163,7 @@ def read_entry(storage: Storage, number: int) -> Entry:
             raise corrupted(path, f"it holds record {fields['number']}")
         record = from_json(Record, fields["record"])
         return Entry(number, fields["previous"], fields["nonce"], fields["time_ms"], record, data)
-    except NewerError as error:  # rule 3.12; the checksum fits, so it is no damage
+    except NewerError as error:  # rule 3.11; the checksum fits, so it is no damage
         message = f"{path} was written by a newer release of statefx ({error}): open it with that one"
         raise CheckpointFormatError(message, path=path) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

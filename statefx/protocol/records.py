@@ -57,15 +57,12 @@ class StreamInput:
     notes : SourceNotes
         What the sources have written down since the record before. The offsets alone may not say what the batch reads:
         those of a file source are the number of a list of files.
-    state_folder : str
-        The folder of the checkpoint where Spark's own stateful operators keep their state; empty if there are none.
     """
 
     query_id: str
     batch_id: int
     offsets: str
     notes: SourceNotes = field(default_factory=SourceNotes)
-    state_folder: str = ""
 
     kind: ClassVar[str] = "stream"
 

@@ -1,6 +1,9 @@
 """Tells the driver that a task is restoring state, through a file of the checkpoint that is written while it does.
 
-A transaction's timeout does not count that time (rule 6.9). Only a restore of more than a second shows.
+A transaction's timeout does not count that time (rule 6.9). If it did, a restore that takes longer than the limit would
+be cancelled and begun again by every attempt, until no try is left: a topology with much state could not come back
+after a lost executor. Spark tells the driver nothing of a task before it ends, so a file does. Only a restore of more
+than a second writes one.
 """
 
 from __future__ import annotations

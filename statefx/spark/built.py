@@ -13,18 +13,57 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.plan import wire
 from statefx.plan.levels import Plan
 from statefx.protocol.commands import Segment
-from statefx.spark.cut import wire_frame
-from statefx.spark.frames import Chain, no_rows
-from statefx.spark.labels import STAGE_NAME, loaded
+from statefx.spark import internals
+from statefx.spark.frames import WIRE, Chain, no_rows
 
-_STAGE, _SHUFFLE, _CODEGEN = "MapInArrowExec", "ShuffleExchangeExec", "WholeStageCodegenExec"
+
+class CutPartitions:
+    """Which partitions of the shuffle at the cut each of the two jobs of an attempt reads; made once for all attempts.
+
+    Parameters
+    ----------
+    session : SparkSession
+    width : int
+        Tasks of the level behind the cut; one partition more has the acks (see `Plan.driver_of`).
+    """
+
+    def __init__(self, session: SparkSession, width: int) -> None:
+        self.rows = internals.shuffle_partitions(session.sparkContext, range(width))
+        self.acks = internals.shuffle_partitions(session.sparkContext, range(width, width + 1))
+
+
+class CutShuffle:
+    """What job P of one attempt has written: rows for job O, and acks for the driver (rule 9, steps 3 and 5).
+
+    Neither job is that of the plan itself: each reads some of the partitions through an RDD of its own. For the job of
+    a plan ends with Spark deleting the plan's shuffles, and reads all partitions, rows as well as acks.
+
+    Parameters
+    ----------
+    exchange : object
+        The uppermost node of job P's plan.
+    shuffles : sequence of object
+        Those of the plan.
+    partitions : CutPartitions
+    """
+
+    def __init__(self, exchange: Any, shuffles: Sequence[Any], partitions: CutPartitions) -> None:
+        self._exchange = exchange
+        self._partitions = partitions
+        self.shuffles = shuffles
+
+    def rows(self) -> Any:
+        """Return an RDD of the rows behind the cut."""
+        return internals.shuffle_rows(self._exchange, self._partitions.rows)
+
+    def acks(self) -> Any:
+        """Return an RDD of the acks."""
+        return internals.shuffle_rows(self._exchange, self._partitions.acks)
 
 
 class BuiltPlan:
@@ -34,40 +73,20 @@ class BuiltPlan:
     ----------
     frame : DataFrame
         From `Chain.over`.
-    scan : RDDScanExec
+    scan : object
         What `leaf` makes copies of.
-
-    Attributes
-    ----------
-    form : str
-        ``M`` for each stage of ours and ``S`` for each shuffle, lowest first.
     """
 
     def __init__(self, frame: DataFrame, scan: Any) -> None:
         self.session: SparkSession = frame.sparkSession
-        context: Any = self.session.sparkContext
-        self._properties = context._jvm.java.util.Properties()
-        for name, value in self.session.conf.getAll.items():
-            if name.startswith("spark.sql."):
-                self._properties.setProperty(name, value)
-        self._serve = context._jvm.org.apache.spark.api.python.PythonRDD.collectAndServe
-        self._dataset = frame._jdf
+        self._settings = internals.sql_settings(self.session)
+        self._frame = frame
         self._scan = scan
-        self._nodes: list[Any] = []
-        self.form = ""
-        node = self._dataset.queryExecution().executedPlan()
-        while (kind := node.getClass().getSimpleName()) in (_STAGE, _SHUFFLE):
-            self._nodes.insert(0, node)
-            self.form = ("M" if kind == _STAGE else "S") + self.form
-            node = node.child()
-        self._leaf = node
+        self._nodes, self._leaf = internals.chain_of(frame)
 
     def leaf(self, rdd: Any) -> Any:
         """Return a node that gives the rows of an RDD, in the form of `statefx.plan.wire`."""
-        scan = self._scan
-        return scan.copy(
-            scan.output(), rdd, scan.name(), scan.outputPartitioning(), scan.outputOrdering(), scan.stream()
-        )
+        return internals.scan_over(self._scan, rdd)
 
     def copied(self, own: Any, names: Sequence[str], leaf: Any = None) -> tuple[Any, list[Any]]:
         """Return a copy of the plan's uppermost node, and its shuffles, lowest first.
@@ -81,36 +100,28 @@ class BuiltPlan:
         leaf : optional
             From `leaf`; by default the leaf that it was built with, which has no shuffle.
         """
-        # Tasks look there for the settings that they go by; Spark puts them there for what runs as an SQL query.
-        own.putAll(self._properties)
-        names = names[-1 - self.form.count("S") :]
+        own.putAll(self._settings)  # by which tasks go
+        names = names[-1 - sum(kind == "S" for kind, _ in self._nodes) :]
         node = self._leaf if leaf is None else leaf
         shuffles: list[Any] = []
-        for kind, each in zip(self.form, self._nodes, strict=True):
-            node = each.withNewChildInternal(node)
+        for kind, each in self._nodes:
+            node = internals.copied_onto(each, node)
             if kind == "S":
-                own.setProperty(STAGE_NAME, names[len(shuffles)])
-                shuffles.append(node.shuffleDependency())
-        own.setProperty(STAGE_NAME, names[-1])
+                own.setProperty(internals.STAGE_NAME, names[len(shuffles)])
+                shuffles.append(internals.shuffle_of(node))
+        own.setProperty(internals.STAGE_NAME, names[-1])
         return node, shuffles
 
     def payloads(self, node: Any) -> list[bytes]:
         """Run a job of the plan up to `node`; return the payloads of its rows."""
-        # Not by `collect` of a DataFrame, which would plan, explain and record it as an SQL query: 10 ms for each job.
-        batches = loaded(self._serve(self._dataset.toArrowBatchRdd(node)), NoOpSerializer())
-        found: list[bytes] = []
-        for batch in batches:
-            found += pa.ipc.read_record_batch(pa.py_buffer(batch), wire.SCHEMA).column("payload").to_pylist()
-        return found
+        return internals.collected_node(self._frame, node, wire.SCHEMA, "payload")
 
 
 def built_plans(chain: Chain, plan: Plan, session: SparkSession) -> Mapping[Segment, BuiltPlan]:
     """Have Spark plan the segments of a topology whose rows spouts emit."""
     made = no_rows(session, plan)
-    at_cut = wire_frame(session, made._jdf.queryExecution().toRdd())  # planned, and never run
-    scan = at_cut._jdf.queryExecution().executedPlan()
-    if scan.getClass().getSimpleName() == _CODEGEN:
-        scan = scan.child()
+    at_cut = internals.scan_frame(made, WIRE)  # planned, and never run
+    scan = internals.scan_of(at_cut)
     return {
         segment: BuiltPlan(chain.over(segment, at_cut if levels.start else made), scan)
         for segment, levels in chain.levels.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 
 from statefx.coordinator.generation import check_newest
@@ -14,13 +13,11 @@ from statefx.errors import CheckpointError
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Noted, StreamInput
-from statefx.spark import operator_state
 from statefx.spark.local import RunFolder
 from statefx.spark.source_notes import SourceFiles, lists_of
-from statefx.storage.folder import sync_folder
 
 _NOTE = 'v1\n{"nextBatchWatermarkMs":0}'
-"""What Spark notes of a batch that has ended; a query without stateful operators has no use for the watermark."""
+"""What Spark notes of a batch that has ended; without stateful operators of its own it has no use for a watermark."""
 
 
 def query_id(state: LogState) -> str | None:
@@ -39,7 +36,7 @@ class SparkCheckpoint:
     """What Spark keeps of a stream's progress, in a folder of this run alone (rule 3.7).
 
     Spark looks whether a file is there and then renames one over it, without fsync: two drivers could write over each
-    other's files, and a crash of the machine could take any of them. Neither matters where every start builds the
+    other's files, and a crash of the machine could take any of them. Neither matters, because every start builds the
     folder from the log:
 
     =================  ==========================================================  ==================
@@ -49,26 +46,22 @@ class SparkCheckpoint:
     ``offsets``        the text of the last two: where a batch begins and ends     PREPARING
     ``sources``        all that sources have written down, see `source_notes`      PREPARING, NOTED
     ``commits``        that the last batch has ended                               COMMITTED
-    ``state``          what Spark's own stateful operators keep                    `Durable.sync`
     =================  ==========================================================  ==================
 
     PREPARING and not COMMITTING, though nothing is decided before that: the next attempt reads the same rows, also
-    where another driver runs it. The folder is on the driver's machine, unless there is state: see `operator_state`.
+    where another driver runs it. The folder is on the driver's machine: Spark's own stateful operators, whose tasks
+    write state on any machine, are refused before a topology (`preflight.check_stream`).
 
     Parameters
     ----------
     folders : Folders
     log : TransactionLog
         With the generation of this driver.
-    keeps_state : bool
-        Whether Spark's own stateful operators stand before the topology.
     """
 
-    def __init__(self, folders: Folders, log: TransactionLog, *, keeps_state: bool) -> None:
+    def __init__(self, folders: Folders, log: TransactionLog) -> None:
         self._folders = folders
         self._log = log
-        # where one stood in a former run, Spark itself has to see that, and to refuse the query without it
-        self._keeps_state = keeps_state or bool(operator_state.kept_in(log.state))
         self._local: RunFolder | None = None
         self._noting = threading.Lock()
         self.folder = ""
@@ -92,14 +85,10 @@ class SparkCheckpoint:
         """
         state = self._log.state
         try:
-            if self._keeps_state:
-                self._build_with_state(state)
-            else:
-                name = f"{state.lineage}-{state.generation}"
-                self._local = RunFolder(os.path.join(cache_folder(), "spark"), name)
-                self.folder = self._local.path
-                for batch in range(max(0, state.committed - 2), state.committed):
-                    self._write(f"commits/{batch}", _NOTE)
+            self._local = RunFolder(os.path.join(cache_folder(), "spark"), f"{state.lineage}-{state.generation}")
+            self.folder = self._local.path
+            for batch in range(max(0, state.committed - 2), state.committed):
+                self._write(f"commits/{batch}", _NOTE)
             for source in _known(state):
                 self._write("metadata", json.dumps({"id": source.query_id}))
                 self._write(f"offsets/{source.batch_id}", source.offsets)
@@ -114,17 +103,6 @@ class SparkCheckpoint:
             raise CheckpointError(
                 f"Spark's folder can't be made: {error}. This user must be able to write there", path=self.folder
             ) from error
-
-    def _build_with_state(self, state: LogState) -> None:
-        self.folder = os.path.join(self._folders.location, operator_state.folder_of(state.generation))
-        shutil.rmtree(self.folder, ignore_errors=True)  # of a life that an older copy of the checkpoint has replaced
-        os.mkdir(self.folder)
-        former = operator_state.kept_in(state)
-        if former:
-            operator_state.carry_over(os.path.join(self._folders.location, former), self.folder, state.committed)
-        sync_folder(self._folders.location)
-        self._durable = operator_state.Durable(self.folder)
-        self._durable.sync(state.committed - 1)
 
     def _write(self, name: str, text: str) -> None:
         path = os.path.join(self.folder, name)
@@ -165,17 +143,16 @@ class SparkCheckpoint:
         # ours.
         with self._noting:
             notes = self._sources.of_batch(self._log.state.notes, batch.offsets, before)
-        if not self._keeps_state and os.path.isdir(os.path.join(self.folder, "state")):
+        if os.path.isdir(os.path.join(self.folder, "state")):
             raise CheckpointError(
                 "Spark keeps state before this topology, by an operator that statefx does not know: it would be lost "
                 f"with {self.folder}, on this machine. Do that step in a bolt instead",
                 path=self.folder,
             )
-        where = operator_state.folder_of(state.generation) if self._keeps_state else ""
-        return StreamInput(batch.query_id, batch.batch_id, batch.offsets, notes, where)
+        return StreamInput(batch.query_id, batch.batch_id, batch.offsets, notes)
 
     def note(self) -> None:
-        """Log what sources have written down beside transactions, if that is new: where they begin (rule 3.8).
+        """Log where sources begin, if they have written down something new between transactions (rule 3.8).
 
         A source that begins with what is newest may wait for hours for its first row, and its driver may die
         meanwhile. The next one must begin where this one did.
@@ -184,15 +161,6 @@ class SparkCheckpoint:
             notes = self._sources.beginnings(self._log.state.notes)
             if notes.files or notes.aside:
                 self._log.append(Noted(self._log.state.generation, notes))
-
-    def ended(self, batch_id: int) -> None:
-        """Do what has to be done before Spark notes that a batch has ended."""
-        if not self._keeps_state:
-            return
-        self._durable.sync(batch_id)
-        # Not before a transaction of this driver is committed: until then the log names the former folder.
-        if operator_state.kept_in(self._log.state) == os.path.basename(self.folder):
-            operator_state.delete_former(self._folders, self._log.state.generation)
 
     def remove(self) -> None:
         """Delete the folder where nobody needs it; called when Spark's query has ended."""

@@ -13,7 +13,7 @@ from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
-LOOK_SECS = 1.0
+POLL_SECS = 1.0
 """How often it is asked whether the job waits for slots. A job that is quicker costs no request."""
 AGAIN_SECS = 1.0
 RESTORE_MAX_SECS = 3600.0
@@ -53,7 +53,7 @@ class Deadline:
         self.passed = False
 
     def __enter__(self) -> Self:
-        self._arm(min(self._left_secs, LOOK_SECS))
+        self._arm(min(self._left_secs, POLL_SECS))
         return self
 
     def __exit__(
@@ -75,11 +75,11 @@ class Deadline:
         return text
 
     def _arm(self, secs: float) -> None:
-        self._timer = threading.Timer(secs, self._look, (secs,))
+        self._timer = threading.Timer(secs, self._tick, (secs,))
         self._timer.daemon = True
         self._timer.start()
 
-    def _look(self, secs: float) -> None:
+    def _tick(self, secs: float) -> None:
         """Count the last `secs`, and cancel if there is no time left."""
         waited = not self.passed and self._waits()  # without the lock: it calls into the JVM
         with self._lock:
@@ -87,7 +87,7 @@ class Deadline:
                 return
             self._left_secs -= 0.0 if waited else secs
             if self._left_secs > 0 or self._puts_off():
-                self._arm(min(self._left_secs, LOOK_SECS))
+                self._arm(min(self._left_secs, POLL_SECS))
                 return
             self.passed = True
             self._arm(AGAIN_SECS)

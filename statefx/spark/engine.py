@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -20,21 +22,24 @@ from statefx.coordinator.engine import DriverCall, Finished, Job, JobFailedError
 from statefx.coordinator.orders import Orders
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
+from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
 from statefx.protocol.report import Report
-from statefx.spark.built import BuiltPlan, built_plans
-from statefx.spark.cut import CutPartitions, CutShuffle, free, is_empty, wire_frame
+from statefx.spark import internals
+from statefx.spark.built import BuiltPlan, CutPartitions, CutShuffle, built_plans
 from statefx.spark.deadline import Deadline
-from statefx.spark.failures import cant_start_workers, job_error
-from statefx.spark.frames import Chain, keeps_shuffles, mapping, no_rows
-from statefx.spark.job_status import JobStatus
-from statefx.spark.labels import Labels, collected, own_properties
-from statefx.spark.processing_jobs import ProcessingJobs
-from statefx.spark.session import activate, is_local
+from statefx.spark.failures import job_error
+from statefx.spark.frames import WIRE, Chain
+from statefx.spark.labels import Labels
+from statefx.spark.session import is_local
 from statefx.spark.worker import ORDER_PROPERTY, TRIES_PROPERTY, Hooks, Parcel
+
+_STATUS_POLLS = 500
+_STATUS_POLL_SECS = 0.01
+_STAGES_UNKNOWN = "Spark's status store does not tell whether a stage of the job was run again"
 
 
 class SparkEngine:
@@ -68,7 +73,7 @@ class SparkEngine:
         self._storage = deployment.storage
         self._orders = Orders(deployment.plan, deployment.storage)
         self._tags: dict[str, str] = {}
-        self._processing = ProcessingJobs(self._plan, self._context)
+        self._processing = _ProcessingJobs(self._plan, self._context)
         self._waiting: deque[Job] = deque()
         self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._kept: dict[TransactionAttempt, CutShuffle] = {}
@@ -82,7 +87,7 @@ class SparkEngine:
     def _wrap(self) -> None:
         """Wrap what is run, for the workers of the current number."""
         self._chain = Chain(self._plan, self._parcel, self._frame, self._workers)
-        self._hooks = mapping(Hooks(self._parcel), ["id"], self._workers)
+        self._hooks = internals.mapping(Hooks(self._parcel), WIRE, ["id"], self._workers)
         if self._session is not None:
             self._build(self._session)
 
@@ -97,11 +102,9 @@ class SparkEngine:
         With Spark's `query` that calls back: when somebody has stopped it, jobs that fail were stopped with it.
         """
         self._query = query
-        if self._session is not None and self._session._jsparkSession.equals(session._jsparkSession):
+        if self._session is not None and internals.is_same(self._session, session):
             return
         self._session = session
-        context: Any = session.sparkContext
-        self._status = JobStatus(context, self._stopping)
         if self._plan.cut:
             self._partitions = CutPartitions(session, (*self._plan.widths, 0)[self._plan.cut])
         session.conf.set("spark.sql.adaptive.enabled", "false")
@@ -184,7 +187,7 @@ class SparkEngine:
                     return Finished(job.id, reports=self._resolve(job.id, job.work))
                 case DriverCall():
                     self._call(job.id, job.work)
-        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
+        except Exception as error:  # noqa: BLE001 - the coordinator decides
             return Finished(job.id, failure=error)
         finally:
             self._tags.pop(job.id, None)
@@ -195,10 +198,9 @@ class SparkEngine:
         context = self._context()
         try:
             with contextlib.ExitStack() as stack:
-                if (
-                    context._jsc is not None
-                ):  # else it was stopped: a call that needs no Spark goes through all the same
-                    stack.enter_context(own_properties(context))
+                # where it was stopped, a call that needs no Spark goes through all the same
+                if not internals.stopped_here(context):
+                    stack.enter_context(internals.own_properties(context))
                     context.addJobTag(self._tags[job_id])
                 work.call()
         except Exception:
@@ -231,19 +233,16 @@ class SparkEngine:
         if built is not None:
             # Whether a stage ran twice is not asked: rows of spouts have barriers, whose tokens tell (rules 5.1, 5.4).
             return self._job(job_id, order, lambda own: self._run_built(own, run, built))
-        assert self._session is not None
-        work = no_rows(self._session, self._plan) if run.work is None else run.work
-        acks = self._job(job_id, order, lambda own: self._run_over(own, run, work), check=True)
-        # Spark leaves out what it knows to be empty (rule 5.6); it never knows that of the rows at the cut
-        if not acks and run.segment is not Segment.ORDERED:
-            empty = self._no_rows(work)
+        acks = self._job(job_id, order, lambda own: self._run_over(own, run, run.work), check=True)
+        if not acks:  # Spark leaves out what it knows to be empty (rule 5.6)
+            empty = self._no_rows(run.work)
             acks = self._job(job_id, order, lambda own: self._run_over(own, run, empty), check=True)
         return acks
 
     def _run_built(self, own: Any, run: SegmentRun, built: BuiltPlan) -> list[bytes]:
         """Run a segment over rows of spouts; return its acks."""
         attempt = run.order.attempt
-        activate(built.session)  # the nodes that are copied go by the settings of the thread
+        internals.activate(built.session)  # the nodes that are copied go by the settings of the thread
         names = self._labels.name_stages(own, run.segment, attempt)
         leaf = built.leaf(self._kept[attempt].rows()) if run.segment is Segment.ORDERED else None
         top, shuffles = built.copied(own, names, leaf)
@@ -253,24 +252,17 @@ class SparkEngine:
         try:
             return built.payloads(top)
         finally:
-            free(self._context(), shuffles)
+            internals.free(self._context(), shuffles)
 
     def _run_over(self, own: Any, run: SegmentRun, frame: DataFrame) -> list[bytes]:
-        """Run a segment over `frame`; return its acks."""
+        """Run a whole transaction over `frame`; return its acks."""
         assert self._session is not None
-        attempt = run.order.attempt
-        activate(self._session)  # the labels have Spark make the plan's shuffles, by the settings of the thread
-        if run.segment is Segment.ORDERED:
-            frame = wire_frame(self._session, self._kept[attempt].rows())
+        # The plan's shuffles are made by the settings of the thread.
+        internals.activate(self._session)
         acks = self._chain.over(run.segment, frame)
-        shuffles = self._labels.name_segment(own, acks, run.segment, attempt)
-        if run.segment is Segment.PROCESSING:
-            plan = acks._jdf.queryExecution().executedPlan()
-            if is_empty(plan):
-                return []
-            self._kept[attempt] = CutShuffle(plan, shuffles, self._partitions)
-            acks = wire_frame(self._session, self._kept[attempt].acks())
-        return collected(acks)
+        names = self._labels.name_stages(own, run.segment, run.order.attempt)
+        internals.make_shuffles(acks, len(self._plan.levels), own, names)
+        return internals.collected(acks, "payload")
 
     def _free(self, first: int, last: int) -> None:
         """Free what the jobs P of transactions `first` to `last` have written."""
@@ -280,14 +272,14 @@ class SparkEngine:
     def _drop(self, attempt: TransactionAttempt) -> None:
         kept = self._kept.pop(attempt, None)
         if kept is not None:
-            free(self._context(), kept.shuffles)
+            internals.free(self._context(), kept.shuffles)
 
     def reuses(self, work: DataFrame | None) -> bool:
         """Tell whether all attempts over `work` read the same shuffle files (see `Engine.reuses`)."""
         if work is None:  # spouts emit it
             return False
         try:
-            return keeps_shuffles(work)
+            return internals.keeps_shuffles(work)
         except (PySparkException, Py4JError):
             return True
 
@@ -302,7 +294,7 @@ class SparkEngine:
         def collect(own: Any) -> list[bytes]:
             assert self._session is not None
             self._labels.name_hooks(own, order)
-            return collected(self._hooks(self._session.range(0, width, 1, width)))
+            return internals.collected(self._hooks(self._session.range(0, width, 1, width)), "payload")
 
         with self._orders.sent(order) as text:
             rows = self._job(job_id, text, collect, stoppable=stoppable)
@@ -332,18 +324,20 @@ class SparkEngine:
             self._timeout_secs,
             self._storage,
             cancel=lambda: context.cancelJobsWithTag(tag),
-            waits=lambda: self._status.waits(tag),
+            waits=lambda: internals.waits_for_slots(context, tag),
         )
-        if self._stopping.is_set() or context._jsc is None:  # stop() may have come before there was a tag to cancel
+        if self._stopping.is_set() or internals.stopped_here(
+            context
+        ):  # stop() may have come before there was a tag to cancel
             self._check_stopped(stoppable=stoppable)
         try:
-            with own_properties(context) as own:
+            with internals.own_properties(context) as own:
                 context.addJobTag(tag)
                 own.setProperty(ORDER_PROPERTY, order)
-                own.setProperty(TRIES_PROPERTY, str(context._jsc.sc().taskScheduler().maxTaskFailures()))
+                own.setProperty(TRIES_PROPERTY, str(internals.task_tries(context)))
                 with deadline:
                     rows = run(own)
-                if check and rows and self._status.ran_again(tag):
+                if check and rows and self._ran_again(tag):
                     raise JobFailedError("a stage of the job had to be run again: rows may have been routed otherwise")
         except (AnalysisException, StatefxError):
             raise
@@ -353,6 +347,30 @@ class SparkEngine:
                 raise
             raise self._translated(error, deadline) from error
         return rows
+
+    def _ran_again(self, tag: str) -> bool:
+        """Tell whether any stage of the jobs with `tag` ran more than once: rows may have gone elsewhere (rule 5.4)."""
+        for _ in range(_STATUS_POLLS):
+            jobs = internals.ended_jobs(self._context(), tag)
+            if jobs is not None:
+                return any(self._job_ran_again(job, stages) for job, stages in jobs.items())
+            self._stopping.wait(_STATUS_POLL_SECS)
+        raise JobFailedError(_STAGES_UNKNOWN)
+
+    def _job_ran_again(self, job: int, stages: Sequence[int]) -> bool:
+        """Tell whether any stage of a job that has ended ran more than once.
+
+        A full store forgets stages, and those first that a job passed over, however new they are. So a stage that is
+        not there was passed over, if as many are there as the job has completed.
+        """
+        tries = [internals.stage_tries(self._context(), stage) for stage in stages]
+        if any(each is not None and each > 1 for each in tries):
+            return True
+        if None in tries:
+            completed = internals.stages_completed(self._context(), job)
+            if completed is None or sum(each == 1 for each in tries) < completed:
+                raise JobFailedError(_STAGES_UNKNOWN)
+        return False
 
     def _check_stopped(self, *, stoppable: bool) -> None:
         """Raise if the query, Spark's own, or the SparkContext has been stopped: only this tells, no failure's text."""
@@ -368,9 +386,8 @@ class SparkEngine:
 
         A stopped context ends a streaming query as its own stop does; a batch that was not applied is an error.
         """
-        context = self._context()._jsc
         try:
-            context_stopped = context is None or bool(context.sc().isStopped())
+            context_stopped = internals.is_stopped(self._context())
             if self._query is None:
                 return context_stopped, False
             return context_stopped, context_stopped or not self._query.isActive
@@ -380,7 +397,7 @@ class SparkEngine:
     def _translated(self, error: Exception, deadline: Deadline) -> StatefxError:
         """Say what a failed job means."""
         found = job_error(error, local=is_local(self._context()))
-        if cant_start_workers(error):
+        if internals.cant_start_workers(error):
             self._workers += 1
             self._wrap()
         if deadline.passed and isinstance(found, JobFailedError):
@@ -390,3 +407,50 @@ class SparkEngine:
     def _context(self) -> Any:
         assert self._session is not None
         return self._session.sparkContext
+
+
+@dataclass
+class _ProcessingJobs:
+    """The jobs P that run, and those that wait for their turn, in order.
+
+    Spark gives slots to jobs in the order in which they began. If all jobs P that may be in flight began at once, each
+    job O, and so each commit, would queue behind all of them. A job that waits here is no try, and no time of its
+    timeout passes.
+
+    Parameters
+    ----------
+    plan : Plan
+    context : callable
+        Returns the SparkContext, which knows how many slots there are; a cluster may grow and shrink.
+    """
+
+    plan: Plan
+    context: Callable[[], Any]
+    waiting: deque[Job] = field(default_factory=deque)
+    _running: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        # The most tasks of one job that can run at once: those of its widest level.
+        self._width = max(map(len, self.plan.levels[: self.plan.cut]), default=1)
+
+    def ended(self, job_id: str) -> None:
+        """Make room for another job: one has ended, or was cancelled."""
+        self._running.discard(job_id)
+        self.waiting = deque(job for job in self.waiting if job.id != job_id)
+
+    def turn(self) -> list[Job]:
+        """Return the jobs whose turn it is to begin now.
+
+        There is one job more than fills the slots: they would idle while the last task of a stage ends.
+        """
+        begun = []
+        while self.waiting and (not self._running or (len(self._running) - 1) * self._width < self._slots()):
+            begun.append(self.waiting.popleft())
+            self._running.add(begun[-1].id)
+        return begun
+
+    def _slots(self) -> int:
+        try:
+            return int(self.context().defaultParallelism)
+        except (AttributeError, Py4JError):  # the context was stopped: the job begins, and says so
+            return sys.maxsize

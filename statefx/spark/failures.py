@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
-from pyspark.errors import PythonException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PythonException
 
 from statefx.coordinator.engine import JobFailedError
 from statefx.errors import StatefxError, TransactionError
+from statefx.spark.internals import cant_start_workers
+
+logger = logging.getLogger("statefx")
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
 _LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", re.MULTILINE)
-_STUCK = re.compile(r"java\.lang\.NullPointerException\n(?:\s+at .*\n)*\s+at [\w.]*PythonWorkerFactory\.createWorker")
 _SHOWN = 600
 
 
@@ -50,15 +54,17 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
     return JobFailedError(last_line(text))
 
 
-def cant_start_workers(error: Exception) -> bool:
-    """Tell whether Spark will start no more workers for functions of the same environment, on some executor.
+def unburied(error: StatefxError, when: str) -> StatefxError:
+    """Take off an error of ours what stands above its text on a terminal; the text says what is wrong and what to do.
 
-    When the program that forks them is killed while it starts, and the task that waits for it is interrupted (its job
-    was cancelled, or failed elsewhere), Spark keeps the dead program, without the path of its socket. Whoever wants a
-    worker from then on gets a NullPointerException. Over TCP it would be a SocketException, after which Spark starts
-    another program.
+    These are frames of statefx, and what Spark or py4j raised below it, with a hundred lines of the JVM's. What the
+    user's own code raised stays. A log at DEBUG has all of it.
     """
-    return _STUCK.search(str(error)) is not None
+    logger.debug(when, exc_info=error)
+    if isinstance(error.__cause__, (Py4JError, PySparkException)):
+        error.__cause__ = None
+    error.__suppress_context__ = True
+    return error.with_traceback(None)
 
 
 def not_importable(module: str, *, local: bool) -> str:

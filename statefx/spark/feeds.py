@@ -31,16 +31,16 @@ from statefx.protocol.records import BatchInput
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.compaction import DEFAULT, SETTING
 from statefx.spark.engine import SparkEngine
+from statefx.spark.internals import clone, is_stopped, rebase
 from statefx.spark.log_filter import hide_misleading
-from statefx.spark.session import clone, rebase
 
 logger = logging.getLogger("statefx")
 
 _ROLLBACK_SECS = 30.0
-_LOOK_SECS = 0.1
-_CONTEXT_LOOK_SECS = 1
+_POLL_SECS = 0.1
+_CONTEXT_POLL_SECS = 1
 _STOP_SECS = 5.0
-_STOP_LOOK_SECS = 0.01
+_STOP_POLL_SECS = 0.01
 
 
 class _QuietError(Exception):
@@ -146,7 +146,7 @@ class StreamFeed:
         """Wait for the end of Spark's query; return why it has to be started again, if it has."""
         failure: StreamingQueryException | None = None
         try:
-            while not query.awaitTermination(_CONTEXT_LOOK_SECS):
+            while not query.awaitTermination(_CONTEXT_POLL_SECS):
                 self._check_context(query)
                 self._note(query)
         except StreamingQueryException as error:
@@ -163,8 +163,7 @@ class StreamFeed:
 
     def _check_context(self, query: StreamingQuery) -> None:
         """End a query that waits for input on a SparkContext that was stopped: Spark itself would look for ever."""
-        context = self._frame.sparkSession.sparkContext._jsc
-        if not self._busy and (context is None or context.sc().isStopped()):
+        if not self._busy and is_stopped(self._frame.sparkSession.sparkContext):
             _stop(query)
             raise StoppedError("the SparkContext was stopped")
 
@@ -215,7 +214,7 @@ class StreamFeed:
                 query.processAllAvailable()
                 if query.isActive:
                     return
-            ended.wait(_LOOK_SECS)  # it is started again, or has ended
+            ended.wait(_POLL_SECS)  # it is started again, or has ended
 
     def _start(self) -> StreamingQuery:
         """Start Spark's query; one of a former driver in this session, which has the same name, is stopped.
@@ -272,7 +271,7 @@ class StreamFeed:
         end = time.monotonic() + _STOP_SECS
         with contextlib.suppress(Py4JError):
             while query.isActive and time.monotonic() < end:
-                time.sleep(_STOP_LOOK_SECS)
+                time.sleep(_STOP_POLL_SECS)
 
     def _take(self, frame: DataFrame, batch_id: int, query: StreamingQuery) -> None:
         state = self._coordinator.log.state
@@ -284,8 +283,6 @@ class StreamFeed:
             # Rule 3.7: query and offsets are equal too. By its number alone the batch of another query, or of a folder
             # that somebody has put back, would be taken for one that is committed.
             logger.info("transaction %d is committed: Spark's batch %d is passed over", txid, batch_id)
-            # Rule 3.11: read to its end, since Spark's own stateful operators must write the version of this batch.
-            frame.write.format("noop").mode("overwrite").save()
         else:
             raise CheckpointMismatchError(
                 f"Spark's batch {batch_id} of query {query.id} would be transaction {txid}, but transaction "
@@ -294,8 +291,6 @@ class StreamFeed:
                 txid=txid,
                 committed=state.committed,
             )
-        # After COMMITTED and before Spark notes the batch: from that note on Spark never makes its state again.
-        self._checkpoint.ended(batch_id)
 
     def _check_newest(self, cause: Exception | None = None) -> None:
         """Raise FencedError if a newer generation has taken over."""

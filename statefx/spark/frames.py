@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
-from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StructType
-from pyspark.util import PythonEvalType
 
 from statefx.plan import wire
 from statefx.plan.groupings import ROUTERS, RowExpressions, Spread
@@ -19,7 +16,7 @@ from statefx.plan.levels import EDGE_COLUMN, Plan
 from statefx.plan.segments import segments_of
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TaskId
-from statefx.spark.session import worker_program
+from statefx.spark import internals
 from statefx.spark.worker import LevelFunction, Parcel
 from statefx.topology.graph import Edge
 
@@ -176,7 +173,7 @@ class Chain:
     frame : DataFrame
         The united frame, for its schema.
     number : int
-        Of the workers that run it (see `worker_program`).
+        Of the workers that run it (see `internals.worker_program`).
 
     Attributes
     ----------
@@ -191,7 +188,7 @@ class Chain:
         self._target = F.col("target")
         routed = self._route(frame).columns
         self._stages = [
-            mapping(LevelFunction(parcel, level), wire.SCHEMA.names if level else routed, number)
+            internals.mapping(LevelFunction(parcel, level), WIRE, wire.SCHEMA.names if level else routed, number)
             for level in range(len(plan.levels))
         ]
 
@@ -238,40 +235,6 @@ def _narrowed(frame: DataFrame, width: int) -> DataFrame:
     """Leave rows where Spark has them, in `width` partitions; they are moved only where there are fewer."""
     if frame.isStreaming:  # asked for its columns only: it has no partitions yet
         return frame
-    found = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+    found = internals.partitions(frame)
     # also where there are just as many: what runs is planned again, and may have more by then
     return frame.coalesce(width) if found >= width else frame.repartition(width)
-
-
-def keeps_shuffles(frame: DataFrame) -> bool:
-    """Tell whether every attempt over `frame` would read the same shuffle files.
-
-    What a streaming query hands to foreachBatch stands on one RDD, and so does a batch DataFrame made of an RDD or of
-    a cache; where that has shuffles of its own, attempts after a lost executor would mix what is left of the first run
-    with what is computed again.
-    """
-    leaves = frame._jdf.queryExecution().withCachedData().collectLeaves()
-    # Of the plan with what is cached in it: Spark reads a cache in the place of what it was made of.
-    return any(_stands_on_shuffles(leaves.apply(at)) for at in range(leaves.size()))
-
-
-def _stands_on_shuffles(leaf: Any) -> bool:
-    """Tell whether a leaf of a logical plan is an RDD or a cache that comes out of a shuffle."""
-    kind = leaf.getClass().getSimpleName()
-    if kind == "LogicalRDD":
-        lineage = str(leaf.rdd().toDebugString())
-        return any(rdd in lineage for rdd in ("Shuffled", "CoGroupedRDD", "SubtractedRDD"))
-    return kind == "InMemoryRelation" and "Exchange" in str(leaf.cacheBuilder().cachedPlan().toString())
-
-
-def mapping(function: Any, columns: Sequence[str], number: int = 0) -> Callable[[DataFrame], DataFrame]:
-    """Return what ``frame.mapInArrow(function, wire.DDL)`` does for frames with `columns`, wrapped once for all.
-
-    Run by the workers of that `number` (see `worker_program`).
-    """
-    context = SparkContext._active_spark_context
-    assert context is not None
-    with worker_program(context, number):
-        wrapped = pandas_udf(function, returnType=WIRE, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
-        column = wrapped(*[F.col(name) for name in columns])._jc
-    return lambda frame: DataFrame(frame._jdf.mapInArrow(column, False, None), frame.sparkSession)

@@ -15,7 +15,7 @@ def dumps(thing: Any) -> bytes:
     return pickled
 
 
-class _Looking(pickle.Unpickler):
+class _ImportedModules(pickle.Unpickler):
     """Notes what an unpickler imports."""
 
     def __init__(self, data: bytes) -> None:
@@ -29,9 +29,9 @@ class _Looking(pickle.Unpickler):
 
 def modules_of(thing: Any) -> set[str]:
     """Return the names of the modules that a worker imports to unpickle `thing`: of classes and functions in it."""
-    looking = _Looking(dumps(thing))
-    looking.load()
-    return looking.modules
+    unpickler = _ImportedModules(dumps(thing))
+    unpickler.load()
+    return unpickler.modules
 
 
 def loads(data: bytes) -> Any:

@@ -22,9 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
+from statefx.spark import internals
 from statefx.spark.failures import last_line, not_importable
 from statefx.spark.pickling import modules_of
-from statefx.spark.session import is_local, worker_program
+from statefx.spark.session import is_local
 from statefx.topology.checks import named
 from statefx.topology.graph import Topology
 
@@ -33,34 +34,44 @@ _PROBES_PER_EXECUTOR = 2
 _FOUND = "host string, problem string, module string, missing string"
 """What a probe tells: of a module that it could not import, and of the one that was missing, maybe another."""
 
-_STATEFUL = (
-    "Aggregate",
-    "Deduplicate",
-    "Distinct",
-    "FlatMapGroupsInPandasWithState",
-    "FlatMapGroupsWithState",
-    "TransformWithState",
-)
-"""How the names of those nodes of a plan begin that keep state where they stand in a stream."""
+_DEDUP, _WINDOWS = ('see "Dropping duplicates" in the cookbook', 'see "Windows by hand" in the cookbook')
+
+_STATEFUL = {
+    "Deduplicate": ("dropDuplicates or distinct", f"that keeps the ids it has seen: {_DEDUP}"),
+    "Aggregate": ("an aggregation", f"that keeps the totals of each key: {_WINDOWS}"),
+    "FlatMapGroupsInPandasWithState": ("applyInPandasWithState", "behind a fieldsGrouping"),
+    "FlatMapGroupsWithState": ("flatMapGroupsWithState", "behind a fieldsGrouping"),
+    "TransformWithState": ("transformWithState", "behind a fieldsGrouping"),
+    "Join": ("a join of two streams", 'with a fieldsGrouping on each: see "Several streams" in "Stateful bolts"'),
+}
+"""How the names of those nodes of a plan begin that keep state where they stand in a stream: what the user calls them,
+and which StatefulBolt to use instead."""
 
 _LOCAL_PATH = re.compile(r"(?:file:(?://)?)?(/[^:*?\[{]*|[^:/*?\[{][^:*?\[{]*)")
 """A path without a pattern; one with a pattern may or may not name the folder."""
 
 
 def check_stream(frame: DataFrame) -> None:
-    """Refuse what Spark's analysis refuses in a streaming query, before the checkpoint is touched.
+    """Refuse what Spark's analysis refuses in a streaming query, and Spark's own stateful operators.
+
+    Their tasks write state on any machine, outside of the topology's transactions. To carry it along, each start would
+    need a copy of it in a shared folder with hard links, which object stores lack; a bolt keeps it in the checkpoint.
 
     Raises
     ------
     TopologyError
-        With Spark's reason.
+        Before the checkpoint is touched; with Spark's reason, or the operator's name and what to use instead.
     """
-    jvm = frame.sparkSession._jvm
-    assert jvm is not None
-    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Update()
+    found = _stateful(frame)
+    if found is not None:
+        operator, instead = found
+        raise TopologyError(
+            f"the streaming input of this topology has an operator of Spark's that keeps state, {operator}: its state "
+            f"is no part of the topology's transactions. Use a StatefulBolt {instead}. A batch DataFrame may have it",
+            operator=operator,
+        )
     try:
-        checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
+        internals.check_streaming(frame)
     except AnalysisException as error:
         raise TopologyError(
             f"Spark can't run the streaming input of this topology: {str(error).splitlines()[0]} Do that step in a "
@@ -68,23 +79,17 @@ def check_stream(frame: DataFrame) -> None:
         ) from error
 
 
-def keeps_state(frame: DataFrame) -> bool:
-    """Tell whether Spark's own stateful operators stand in a stream; their tasks keep state on any machine.
+def _stateful(frame: DataFrame) -> tuple[str, str] | None:
+    """Return what the user calls an operator of Spark's that keeps state in a stream, and what to use instead.
 
     By the plan's nodes: Spark's own `isStatefulOperation` passes over ``dropDuplicates`` without an event time. One
     that is missing here is found before it has begun anything (`SparkCheckpoint.with_notes`).
     """
-    left = [frame._jdf.queryExecution().analyzed()]
-    while left:
-        node = left.pop()
-        children = [node.children().apply(number) for number in range(node.children().size())]
-        name = node.getClass().getSimpleName()
-        # A join with a table keeps nothing; one of two streams keeps the rows of both.
-        joins = name == "Join" and all(child.isStreaming() for child in children)
-        if joins or (name.startswith(_STATEFUL) and node.isStreaming()):
-            return True
-        left += children
-    return False
+    for name in internals.streaming_operators(frame):
+        for prefix, found in _STATEFUL.items():
+            if name.startswith(prefix):
+                return found
+    return None
 
 
 def check_apart(frame: DataFrame, location: str) -> None:
@@ -107,13 +112,8 @@ def check_apart(frame: DataFrame, location: str) -> None:
 
 def _folders_read(frame: DataFrame) -> Iterator[str]:
     """Yield the local folders that streams of files read, as far as Spark's plan tells."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        if leaf.getClass().getSimpleName() != "StreamingRelation":
-            continue
-        option = leaf.dataSource().options().get("path")
-        found = _LOCAL_PATH.fullmatch(str(option.get())) if option.isDefined() else None
+    for path in internals.streamed_paths(frame):
+        found = _LOCAL_PATH.fullmatch(path)
         if found is not None:
             yield os.path.realpath(found[1])
 
@@ -126,11 +126,7 @@ def check_alone(session: SparkSession, query_id: str | None, location: str) -> N
     CheckpointMismatchError
         Nothing was changed.
     """
-    jvm = session._jvm
-    if query_id is None or jvm is None:
-        return
-    running = session._jsparkSession.sharedState().activeStreamingQueries()
-    if running.containsKey(jvm.java.util.UUID.fromString(query_id)):
+    if query_id is not None and internals.runs_query(session, query_id):
         raise CheckpointMismatchError(
             f"the checkpoint that {location} was copied from is at work in this Spark application, and Spark runs a "
             "query once: run the copy in another application, or stop the original first",
@@ -146,14 +142,14 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     """Refuse executors that lack a package or a module, run another Python, or don't see the checkpoint.
 
     In local mode the executor is this process's own JVM. Where its workers run this very Python, only modules that are
-    not installed are looked for, such as one beside the user's script: the driver finds it there, and workers do not.
+    not installed are looked for, such as one next to the user's script: the driver finds it there, and workers do not.
 
     Parameters
     ----------
     session : SparkSession
     folders : Folders
     references : iterable of str
-        What workers load beside statefx, as ``module:Class``: the state provider, the user's encodings.
+        What workers load in addition to statefx, as ``module:Class``: the state provider, the user's encodings.
     topology : Topology
         Whose bolts, spouts and sinks workers unpickle.
 
@@ -168,8 +164,8 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     master = str(context.master)
     local = master.startswith("local") and not master.startswith("local-cluster")
     holders = _modules(topology)
-    with worker_program(context):
-        same = local and _is_this_python(context.pythonExec)
+    with internals.worker_program(context) as program:
+        same = local and _is_this_python(program)
     seen = _imported.setdefault(context, set())
     if same:
         holders = {name: who for name, who in holders.items() if name not in seen and not _is_installed(name)}
@@ -183,7 +179,7 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     try:
         # More tasks than slots, so that every executor is likely to get one: Spark can't be asked for one on each.
         width = 1 if same else max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
-        with worker_program(context):
+        with internals.worker_program(context):
             rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), _FOUND)
         found = rows.collect()
     except (PySparkException, Py4JError) as error:
@@ -209,7 +205,7 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
 
 
 def _modules(topology: Topology) -> dict[str, str]:
-    """Return modules that workers import to unpickle operators, beside Python's own and statefx; and whose they are."""
+    """Return the modules that workers import to unpickle operators, without Python's own, and the component of each."""
     return {
         module: named(component)
         for component in topology.components

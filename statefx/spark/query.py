@@ -1,4 +1,4 @@
-"""A running topology, with the face of pyspark's StreamingQuery."""
+"""A running topology, with the methods of pyspark's StreamingQuery."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import BoltError, ConfigError, StatefxError
 from statefx.spark.bar import Bar
+from statefx.spark.failures import unburied
 
 logger = logging.getLogger("statefx")
 
-_LOOK_SECS = 0.1
-"""Between two looks: nothing wakes `start` when a recovery gets stuck, nor `stop` when the query ends by itself."""
+_POLL_SECS = 0.1
+"""How often they look: nothing wakes `start` when a recovery gets stuck, nor `stop` when the query ends by itself."""
 
 _HOOK_SECS = 1.0
 """A hook of a spout's copy on the driver that runs for so long when time is up is not waited for."""
@@ -68,7 +69,7 @@ class Query:
     def start(self) -> None:
         """Start; returns when transactions can flow (or recovery is stuck), raises what made the start fail."""
         self._thread.start()
-        while not self._started.wait(_LOOK_SECS) and not self._coordinator.progress.is_stuck:
+        while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
             pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
         if self._ended.is_set():
             self._raise()
@@ -147,9 +148,9 @@ class Query:
         drain.start()
         end = time.monotonic() + timeout
         while drain.is_alive() and not self._ended.is_set() and time.monotonic() < end:
-            drain.join(min(_LOOK_SECS, max(0.0, end - time.monotonic())))
+            drain.join(min(_POLL_SECS, max(0.0, end - time.monotonic())))
         self._feed.cancel()
-        while not self._ended.wait(_LOOK_SECS):
+        while not self._ended.wait(_POLL_SECS):
             asked = self._coordinator.progress.asked(_HOOK_SECS)
             if asked is not None:  # it may never return, and nobody can end it
                 logger.warning(
@@ -170,7 +171,9 @@ class Query:
         except BaseException as error:
             self._error = error
             # of a bolt's error the lines that count are in its own traceback, which is shown before it
-            self._trace = None if isinstance(error, BoltError) else error.__traceback__
+            if isinstance(error, StatefxError):
+                unburied(error, f"query {self.name} ended")
+            self._trace = error.__traceback__
             if self._started.is_set() and not self._listeners:  # who neither waits nor asks would never hear of it
                 known = isinstance(error, StatefxError) and not isinstance(error, BoltError)  # its text says enough
                 shown = None if known else error.with_traceback(self._trace)

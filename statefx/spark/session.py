@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from statefx.errors import ConfigError
+from statefx.spark.internals import is_stopped
 
 logger = logging.getLogger("statefx")
 
@@ -28,8 +25,6 @@ _STREAMING = "spark.sql.streaming."
 
 _hinting = threading.Lock()
 _hinted = False
-
-_NUMBER = "STATEFX_WORKERS"
 
 
 def check_session(spark: Any) -> SparkSession:
@@ -48,8 +43,7 @@ def check_session(spark: Any) -> SparkSession:
                 "RDD-level control. Build the session with .master(...) instead of .remote(...)."
             )
         raise ConfigError(f"submit needs the SparkSession as its second argument, got {name}")
-    context = spark.sparkContext._jsc
-    if context is None or context.sc().isStopped():
+    if is_stopped(spark.sparkContext):
         raise ConfigError("the SparkSession was stopped: build another one, and make the DataFrames with it")
     return spark
 
@@ -69,56 +63,6 @@ def hint(spark: SparkSession, *, streaming: bool) -> None:
         logger.warning("small transactions get cheaper with these settings on SparkSession.builder: %s", settings)
 
 
-@contextlib.contextmanager
-def worker_program(context: Any, number: int = 0) -> Iterator[None]:
-    """Let the functions that are wrapped in the block run as statefx's run; the context is as before afterwards.
-
-    In local mode the workers run the driver's own Python, whatever ``python3`` is on the path, unless PYSPARK_PYTHON
-    says otherwise.
-
-    Parameters
-    ----------
-    context : SparkContext
-    number : int
-        Spark starts workers through one program for each environment that functions bring along. Another number gives
-        them another environment, and so a program of their own.
-    """
-    chosen = context.pythonExec
-    try:
-        if is_local(context) and "PYSPARK_PYTHON" not in os.environ:
-            context.pythonExec = sys.executable
-        if number:
-            context.environment[_NUMBER] = str(number)
-        yield
-    finally:
-        context.pythonExec = chosen
-        context.environment.pop(_NUMBER, None)
-
-
 def is_local(context: Any) -> bool:
     """Tell whether the workers run on the driver's machine."""
     return str(context.master).startswith("local")
-
-
-def clone(spark: SparkSession) -> SparkSession:
-    """Return a session with the same settings and catalog whose settings can be changed freely."""
-    inner = spark._jsparkSession.cloneSession()
-    return SparkSession(spark.sparkContext, inner)
-
-
-def activate(session: SparkSession) -> None:
-    """Make `session` the one whose settings the JVM's thread of this thread goes by.
-
-    Spark does that by itself around what it runs. A part of a plan that is asked for directly is otherwise made by
-    Spark's defaults, whatever the user has set.
-    """
-    jvm: Any = session._jvm
-    SparkSession._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
-
-
-def rebase(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """Return `frame` as a DataFrame of `session`."""
-    jvm: Any = session.sparkContext._jvm
-    plan = frame._jdf.queryExecution().logical()
-    inner = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
-    return DataFrame(inner, session)

@@ -57,7 +57,7 @@ def lists_of(offsets: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
-    """A file beside the log, and the paths whose content it has."""
+    """A file next to the log, and the paths whose content it has."""
 
     ref: FileRef
     paths: Set[str]
@@ -329,7 +329,7 @@ class SourceFiles:
         return SourceNotes({}, tuple(each.ref for each in self._aside))
 
     def _alike(self, size: int) -> tuple[list[_Aside], set[str]]:
-        """Return the files that stay beside one of this size, and the paths of those that it takes in."""
+        """Return the files that stay when one of this size is added, and the paths of those that it takes in."""
         live = [each for each in self._aside if any(map(self._is_live, each.paths))]
         number = 0
         while number < len(live) and live[-1 - number].ref.size_bytes <= 2 * size:

@@ -13,7 +13,7 @@ from statefx.spark.engine import SparkEngine
 
 logger = logging.getLogger("statefx")
 
-_LOOK_SECS = 0.05
+_POLL_SECS = 0.05
 _WATCH_SECS = 1.0
 
 
@@ -68,4 +68,4 @@ class SpoutFeed:
         """Wait until the spouts had nothing more to read, and all that they had is committed."""
         enough = self._source.idle_looks + 2  # the first of them may have begun before this call
         while not ended.is_set() and self._source.idle_looks < enough:
-            ended.wait(_LOOK_SECS)
+            ended.wait(_POLL_SECS)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statefx.errors import SinkError
 from statefx.operators import to_ddl
-from statefx.spark.session import worker_program
+from statefx.spark.internals import worker_program
 
 
 def frame_of(session: SparkSession | None, schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> DataFrame:

@@ -16,24 +16,27 @@ from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.log import TransactionLog
-from statefx.errors import ConfigError
-from statefx.spark import operator_state
+from statefx.coordinator.spouts import SpoutTrigger
+from statefx.errors import ConfigError, StatefxError
 from statefx.spark.bar import Bar, bar
 from statefx.spark.checkpoint import SparkCheckpoint, query_id
 from statefx.spark.engine import SparkEngine
+from statefx.spark.failures import unburied
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import no_rows, unite
+from statefx.spark.internals import clone, interval_ms
 from statefx.spark.pickling import dumps
-from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream, keeps_state
+from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
 from statefx.spark.query import Feed, Query
-from statefx.spark.session import check_session, clone, hint
+from statefx.spark.session import check_session, hint
 from statefx.spark.shutdown import watch
 from statefx.spark.spout_feed import SpoutFeed
 from statefx.spark.staged_rows import frame_of
-from statefx.spark.trigger import check_trigger, spout_trigger
 from statefx.topology.graph import Topology
 
 logger = logging.getLogger("statefx")
+
+_FORMS = '{"processingTime": "5 seconds"}, {"availableNow": True} or {"once": True}'
 
 
 def submit(
@@ -74,7 +77,7 @@ def submit(
     Returns
     -------
     Query
-        Running; its face is that of pyspark's StreamingQuery.
+        Running; it has the methods of pyspark's StreamingQuery.
 
     Raises
     ------
@@ -83,22 +86,38 @@ def submit(
     CheckpointError
         The checkpoint location can't be used for this topology; nothing was changed.
     """
+    try:
+        return _submit(topology, spark, checkpointLocation, config, trigger, batchId, adopt, progress)
+    except StatefxError as error:
+        raise unburied(error, "submit ended") from error.__cause__
+
+
+def _submit(
+    topology: Topology,
+    spark: SparkSession,
+    checkpointLocation: str | os.PathLike[str],
+    config: Mapping[str, Any] | None,
+    trigger: Mapping[str, Any] | None,
+    batchId: int | None,
+    adopt: Adopt,
+    progress: bool | None,
+) -> Query:
     session = check_session(spark)
     dataframe = partial(frame_of, session)
     launch = Launch(topology, config, checkpointLocation, adopt, caller="submit", dumps=dumps, dataframe=dataframe)
     streaming = topology.streaming
     _check_arguments(topology, trigger, batchId, progress)
-    interval_ms = launch.settings.state_checkpoint_interval_ms
-    arguments = check_trigger(trigger, interval_ms) if streaming or topology.spouts else {}
+    default_ms = launch.settings.state_checkpoint_interval_ms
+    arguments = _checked_trigger(trigger, default_ms) if streaming or topology.spouts else {}
     frame = no_rows(session, launch.plan) if topology.spouts else _check_frame(launch)
     log = _take_generation(launch, session, adopt)
     shown = bar(topology.name, progress)
     coordinator, engine = _assemble(launch, session, log, frame, shown)
     feed: Feed
     if topology.spouts:
-        feed = SpoutFeed(launch.spout_source(coordinator, spout_trigger(arguments)), coordinator, engine)
+        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
     elif streaming:
-        unasked_ms = interval_ms if trigger is None else None
+        unasked_ms = default_ms if trigger is None else None
         feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
     else:
         feed = BatchFeed(frame, batchId, session, coordinator, engine)
@@ -119,7 +138,7 @@ def _stream_feed(
     log = coordinator.log
     # Spark wants a name that is unique in a session; it is the same at each start.
     name = f"{launch.topology.name}-{log.state.lineage[:8]}"
-    checkpoint = SparkCheckpoint(launch.folders, log, keeps_state=keeps_state(frame))
+    checkpoint = SparkCheckpoint(launch.folders, log)
     return StreamFeed(frame, launch.folders, checkpoint, trigger, name, coordinator, engine, unasked_ms)
 
 
@@ -137,10 +156,8 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> Tra
     # Rule 1.5: whatever can refuse the start comes before `take_generation`, which ends the driver that is at work.
     folders, streaming = launch.folders, launch.topology.streaming
     found = launch.check_checkpoint()
-    if streaming:
-        operator_state.check(folders, found)
-        if adopt is not None and found.location != folders.location:
-            check_alone(session, query_id(found), folders.location)
+    if streaming and adopt is not None and found.location != folders.location:
+        check_alone(session, query_id(found), folders.location)
     write_format(folders.storage)  # makes the folder, in which executors then look for a file
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
@@ -181,3 +198,41 @@ def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: 
         raise ConfigError(f"progress must be True, False or None (where stderr is a terminal), got {progress!r}")
     if batch_id is not None:
         check_batch_id(batch_id)
+
+
+def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict[str, Any]:
+    """Return the arguments for Spark's ``trigger``; without one, every checkpoint interval.
+
+    Raises
+    ------
+    ConfigError
+        It isn't one of the three forms.
+    """
+    if trigger is None:
+        return {"processingTime": f"{default_ms} milliseconds"}
+    if not isinstance(trigger, Mapping) or len(trigger) != 1:
+        raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
+    kind, value = next(iter(trigger.items()))
+    if kind in ("availableNow", "once") and value is True:
+        return {kind: value}
+    if kind == "processingTime" and isinstance(value, str) and value.strip():
+        _check_interval(value)
+        return {kind: value}
+    raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
+
+
+def _spout_trigger(arguments: Mapping[str, Any]) -> SpoutTrigger:
+    """Return what `_checked_trigger` has returned, for spouts."""
+    if "processingTime" in arguments:
+        return SpoutTrigger(interval_ms(arguments["processingTime"]) / 1000)
+    return SpoutTrigger(once="once" in arguments, available_now="availableNow" in arguments)
+
+
+def _check_interval(text: str) -> None:
+    """Refuse what Spark would refuse only when its query begins."""
+    try:
+        interval_ms(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"trigger: {text!r} is no interval; write it as in {{'processingTime': '5 seconds'}}", value=text
+        ) from error

@@ -22,6 +22,7 @@ def test_there_are_systems_and_what_they_share():
 
 @pytest.mark.slow
 @pytest.mark.soak
+@pytest.mark.spark
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_it_runs(system, tmp_path):
     """The figures are those of a machine at work; that there are some for every case is what counts."""

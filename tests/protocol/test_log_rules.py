@@ -94,7 +94,7 @@ def test_an_input_is_kept_over_a_rollback_until_its_transaction_is_committed():
 
 @pytest.mark.parametrize("other", [("q", 1, "x"), ("q", 0, "y"), ("p", 0, "x"), None])
 def test_a_batch_is_the_same_by_query_number_and_offsets(other):
-    batch = StreamInput("q", 0, "x", SourceNotes({"0/0": "a"}), "spark-2")
+    batch = StreamInput("q", 0, "x", SourceNotes({"0/0": "a"}))
     assert batch.is_batch_of(StreamInput("q", 0, "x"))
     assert not batch.is_batch_of(other and StreamInput(*other))
     assert not batch.is_batch_of(BatchInput(0))

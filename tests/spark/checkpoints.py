@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
+from statefx.coordinator.adoption import adoptions
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders
 from statefx.protocol.records import Committed, Committing, Preparing, RolledBack, StreamInput
 from statefx.protocol.topology_identity import TopologyIdentity
-from statefx.spark import operator_state
 from statefx.spark.checkpoint import SparkCheckpoint
 
 QUERY = "5109ea48-2da3-4a0d-b15d-9298cac39672"
@@ -17,22 +17,21 @@ IDENTITY = TopologyIdentity("t", "stream")
 class Checkpoint:
     """A checkpoint of a stream over one file source, and the driver that was started last."""
 
-    def __init__(self, place: Path, *, keeps_state: bool = False) -> None:
+    def __init__(self, place: Path) -> None:
         self.folders = Folders(str(place / "ck"))
         self.location = place / "ck"
-        self.keeps_state = keeps_state
         self.all_of_spark: list[SparkCheckpoint] = []
         self.start()
 
     def generation(self, adopt: str | None = None) -> int:
         """A driver takes the next generation, and no more."""
-        self.log = take_generation(self.folders, IDENTITY, adopt, shared=False)
+        self.log = take_generation(self.folders, IDENTITY, adoptions(adopt), shared=False)
         return self.log.state.generation
 
     def start(self, compact_interval: int = 10, adopt: str | None = None) -> None:
         """A driver starts, and Spark's query: the one before is dead, or sleeps."""
         self.generation(adopt)
-        self.spark_s = SparkCheckpoint(self.folders, self.log, keeps_state=self.keeps_state)
+        self.spark_s = SparkCheckpoint(self.folders, self.log)
         self.all_of_spark.append(self.spark_s)
         self.spark_s.rebuild(compact_interval)
         if not (self.spark / "metadata").exists():
@@ -90,7 +89,6 @@ class Checkpoint:
 
     def note(self, batch: int) -> None:
         """Spark notes that a batch has ended."""
-        self.spark_s.ended(batch)
         self.write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
 
     def lose(self, *names: str) -> None:
@@ -98,7 +96,7 @@ class Checkpoint:
             shutil.rmtree(self.location / name)
 
     def check(self) -> None:
-        operator_state.check(self.folders, read_checkpoint(self.folders))
+        read_checkpoint(self.folders)
 
 
 def offsets(batch: int) -> str:

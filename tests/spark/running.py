@@ -44,11 +44,6 @@ def local_folders(location):
     return sorted(Path(cache_folder(), "spark").glob(f"{state.lineage}-*"))
 
 
-def spark_part(location):
-    """The folder that Spark's query has in the checkpoint, where Spark's own operators keep state."""
-    return max(Path(location).glob("spark-*"), key=lambda path: int(path.name.partition("-")[2]))
-
-
 def kinds(location):
     """The log as (kind, txid, attempt) of its transactions' records."""
     return [

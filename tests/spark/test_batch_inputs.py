@@ -5,7 +5,8 @@ from pyspark.sql.functions import rand
 
 from statefx import FailedException, StatefulBolt, TopologyBuilder
 from statefx.errors import TransactionError
-from statefx.spark.frames import keeps_shuffles, unite
+from statefx.spark.frames import unite
+from statefx.spark.internals import keeps_shuffles
 from tests.spark.running import kinds, run, state
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,7 @@ import pytest
 from pyspark import TaskContext
 
 from statefx import BasicBolt, TopologyBuilder, submit
-from tests.spark.running import kinds, reasons, state, wait_for
-from tests.spark.test_in_flight import shuffles, stages_run, stages_so_far
+from tests.spark.running import kinds, reasons, shown, state, wait_for
 from tests.spouts.numbers import ALL, Count, Planned
 
 pytestmark = pytest.mark.slow
@@ -35,6 +34,30 @@ def topology(place):
     builder.setBolt("same", Same(place), parallelism=3).fieldsGrouping("numbers", "number")
     builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("same", "number")
     return builder.createTopology()
+
+
+def stages_run(spark, since):
+    """How often stages ran, by name, but for the oldest `since` ones; those that Spark passed over don't count.
+
+    The session is that of other tests too. What one of those cancelled stays FAILED, and Spark's status store shows it
+    or not: it forgets old stages, and writes one again as long as a task of it is alive.
+    """
+
+    def ended():
+        found = [stage for stage in shown(spark, "stages") if stage["stageId"] >= since]
+        return found if not any(stage["status"] in ("PENDING", "ACTIVE") for stage in found) else None
+
+    ran = wait_for(ended, "all stages of this test to have ended")
+    return Counter(each["name"] for each in ran if each["status"] != "SKIPPED")
+
+
+def stages_so_far(spark):
+    return max((stage["stageId"] for stage in shown(spark, "stages")), default=-1) + 1
+
+
+def shuffles(spark):
+    """How many shuffles Spark knows the files of."""
+    return spark.sparkContext._jsc.sc().taskScheduler().mapOutputTracker().shuffleStatuses().size()
 
 
 @pytest.mark.parametrize("pending", [1, 3])

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from statefx import submit
-from statefx.spark import deadline
+from statefx.spark import deadline, internals
 from statefx.spark.deadline import Deadline
-from statefx.spark.job_status import JobStatus
 from statefx.storage import FolderStorage
 from tests.spark.running import kinds, reasons, state, wait_for
 from tests.spark.test_faults import held
@@ -74,7 +73,7 @@ def test_what_takes_too_long_without_a_restore_says_so(tmp_path: Path) -> None:
 
 
 def test_the_time_in_which_a_job_waits_for_slots_does_not_count(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(deadline, "LOOK_SECS", SECS)
+    monkeypatch.setattr(deadline, "POLL_SECS", SECS)
     looks, cancelled = [], threading.Event()
 
     def waits() -> bool:
@@ -100,15 +99,15 @@ def test_transactions_that_wait_for_slots_are_not_rolled_back(spark, place, monk
 
     Two jobs P of two tasks begin, as many as fill the slots and one; the others wait for their turn.
     """
-    monkeypatch.setattr(deadline, "LOOK_SECS", 0.1)
-    waited, waits = Counter(), JobStatus.waits
+    monkeypatch.setattr(deadline, "POLL_SECS", 0.1)
+    waited, waits = Counter(), internals.waits_for_slots
 
-    def counted(status, tag):
-        found = waits(status, tag)
+    def counted(context, tag):
+        found = waits(context, tag)
         waited[tag] += found
         return found
 
-    monkeypatch.setattr(JobStatus, "waits", counted)
+    monkeypatch.setattr(internals, "waits_for_slots", counted)
     config = {"topology.max.spout.pending": 4, "topology.transaction.timeout.secs": 2}
     query = submit(topology(Gated(place, each=16)), spark, place / "ck", config)
     hold, slots = place / "hold", spark.sparkContext.defaultParallelism

@@ -1,12 +1,12 @@
 """What Spark's UI shows: jobs and stages by topology, transaction and bolts, and one name for a query however often."""
 
 import re
+from urllib.request import urlopen
 
 import pytest
 
 from statefx import StatefulBolt, TopologyBuilder, submit
 from statefx.errors import FencedError
-from statefx.spark.labels import exchanges
 from tests.spark.bolts import Count, Pass, Split, word_count
 from tests.spark.running import BOUND_SECS, feed, lines_of, run, shown, state, wait_for
 
@@ -43,12 +43,14 @@ def test_jobs_and_stages_of_a_stream_say_what_they_are(spark, place):
     run(word_count(lines_of(spark, place / "in"), "seen-stream"), spark, place / "ck", trigger={"availableNow": True})
     assert jobs_of(spark, "seen-stream", 2) == [
         (
-            f"seen-stream tx {txid} attempt 0: split[2] > count[2]",
+            f"seen-stream tx {txid} attempt 0: split[2] → count[2]",
             f"count[2] tx {txid} attempt 0",
             [f"{stage} tx {txid} attempt 0" for stage in ("read lines", "split[2]", "count[2]")],
         )
         for txid in (1, 2)
     ]
+    with urlopen(f"{spark.sparkContext.uiWebUrl}/jobs/") as page:
+        assert "tx 2 attempt 0: split[2] → count[2]" in page.read().decode(), "as it is, and not as &amp;gt;"
     details = [stage for stage in shown(spark, "stages") if stage.get("description", "").startswith("seen-stream ")]
     groups = {job["jobGroup"] for job in shown(spark, "jobs") if job.get("description", "").startswith("seen-stream ")}
     assert len(details) == 6
@@ -67,8 +69,8 @@ def test_jobs_of_a_batch_and_of_hooks_say_what_they_are(spark, place):
     builder.setBolt("hooked", Hooked()).globalGrouping("same").globalGrouping("more")
     run(builder.createTopology(), spark, place / "ck")
     attempt, hooks = jobs_of(spark, "seen-batch", 2)
-    bolts = ["more[1], split[2] > same[2]", "count[3], hooked[1]"]
-    assert attempt[0] == f"seen-batch tx 1 attempt 0: {' > '.join(bolts)}"
+    bolts = ["more[1], split[2] → same[2]", "count[3], hooked[1]"]
+    assert attempt[0] == f"seen-batch tx 1 attempt 0: {' → '.join(bolts)}"
     assert attempt[2] == [f"{stage} tx 1 attempt 0" for stage in ("read lines, more", *bolts)]
     assert hooks == (
         "seen-batch tx 1 attempt 0: commit hooked[1]",
@@ -81,7 +83,7 @@ def test_jobs_of_a_batch_and_of_hooks_say_what_they_are(spark, place):
 def test_stages_of_the_user_s_own_plan_keep_their_names(spark, place):
     """Spark makes them before our callback; the call site that we set must not outlive it."""
     feed(place / "in", a=["x y"], b=["x"])
-    counts = lines_of(spark, place / "in").groupBy("value").count().selectExpr("value")
+    counts = lines_of(spark, place / "in").repartition("value")
     run(word_count(counts, "seen-behind"), spark, place / "ck", trigger={"availableNow": True})
     names = [name for _, _, stages in jobs_of(spark, "seen-behind", 2) for name in stages]
     assert len([name for name in names if not re.search(r" tx \d+ attempt \d+$", name)]) == 2
@@ -112,28 +114,3 @@ def test_a_restart_in_the_same_session_ends_the_driver_before_it(spark, place):
     later.processAllAvailable()
     later.stop()
     assert state(place / "ck", "count") == {"x": 2}
-
-
-CHAIN = """\
-00 MapInArrow Stage(target#11, kind#12)#4, false
-01 +- Exchange shufflepartitionidpassthrough(target#11, 2), REPARTITION_BY_NUM, [plan_id=30]
-02    +- MapInArrow Stage(c0#1)#3, [target#11], false
-"""
-
-
-@pytest.mark.parametrize(
-    ("below", "found"),
-    [
-        ("03       +- Exchange RoundRobinPartitioning(2)\n04          +- *(1) Scan ExistingRDD[c0#1]\n", [3, 1]),
-        ("03       +- *(1) Project [a\nb]\n04          +- Exchange hashpartitioning(c0#1, 2)\n", [4, 1]),
-        ("03       +- Coalesce 2\n04          +- *(1) Scan ExistingRDD[c0#1]\n", [1]),
-        ("03       +- Union\n04          :- Exchange a\n05          :  +- Scan b\n06          +- Exchange c\n", [1]),
-    ],
-)
-def test_shuffles_are_found_in_the_text_of_a_plan(below, found):
-    assert exchanges(CHAIN + below, levels=2) == found
-
-
-def test_a_plan_of_another_form_has_no_names():
-    assert exchanges(CHAIN, levels=3) == []
-    assert exchanges("00 LocalTableScan <empty>\n", levels=1) == []

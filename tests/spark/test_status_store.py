@@ -6,9 +6,9 @@ import pytest
 from pyspark.java_gateway import ensure_callback_server_started
 
 from statefx import submit
-from statefx.spark.job_status import JobStatus
+from statefx.errors import TransactionError
+from statefx.spark import internals
 from tests.spark.bolts import word_count
-from tests.spark.in_flight import InFlight
 from tests.spark.running import BOUND_SECS, kinds, reasons, shown, state, wait_for
 
 pytestmark = pytest.mark.slow
@@ -59,26 +59,34 @@ def test_nothing_is_committed_before_the_store_has_told_of_the_whole_job(spark, 
 @pytest.mark.parametrize("forgotten", ["SKIPPED", "COMPLETE"])
 def test_a_full_store_forgets_first_what_a_job_passed_over(spark, place, monkeypatch, forgotten):
     """Of these stages nothing need be known; of those that ran, it must be."""
-    ended_jobs, first, lock = JobStatus._ended_jobs, [], threading.Lock()
+    ended_jobs, first = internals.ended_jobs, []
 
-    def ended(status, tag):
-        jobs = ended_jobs(status, tag)
-        with lock:  # jobs of several transactions end side by side, and one of them alone is to be forgotten
-            if forgotten == "SKIPPED" or not first:
-                first.extend(forget(spark, jobs, forgotten))
+    def ended(context, tag):
+        jobs = ended_jobs(context, tag)
+        if jobs is not None and (forgotten == "SKIPPED" or not first):
+            first.extend(forget(spark, jobs, forgotten))
         return jobs
 
-    monkeypatch.setattr(JobStatus, "_ended_jobs", ended)
-    InFlight(spark, place / "ck", [["a b"], ["b c"]]).drive()
-    assert first
-    assert state(place / "ck", "again") == {"a": 1, "b": 2, "c": 1}
-    found = [reason for reason in reasons(place / "ck") if reason.startswith("Spark's status store does not tell")]
-    assert len(found) == (forgotten == "COMPLETE")
+    monkeypatch.setattr(internals, "ended_jobs", ended)
+    pairs = spark.sparkContext.parallelize([("a", "a b"), ("b", "b c")], 2).groupByKey(2)
+    lines = spark.createDataFrame(pairs.flatMap(lambda pair: [(line,) for line in pair[1]]), "value string")
+    assert lines.count() == 2  # its shuffle is there, so the job passes over the stage that would write it
+    query = submit(word_count(lines), spark, place / "ck")
+    if forgotten == "SKIPPED":
+        assert query.awaitTermination(BOUND_SECS)
+        assert first
+        assert state(place / "ck", "count") == {"a": 1, "b": 2, "c": 1}
+        assert not reasons(place / "ck")
+    else:  # a second attempt over the same shuffle files is no choice
+        with pytest.raises(TransactionError, match="Spark's status store does not tell"):
+            query.awaitTermination(BOUND_SECS)
+        assert first
+        assert kinds(place / "ck")[-1] == ("ROLLED_BACK", 1, 0)
 
 
 def forget(spark, jobs, status):
     """Have the store forget the stages of some jobs that have a status; return their numbers."""
-    numbers = {number for job in jobs for number in job.stageIds()}
+    numbers = {number for stages in jobs.values() for number in stages}
     gone = [each for each in shown(spark, "stages") if each["stageId"] in numbers and each["status"] == status]
     store = spark.sparkContext._jsc.sc().statusStore().store()
     kind = spark._jvm.java.lang.Class.forName("org.apache.spark.status.StageDataWrapper")

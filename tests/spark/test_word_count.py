@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
 from statefx import TopologyBuilder, submit
 from statefx.coordinator.orders import Orders
-from tests.spark.bolts import Count, Keep, Pass, recount, word_count
+from tests.spark.bolts import Count, Keep, recount, word_count
 from tests.spark.running import BOUND_SECS, feed, kept, kinds, lines_of, run, state
 
 pytestmark = pytest.mark.slow
@@ -137,18 +137,6 @@ def test_one_dataframe_under_two_ids(spark, place):
     builder.setBolt("keep", Keep()).globalGrouping("one").globalGrouping("two")
     run(builder.createTopology(), spark, place / "ck")
     assert sorted(kept(place / "ck", "keep", 1)[0]) == [("a",), ("a",), ("b",), ("b",)]
-
-
-def test_spark_s_own_operators_before_a_stream(spark, place):
-    """Spark's state moves on with ours, and its aggregates reach the bolts."""
-    feed(place / "in", a=["x", "y", "x"], b=["x", "z"])
-    grouped = lines_of(spark, place / "in").groupBy("value").count()
-    builder = TopologyBuilder("aggregated")
-    builder.setStream("counts", grouped)
-    builder.setBolt("pass", Pass("value string, count long"), parallelism=2).shuffleGrouping("counts")
-    builder.setBolt("keep", Keep()).globalGrouping("pass")
-    run(builder.createTopology(), spark, place / "ck", trigger={"availableNow": True})
-    assert sorted(kept(place / "ck", "keep", 1)[0]) == sorted([("x", 2), ("y", 1), ("x", 3), ("z", 1)])
 
 
 def test_a_trigger_that_spark_does_not_take_ends_the_query_and_leaves_the_checkpoint_usable(spark, place):

@@ -1,0 +1,558 @@
+"""All that statefx asks of Spark beyond PySpark's public interface; no other module does (`tests/test_layers.py`).
+
+PySpark keeps these names private, or they are the JVM's own, so a next version of Spark may change any of them. Each
+function has a test against real Spark (`tests/spark/test_internals.py`): run these first with a new version.
+
+What a function returns from the JVM is a handle for other functions here, and is called by nobody else. The one
+exception is ``java.util.Properties``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import StructType
+from pyspark.util import PythonEvalType, _load_from_socket
+
+STAGE_NAME = "callSite.short"
+"""The local property that names the stages which are made while it is set."""
+
+STAGE_DETAILS = "callSite.long"
+
+_TAGS = "spark.job.tags"
+_WORKERS = "STATEFX_WORKERS"
+
+# ---- contexts and sessions
+
+
+def is_stopped(context: SparkContext) -> bool:
+    """Tell whether a SparkContext was stopped.
+
+    Raises
+    ------
+    Py4JError
+        The JVM is gone.
+    """
+    return context._jsc is None or bool(context._jsc.sc().isStopped())
+
+
+def stopped_here(context: SparkContext) -> bool:
+    """Tell whether a SparkContext was stopped by this process; costs no call into the JVM."""
+    return context._jsc is None
+
+
+def task_tries(context: SparkContext) -> int:
+    """Return how often Spark tries a task."""
+    return int(_scala(context).taskScheduler().maxTaskFailures())
+
+
+def clone(session: SparkSession) -> SparkSession:
+    """Return a session with the same settings and catalog whose settings can be changed freely."""
+    return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+
+
+def is_same(session: SparkSession, other: SparkSession) -> bool:
+    """Tell whether two objects of PySpark stand for the same session of the JVM."""
+    return bool(session._jsparkSession.equals(other._jsparkSession))
+
+
+def activate(session: SparkSession) -> None:
+    """Make `session` the one whose settings the JVM's thread of this thread goes by.
+
+    Spark does that by itself around what it runs. A part of a plan that is asked for directly is otherwise made by
+    Spark's defaults, whatever the user has set.
+    """
+    SparkSession._get_j_spark_session_class(_jvm(session.sparkContext)).setActiveSession(session._jsparkSession)
+
+
+def rebase(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """Return `frame` as a DataFrame of `session`."""
+    dataset = _jvm(session.sparkContext).org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(session._jsparkSession, frame._jdf.queryExecution().logical()), session)
+
+
+def runs_query(session: SparkSession, query_id: str) -> bool:
+    """Tell whether a streaming query with this id runs in any session of the application."""
+    running = session._jsparkSession.sharedState().activeStreamingQueries()
+    return bool(running.containsKey(_jvm(session.sparkContext).java.util.UUID.fromString(query_id)))
+
+
+def interval_ms(text: str) -> int:
+    """Return the milliseconds of an interval, as a trigger of Spark's reads it.
+
+    Raises
+    ------
+    ValueError
+        It is no interval.
+    """
+    context = SparkContext._active_spark_context
+    assert context is not None
+    try:
+        return int(_jvm(context).org.apache.spark.sql.streaming.Trigger.ProcessingTime(text).intervalMs())
+    except (PySparkException, Py4JError) as error:
+        raise ValueError(f"{text!r} is no interval") from error
+
+
+def deny_log_lines(context: SparkContext, pattern: str, former: Any = None) -> Any:
+    """Keep lines out of Spark's log.
+
+    A filter on the appenders, which only sees what would be written. One on Spark's loggers would give these a
+    configuration of their own, and then pyspark's shell shows all their INFO lines.
+
+    Parameters
+    ----------
+    context : SparkContext
+    pattern : str
+        A regular expression of Java's over the whole line.
+    former : optional
+        What the last call returned: its filter is taken away, unless that was in another JVM.
+
+    Returns
+    -------
+    object
+        For the next call; None where log4j was replaced by something else, or the context has gone.
+    """
+    with contextlib.suppress(Py4JError, TypeError, AttributeError):
+        jvm = _jvm(context)
+        log4j = jvm.org.apache.logging.log4j
+        appenders = list(log4j.LogManager.getContext(False).getConfiguration().getAppenders().values())
+        results = jvm.java.lang.Class.forName("org.apache.logging.log4j.core.Filter$Result")
+        deny, neutral = (results.getField(name).get(None) for name in ("DENY", "NEUTRAL"))
+        created = log4j.core.filter.RegexFilter.createFilter(pattern, None, False, deny, neutral)
+        for appender in appenders:
+            appender.addFilter(created)
+            if former is not None and former[0] is jvm:
+                appender.removeFilter(former[1])
+        return jvm, created
+    return None
+
+
+@contextlib.contextmanager
+def own_properties(context: SparkContext) -> Iterator[Any]:
+    """Let this thread have local properties of its own for as long as the block lasts.
+
+    A streaming query goes on with what it had: its description, and the call site that names the stages of the
+    user's own plan.
+
+    Yields
+    ------
+    java.util.Properties
+        A copy of what the thread had.
+    """
+    inner = _scala(context)
+    kept = inner.getLocalProperties()
+    own = kept.clone()
+    inner.setLocalProperties(own)
+    try:
+        yield own
+    finally:
+        if not stopped_here(context):
+            inner.setLocalProperties(kept)
+
+
+# ---- functions that run in Python workers
+
+
+@contextlib.contextmanager
+def worker_program(context: SparkContext, number: int = 0) -> Iterator[str]:
+    """Let the functions that are wrapped in the block run as statefx's run; the context is as before afterwards.
+
+    In local mode the workers run the driver's own Python, whatever ``python3`` is on the path, unless PYSPARK_PYTHON
+    says otherwise.
+
+    Parameters
+    ----------
+    context : SparkContext
+    number : int
+        Spark starts workers through one program for each environment that functions bring along. Another number gives
+        them another environment, and so a program of their own.
+
+    Yields
+    ------
+    str
+        The program that the workers run.
+    """
+    chosen = context.pythonExec
+    try:
+        if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+            context.pythonExec = sys.executable
+        if number:
+            context.environment[_WORKERS] = str(number)
+        yield context.pythonExec
+    finally:
+        context.pythonExec = chosen
+        context.environment.pop(_WORKERS, None)
+
+
+def mapping(
+    function: Any, schema: StructType, columns: Sequence[str], number: int = 0
+) -> Callable[[DataFrame], DataFrame]:
+    """Return what ``frame.mapInArrow(function, schema)`` does for frames with `columns`, wrapped once for all.
+
+    Run by the workers of that `number` (see `worker_program`).
+    """
+    context = SparkContext._active_spark_context
+    assert context is not None
+    with worker_program(context, number):
+        wrapped = pandas_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
+        column = wrapped(*[F.col(name) for name in columns])._jc
+    return lambda frame: DataFrame(frame._jdf.mapInArrow(column, False, None), frame.sparkSession)
+
+
+_STUCK = re.compile(r"java\.lang\.NullPointerException\n(?:\s+at .*\n)*\s+at [\w.]*PythonWorkerFactory\.createWorker")
+
+
+def cant_start_workers(error: Exception) -> bool:
+    """Tell whether Spark will start no more workers for functions of the same environment, on some executor.
+
+    When the program that forks them is killed while it starts, and the task that waits for it is interrupted (its job
+    was cancelled, or failed elsewhere), Spark keeps the dead program, without the path of its socket. Each job that
+    needs a worker from then on fails with a NullPointerException. Over TCP it would be a SocketException, after which
+    Spark starts another program.
+    """
+    return _STUCK.search(str(error)) is not None
+
+
+# ---- logical plans
+
+
+def check_streaming(frame: DataFrame) -> None:
+    """Have Spark's analysis look at a streaming query in output mode ``update``.
+
+    Raises
+    ------
+    AnalysisException
+        Spark would refuse the query.
+    """
+    spark = _jvm(frame.sparkSession.sparkContext).org.apache.spark.sql
+    mode = spark.streaming.OutputMode.Update()
+    spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(_analyzed(frame), mode)
+
+
+def streaming_operators(frame: DataFrame) -> Iterator[str]:
+    """Yield the class names of the nodes of a plan that work on a stream; a join only if both of its inputs are."""
+    left = [_analyzed(frame)]
+    while left:
+        node = left.pop()
+        children = [node.children().apply(number) for number in range(node.children().size())]
+        name = str(node.getClass().getSimpleName())
+        if node.isStreaming() and (name != "Join" or all(child.isStreaming() for child in children)):
+            yield name
+        left += children
+
+
+def streamed_paths(frame: DataFrame) -> Iterator[str]:
+    """Yield the option ``path`` of the streams that a DataFrame reads."""
+    for leaf in _leaves(_analyzed(frame)):
+        if leaf.getClass().getSimpleName() == "StreamingRelation":
+            path = leaf.dataSource().options().get("path")
+            if path.isDefined():
+                yield str(path.get())
+
+
+def partitions(frame: DataFrame) -> int:
+    """Return how many partitions a batch DataFrame has."""
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+
+
+def keeps_shuffles(frame: DataFrame) -> bool:
+    """Tell whether every attempt over `frame` would read the same shuffle files.
+
+    What a streaming query hands to foreachBatch stands on one RDD, and so does a batch DataFrame made of an RDD or of
+    a cache; where that has shuffles of its own, attempts after a lost executor would mix what is left of the first run
+    with what is computed again.
+    """
+    # Of the plan with what is cached in it: Spark reads a cache in the place of what it was made of.
+    return any(map(_stands_on_shuffles, _leaves(frame._jdf.queryExecution().withCachedData())))
+
+
+def _stands_on_shuffles(leaf: Any) -> bool:
+    """Tell whether a leaf of a logical plan is an RDD or a cache that comes out of a shuffle."""
+    kind = leaf.getClass().getSimpleName()
+    if kind == "LogicalRDD":
+        lineage = str(leaf.rdd().toDebugString())
+        return any(rdd in lineage for rdd in ("Shuffled", "CoGroupedRDD", "SubtractedRDD"))
+    return kind == "InMemoryRelation" and "Exchange" in str(leaf.cacheBuilder().cachedPlan().toString())
+
+
+def _analyzed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    leaves = plan.collectLeaves()
+    return (leaves.apply(at) for at in range(leaves.size()))
+
+
+# ---- physical plans: stages of ours (MapInArrow) and the shuffles between them
+
+_NODE = re.compile(r"^(\d+) ([ :]*[:+]- )?(?:\*\(\d+\) )?(\w+)")
+_STAGE, _SHUFFLE, _CODEGEN = "MapInArrowExec", "ShuffleExchangeExec", "WholeStageCodegenExec"
+
+
+def make_shuffles(frame: DataFrame, stages: int, own: Any, names: Sequence[str]) -> None:
+    """Have Spark make the shuffles of a chain of stages, so that each stage has a name of its own.
+
+    A stage's name is the call site at which its RDD was made, and Spark makes all RDDs of a plan in one go. So the
+    plan's exchanges are asked for theirs one after the other, lowest first; the last stage takes the call site that is
+    set at the end.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    stages : int
+        How many MapInArrow there are, one upon the other.
+    own : java.util.Properties
+        The thread's local properties.
+    names : sequence of str
+        Of stages, lowest first. The first one is that of a shuffle below the first stage, which not all plans have.
+    """
+    plan = frame._jdf.queryExecution().executedPlan()
+    found = exchanges(plan.numberedTreeString(), stages)
+    for name, position in zip(names[-1 - len(found) : -1], found, strict=True):
+        own.setProperty(STAGE_NAME, name)
+        plan.apply(position).shuffleDependency()
+    own.setProperty(STAGE_NAME, names[-1])
+
+
+def exchanges(tree: str, stages: int) -> list[int]:
+    """Find the shuffles of a chain of stages in the text of its physical plan.
+
+    Parameters
+    ----------
+    tree : str
+        Spark's ``numberedTreeString``.
+    stages : int
+        How many MapInArrow there are, one upon the other.
+
+    Returns
+    -------
+    list of int
+        Numbers of the Exchange nodes, lowest first: the one that feeds the first stage, if there is one, and those
+        between stages. Empty if the plan has another form.
+    """
+    # The text is one call into the JVM; to walk the tree would be several for each node, in every transaction.
+    found: list[int] = []
+    above = stages
+    for line in tree.splitlines():
+        node = _NODE.match(line)
+        if node is None:
+            continue  # an expression of the user's with a line break in it
+        if ":" in (node[2] or ""):  # several inputs: what comes now is the user's own
+            break
+        if node[3] == "MapInArrow" and above:
+            above -= 1
+        elif node[3] == "Exchange":
+            found.insert(0, int(node[1]))
+            if not above:
+                break
+    return found if not above and len(found) >= stages - 1 else []
+
+
+def chain_of(frame: DataFrame) -> tuple[list[tuple[str, Any]], Any]:
+    """Return the nodes of a physical plan that is a chain, lowest first, and the node below them.
+
+    Each with its kind: ``M`` for a MapInArrow, ``S`` for a shuffle.
+    """
+    nodes: list[tuple[str, Any]] = []
+    node = frame._jdf.queryExecution().executedPlan()
+    while (kind := node.getClass().getSimpleName()) in (_STAGE, _SHUFFLE):
+        nodes.insert(0, ("M" if kind == _STAGE else "S", node))
+        node = node.child()
+    return nodes, node
+
+
+def copied_onto(node: Any, child: Any) -> Any:
+    """Return a copy of a node of a physical plan that reads another node; a copied exchange has a shuffle of its own.
+
+    The copy goes by the settings of the thread's session (`activate`).
+    """
+    return node.withNewChildInternal(child)
+
+
+def scan_frame(frame: DataFrame, schema: StructType) -> DataFrame:
+    """Return a DataFrame of a schema that stands on the RDD of `frame`, for a plan that is never run."""
+    session = frame.sparkSession
+    inner = session._jsparkSession
+    rows = frame._jdf.queryExecution().toRdd()
+    return DataFrame(inner.internalCreateDataFrame(rows, inner.parseDataType(schema.json()), False), session)
+
+
+def scan_of(frame: DataFrame) -> Any:
+    """Return the node that gives the rows of a DataFrame from `scan_frame`, as a pattern for `scan_over`."""
+    scan = frame._jdf.queryExecution().executedPlan()
+    return scan.child() if scan.getClass().getSimpleName() == _CODEGEN else scan
+
+
+def scan_over(scan: Any, rdd: Any) -> Any:
+    """Return a copy of a node from `scan_of` that gives the rows of an RDD."""
+    return scan.copy(scan.output(), rdd, scan.name(), scan.outputPartitioning(), scan.outputOrdering(), scan.stream())
+
+
+def sql_settings(session: SparkSession) -> Any:
+    """Return a session's settings as java.util.Properties; tasks look for them there (`own_properties`).
+
+    Spark puts them there by itself for what runs as an SQL query.
+    """
+    properties = _jvm(session.sparkContext).java.util.Properties()
+    for name, value in session.conf.getAll.items():
+        if name.startswith("spark.sql."):
+            properties.setProperty(name, value)
+    return properties
+
+
+# ---- shuffles
+
+
+def shuffle_of(exchange: Any) -> Any:
+    """Return the shuffle of an exchange, which is made now if it is not there yet."""
+    return exchange.shuffleDependency()
+
+
+def shuffle_partitions(context: SparkContext, numbers: range) -> Any:
+    """Return what `shuffle_rows` takes to read these partitions; each costs calls into the JVM, so make it once."""
+    jvm = _jvm(context)
+    execution, none = jvm.org.apache.spark.sql.execution, jvm.scala.Option.empty()
+    gateway: Any = context._gateway
+    array = gateway.new_array(execution.ShufflePartitionSpec, len(numbers))
+    for at, number in enumerate(numbers):
+        array[at] = execution.CoalescedPartitionSpec(number, number + 1, none)
+    return array
+
+
+def shuffle_rows(exchange: Any, numbers: Any) -> Any:
+    """Return an RDD of some partitions behind an exchange; Spark runs what is below only where files are missing."""
+    return exchange.getShuffleRDD(numbers)
+
+
+def free(context: SparkContext, shuffles: Sequence[Any]) -> None:
+    """Delete the files of shuffles, without waiting for it.
+
+    Spark does it by itself only when the JVM has collected the plan as garbage, which may be in half an hour.
+    """
+    with contextlib.suppress(Py4JError, AttributeError):  # the context was stopped, and its files are gone
+        cleaner = _scala(context).cleaner()
+        if cleaner.isDefined():  # `spark.cleaner.referenceTracking` may be off
+            for each in shuffles:
+                cleaner.get().doCleanupShuffle(each.shuffleId(), False)
+
+
+# ---- results of jobs
+
+
+def collected(frame: DataFrame, column: str) -> list[bytes]:
+    """Return a binary column of ``frame.collect()``; that would put a call site of its own in the place of ours."""
+    rows = _served(frame._jdf.collectToPython(), BatchedSerializer(CPickleSerializer()))  # type: ignore[no-untyped-call]
+    return [bytes(row[column]) for row in rows]
+
+
+def collected_node(frame: DataFrame, node: Any, schema: pa.Schema, column: str) -> list[bytes]:
+    """Run a job of a physical plan up to `node`; return a binary column of its rows.
+
+    Not by `collect` of a DataFrame, which would plan, explain and record it as an SQL query: 10 ms for each job.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Any one of the session, with the columns of `schema`.
+    node : object
+    schema : pyarrow.Schema
+        Of the node's rows.
+    column : str
+    """
+    serve = _jvm(frame.sparkSession.sparkContext).org.apache.spark.api.python.PythonRDD.collectAndServe
+    found: list[bytes] = []
+    for batch in _served(serve(frame._jdf.toArrowBatchRdd(node)), NoOpSerializer()):
+        found += pa.ipc.read_record_batch(pa.py_buffer(batch), schema).column(column).to_pylist()
+    return found
+
+
+def _served(served: Any, serializer: Any) -> list[Any]:
+    """Read what the JVM serves at a socket."""
+    with _load_from_socket(served, serializer) as rows:
+        return list(rows)
+
+
+# ---- what Spark knows of jobs
+
+
+def waits_for_slots(context: SparkContext, tag: str) -> bool:
+    """Tell whether jobs with `tag` have tasks, none of which runs, while other jobs hold slots."""
+    # Not by the status store, which may hear of a task's start ten seconds later.
+    try:
+        pool = _scala(context).taskScheduler().rootPool()
+        sets = [each for each in _task_sets(pool) if tag in str(each.taskSet().properties().getProperty(_TAGS))]
+        # Where nothing at all runs, there may be no slot for it in the whole cluster: it waits for nobody.
+        return bool(sets) and not any(each.runningTasks() for each in sets) and pool.runningTasks() > 0
+    except (Py4JError, AttributeError):  # the context was stopped
+        return False
+
+
+def _task_sets(pool: Any) -> Iterator[Any]:
+    """Yield the sets of tasks that Spark's scheduler has in a pool, or in one below it."""
+    for each in pool.schedulableQueue().iterator():
+        if each.schedulableQueue() is None:
+            yield each
+        else:
+            yield from _task_sets(each)
+
+
+def ended_jobs(context: SparkContext, tag: str) -> Mapping[int, Sequence[int]] | None:
+    """Return the stages of each job with `tag`, by its number; None until Spark's status store knows that all ended.
+
+    The store hears of everything a little later than the driver.
+    """
+    tracker = _scala(context).statusTracker()
+    found = [tracker.getJobInfo(job) for job in _numbers(context, tracker.getJobIdsForTag(tag))]
+    jobs = [info.get() for info in found if info.isDefined()]
+    if not jobs or any(str(job.status()) not in ("SUCCEEDED", "FAILED") for job in jobs):
+        return None
+    return {int(job.jobId()): _numbers(context, job.stageIds()) for job in jobs}
+
+
+def stage_tries(context: SparkContext, stage: int) -> int | None:
+    """Return how often a stage was begun: 0 if a job passed over it, None if the status store has forgotten it."""
+    try:
+        info = _scala(context).statusTracker().getStageInfo(stage).get()
+    except Py4JJavaError:  # of None's get
+        return None
+    tries = int(info.currentAttemptId()) + 1
+    return tries if tries > 1 or info.submissionTime() > 0 else 0
+
+
+def stages_completed(context: SparkContext, job: int) -> int | None:
+    """Return how many stages of a job have run to their end; None if the status store has forgotten the job."""
+    try:
+        return int(_scala(context).statusStore().job(job).numCompletedStages())
+    except Py4JJavaError:
+        return None
+
+
+def _numbers(context: SparkContext, array: Any) -> list[int]:
+    """Read an int[] of the JVM with one call, not with one for each element."""
+    found: list[int] = json.loads(str(_jvm(context).java.util.Arrays.toString(array)))
+    return found
+
+
+def _jvm(context: SparkContext) -> Any:
+    return context._jvm
+
+
+def _scala(context: SparkContext) -> Any:
+    """Return Spark's own SparkContext."""
+    inner: Any = context._jsc
+    return inner.sc()

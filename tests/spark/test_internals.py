@@ -1,0 +1,311 @@
+"""Each thing that statefx asks of Spark beyond PySpark's public interface, against real Spark.
+
+When these fail with another version of Spark, this is what `statefx.spark.internals` has to do otherwise.
+"""
+
+import os
+import threading
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from statefx.spark import internals
+from tests.spark.running import lines_of, shown, wait_for
+from tests.spark.test_faults import held
+
+SCHEMA = pa.schema([("number", pa.int32(), False), ("name", pa.binary())])
+COLUMNS = "number int not null, name binary"
+
+
+def named(batches):
+    """Run in workers: a row for each number."""
+    for batch in batches:
+        numbers = batch.column(0).cast(pa.int32())
+        names = pa.array([str(number).encode() for number in numbers.to_pylist()], pa.binary())
+        yield pa.RecordBatch.from_arrays([numbers, names], schema=SCHEMA)
+
+
+@pytest.fixture
+def schema(spark):
+    return spark.createDataFrame([], COLUMNS).schema
+
+
+@pytest.fixture
+def context(spark):
+    return spark.sparkContext
+
+
+@pytest.mark.slow
+def test_a_context_that_runs(context):
+    assert not internals.is_stopped(context)
+    assert not internals.stopped_here(context)
+    assert internals.task_tries(context) == 1  # of local[n]
+
+
+@pytest.mark.slow
+def test_a_clone_has_settings_of_its_own_and_is_another_session(spark):
+    clone = internals.clone(spark)
+    clone.conf.set("spark.sql.shuffle.partitions", "77")
+    assert spark.conf.get("spark.sql.shuffle.partitions") != "77"
+    assert internals.is_same(spark, SparkSession(spark.sparkContext, spark._jsparkSession))
+    assert not internals.is_same(spark, clone)
+    frame = internals.rebase(spark.range(3), clone)
+    assert internals.is_same(frame.sparkSession, clone)
+    assert frame.count() == 3
+
+
+@pytest.mark.slow
+def test_the_session_that_a_thread_goes_by(spark):
+    """As the JVM has it: PySpark's own notion is another one."""
+    active = SparkSession._get_j_spark_session_class(spark._jvm).getActiveSession
+    clone = internals.clone(spark)
+    try:
+        internals.activate(clone)
+        assert active().get().equals(clone._jsparkSession)
+    finally:
+        internals.activate(spark)
+    assert active().get().equals(spark._jsparkSession)
+
+
+@pytest.mark.slow
+def test_queries_of_all_sessions_are_known_by_their_id(spark, place):
+    (place / "in").mkdir()
+    writer = lines_of(internals.clone(spark), place / "in").writeStream.foreachBatch(lambda frame, batch: None)
+    query = writer.option("checkpointLocation", f"file:{place}/ck").start()
+    try:
+        wait_for(lambda: internals.runs_query(spark, query.id), "the query to be known")
+        assert not internals.runs_query(spark, str(uuid4()))
+    finally:
+        query.stop()
+    assert not internals.runs_query(spark, query.id)
+
+
+@pytest.mark.slow
+def test_intervals(spark):
+    assert internals.interval_ms("2 seconds") == 2000
+    assert internals.interval_ms("1 minute 500 milliseconds") == 60_500
+    with pytest.raises(ValueError, match="'soon' is no interval"):
+        internals.interval_ms("soon")
+
+
+@pytest.mark.slow
+def test_lines_are_kept_out_of_sparks_log_until_the_next_pattern(spark, context):
+    """Log4j's own filters, as its appenders have them."""
+    first = internals.deny_log_lines(context, ".*secret.*")
+    second = internals.deny_log_lines(context, ".*hidden.*", first)
+    log4j = context._jvm.org.apache.logging.log4j
+    found = [
+        str(appender.getFilter())
+        for appender in log4j.LogManager.getContext(False).getConfiguration().getAppenders().values()
+    ]
+    assert found
+    assert all("hidden" in each and "secret" not in each for each in found)
+    assert second[0] is context._jvm
+
+
+@pytest.mark.slow
+def test_local_properties_of_a_block_are_gone_behind_it(context):
+    context.setLocalProperty("mine", "before")
+    with internals.own_properties(context) as own:
+        own.setProperty("mine", "within")
+        assert context.getLocalProperty("mine") == "within"
+    assert context.getLocalProperty("mine") == "before"
+    context.setLocalProperty("mine", None)
+
+
+@pytest.mark.slow
+def test_workers_of_another_number_have_an_environment_of_their_own(spark, schema, context):
+    def seen(batches):
+        for batch in batches:
+            value = os.environ.get("STATEFX_WORKERS", "").encode()
+            yield pa.RecordBatch.from_arrays(
+                [batch.column(0).cast(pa.int32()), pa.array([value] * len(batch), pa.binary())], schema=SCHEMA
+            )
+
+    rows = spark.range(0, 1, 1, 1)
+    for number, expected in ((0, [b""]), (3, [b"3"])):
+        mapped = internals.mapping(seen, schema, ["id"], number)(rows)
+        assert mapped.schema == schema
+        assert internals.collected(mapped, "name") == expected
+    assert "STATEFX_WORKERS" not in context.environment
+    with internals.worker_program(context) as program:
+        assert program == os.environ["PYSPARK_PYTHON"]
+
+
+STUCK = """\
+An error occurred while calling o1.collectToPython.
+: java.lang.NullPointerException
+\tat java.base/java.nio.file.Path.of(Path.java:147)
+\tat org.apache.spark.api.python.PythonWorkerFactory.createWorker(PythonWorkerFactory.scala:200)
+"""
+
+
+def test_a_program_that_starts_no_workers_any_more_is_told_by_its_trace():
+    assert internals.cant_start_workers(Exception(STUCK))
+    assert not internals.cant_start_workers(Exception(STUCK.replace("NullPointerException", "SocketException")))
+    assert not internals.cant_start_workers(Exception(STUCK.replace("PythonWorkerFactory", "Another")))
+
+
+# ---- logical plans
+
+
+@pytest.mark.slow
+def test_what_spark_refuses_in_a_stream(spark, place):
+    (place / "in").mkdir()
+    lines = lines_of(spark, place / "in")
+    internals.check_streaming(lines)
+    with pytest.raises(AnalysisException):
+        internals.check_streaming(lines.orderBy("value"))
+
+
+@pytest.mark.slow
+def test_operators_and_folders_of_a_stream(spark, place):
+    (place / "in").mkdir()
+    lines = lines_of(spark, place / "in")
+    table = spark.range(3).selectExpr("cast(id as string) as value").distinct()
+    found = list(internals.streaming_operators(lines.join(table, "value").groupBy("value").count()))
+    assert "Aggregate" in found
+    assert "Join" not in found, "one with a table"
+    assert "Deduplicate" not in found, "that of the table"
+    assert "Join" in list(internals.streaming_operators(lines.join(lines.distinct(), "value")))
+    assert list(internals.streamed_paths(lines)) == [str(place / "in")]
+    assert list(internals.streamed_paths(spark.range(3))) == []
+
+
+@pytest.mark.slow
+def test_partitions_of_a_batch(spark):
+    assert internals.partitions(spark.range(0, 10, 1, 5)) == 5
+
+
+# ---- physical plans and shuffles
+
+
+CHAIN = """\
+00 MapInArrow Stage(target#11, kind#12)#4, false
+01 +- Exchange shufflepartitionidpassthrough(target#11, 2), REPARTITION_BY_NUM, [plan_id=30]
+02    +- MapInArrow Stage(c0#1)#3, [target#11], false
+"""
+
+
+@pytest.mark.parametrize(
+    ("below", "found"),
+    [
+        ("03       +- Exchange RoundRobinPartitioning(2)\n04          +- *(1) Scan ExistingRDD[c0#1]\n", [3, 1]),
+        ("03       +- *(1) Project [a\nb]\n04          +- Exchange hashpartitioning(c0#1, 2)\n", [4, 1]),
+        ("03       +- Coalesce 2\n04          +- *(1) Scan ExistingRDD[c0#1]\n", [1]),
+        ("03       +- Union\n04          :- Exchange a\n05          :  +- Scan b\n06          +- Exchange c\n", [1]),
+    ],
+)
+def test_shuffles_are_found_in_the_text_of_a_plan(below, found):
+    assert internals.exchanges(CHAIN + below, stages=2) == found
+
+
+def test_a_plan_of_another_form_has_no_names():
+    assert internals.exchanges(CHAIN, stages=3) == []
+    assert internals.exchanges("00 LocalTableScan <empty>\n", stages=1) == []
+
+
+def stages(spark, schema, number=2):
+    """A chain of two stages and what wrote them: a MapInArrow, a shuffle, a MapInArrow."""
+    lower, upper = (internals.mapping(named, schema, columns) for columns in (["id"], ["number", "name"]))
+    return upper(lower(spark.range(0, 6, 1, 2)).repartitionById(number, "number"))
+
+
+@pytest.fixture
+def plain(spark):
+    """A session whose plans have the form that those of topologies have."""
+    session = internals.clone(spark)
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    internals.activate(session)
+    yield session
+    internals.activate(spark)
+
+
+@pytest.mark.slow
+def test_stages_have_the_names_that_were_set_when_their_shuffles_were_made(spark, plain, schema, context):
+    tag = f"named-{uuid4().hex}"
+    frame = stages(plain, schema)
+    with internals.own_properties(context) as own:
+        context.addJobTag(tag)
+        internals.make_shuffles(frame, 2, own, ["below", f"first {tag}", f"second {tag}"])
+        assert len(internals.collected(frame, "name")) == 6
+    wait_for(lambda: internals.ended_jobs(context, tag), "the job to be known")
+    names = wait_for(lambda: {each["name"] for each in shown(spark, "stages") if tag in each["name"]}, "stages")
+    assert names == {f"first {tag}", f"second {tag}"}
+
+
+@pytest.mark.slow
+def test_copies_of_a_plan_have_shuffles_of_their_own_that_are_read_in_parts_and_freed(plain, schema, context):
+    frame = stages(plain, schema)
+    made = internals.scan_frame(plain.range(0, 2, 1, 2).selectExpr("cast(id as int)", "cast('x' as binary)"), schema)
+    scan = internals.scan_of(made)
+    nodes, leaf = internals.chain_of(frame)
+    assert [kind for kind, _ in nodes] == ["M", "S", "M"]
+    found = []
+    with internals.own_properties(context) as own:
+        own.putAll(internals.sql_settings(plain))
+        for _ in range(2):
+            exchange = internals.copied_onto(nodes[1][1], internals.copied_onto(nodes[0][1], leaf))
+            shuffle = internals.shuffle_of(exchange)
+            found.append(shuffle.shuffleId())
+            parts = []
+            for part in (range(1), range(1, 2)):
+                rows = internals.shuffle_rows(exchange, internals.shuffle_partitions(context, part))
+                top = internals.copied_onto(nodes[2][1], internals.scan_over(scan, rows))
+                parts.append(sorted(internals.collected_node(made, top, SCHEMA, "name")))
+            assert parts == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
+            internals.free(context, [shuffle])
+    assert found[0] != found[1]
+    known = context._jsc.sc().taskScheduler().mapOutputTracker().shuffleStatuses()
+    wait_for(lambda: not any(known.contains(each) for each in found), "the shuffles to be freed")
+
+
+# ---- jobs
+
+
+@pytest.mark.slow
+def test_jobs_and_stages_are_known_by_their_tag(spark, context):
+    tag = f"known-{uuid4().hex}"
+    assert internals.ended_jobs(context, tag) is None
+    rdd = context.parallelize(range(4), 2).map(lambda each: (each, 1)).groupByKey(2)
+    context.addJobTag(tag)
+    try:
+        rdd.count()
+        rdd.count()  # passes over the stage that wrote the shuffle
+    finally:
+        context.removeJobTag(tag)
+    jobs = wait_for(lambda: internals.ended_jobs(context, tag), "the jobs to be known")
+    assert len(jobs) == 2
+    tries = [[internals.stage_tries(context, stage) for stage in sorted(jobs[job])] for job in sorted(jobs)]
+    assert tries == [[1, 1], [0, 1]]
+    assert [internals.stages_completed(context, job) for job in sorted(jobs)] == [2, 1]
+    assert internals.stages_completed(context, 1_000_000) is None
+    assert internals.stage_tries(context, 1_000_000) is None
+
+
+@pytest.mark.slow
+def test_a_job_waits_for_slots_while_another_holds_them_all(spark, context, place):
+    tag, hold, slots = f"waits-{uuid4().hex}", place / "hold", context.defaultParallelism
+    hold.touch()
+    pool = context._jsc.sc().taskScheduler().rootPool()
+
+    def waiting():
+        context.addJobTag(tag)
+        context.parallelize([1], 1).count()
+
+    first = threading.Thread(target=lambda: context.parallelize(range(slots), slots).foreach(lambda _: held(hold)))
+    second = threading.Thread(target=waiting)
+    try:
+        first.start()
+        wait_for(lambda: pool.runningTasks() == slots, "all slots to be taken")
+        assert not internals.waits_for_slots(context, tag)
+        second.start()
+        wait_for(lambda: internals.waits_for_slots(context, tag), "the second job to wait")
+    finally:
+        hold.unlink()
+        first.join()
+        second.join()
+    assert not internals.waits_for_slots(context, tag)
