@@ -20,22 +20,6 @@ ARGUMENTS = {"checkpointlocation": "checkpointLocation", "trigger": "trigger", "
 
 REPLAY_CHECK = "topology.transaction.replay.check"
 
-KAFKA_OPTIONS = {
-    "assign": "topics=; all partitions of a topic are read",
-    "endingoffsets": "the trigger availableNow, which ends where the topics ended",
-    "failondataloss": "lost=, 'fail' or 'skip'",
-    "groupidprefix": "group=",
-    "includeheaders": "columns=, with 'headers' among them",
-    "maxbytespertrigger": "maxBytes=",
-    "maxoffsetspertrigger": "maxRows=",
-    "startingoffsets": "start=",
-    "startingoffsetsbytimestamp": "start=, a datetime",
-    "startingtimestamp": "start=, a datetime",
-    "subscribe": "topics=, a name or a list of names",
-    "subscribepattern": "topics=, a pattern, re.compile('payments-.*')",
-}
-"""Options of Spark's Kafka source, in small letters; and what KafkaSpout has for them."""
-
 _NO_TREES = "tuples are not tracked one by one yet, a transaction is acknowledged as a whole"
 _NO_ZOOKEEPER = "what Storm keeps in ZooKeeper is in checkpointLocation"
 
@@ -248,16 +232,9 @@ class Config:
         return cls(**values, user=user, without_effect=without_effect)
 
     def doubts(self) -> Iterator[str]:
-        """Yield what is likely a mistake, and may be meant: settings of Storm and Spark that change nothing here."""
+        """Yield what changes nothing here: settings of Storm."""
         for key in self.without_effect:
             yield f"{key} has no effect: {WITHOUT_EFFECT[key]}"
-        for key in self.user:
-            ours = "config=, without 'kafka.'" if key.startswith("kafka.") else KAFKA_OPTIONS.get(key.lower())
-            if ours is not None:
-                yield (
-                    f"config has {key!r}, which nothing but your own bolts can read. An option of Spark's Kafka source "
-                    f"is given to spark.readStream.format('kafka').option(...); in KafkaSpout it is {ours}"
-                )
 
     def mapping(self) -> dict[str, Any]:
         """Return all settings by full name, defaults and the user's own keys included: ``context.config``."""

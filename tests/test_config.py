@@ -31,25 +31,6 @@ def test_defaults(mapping):
     assert config.user == {}
 
 
-@pytest.mark.parametrize(
-    ("key", "remedy"),
-    [
-        ("kafka.bootstrap.servers", "config=, without 'kafka.'"),
-        ("startingOffsets", "start="),
-        ("maxoffsetspertrigger", "maxRows="),
-        ("failOnDataLoss", "lost="),
-        ("subscribe", "topics="),
-        ("subscribePattern", "topics=, a pattern"),
-    ],
-)
-def test_options_of_sparks_kafka_source_are_the_users_own_and_doubted(key, remedy):
-    config = Config.parse({key: "x", "feed.url": "x"}, "words")
-    assert config.user == {key: "x", "feed.url": "x"}
-    (doubt,) = config.doubts()
-    assert f"config has {key!r}" in doubt
-    assert f"in KafkaSpout it is {remedy}" in doubt
-
-
 def test_every_setting_has_an_attribute_named_after_it():
     given = {
         "topology.state.provider": "rocksdb",

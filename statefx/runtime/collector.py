@@ -16,7 +16,6 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.contents import Contents
 from statefx.runtime.gathering import Gathering
 from statefx.runtime.outlets import Outlet
-from statefx.state.view.lent import WrongName
 
 _PLAIN = (tuple, list)
 
@@ -271,7 +270,3 @@ class TaskCollector(Collector):
             component=self._component,
             stream=stream,
         )
-
-
-for _name in ("collect", "send", "append", "add", "output", "push", "forward", "write", "emit_batch"):
-    setattr(TaskCollector, _name, WrongName("a collector", _name, "rows are emitted with emit(...), or emitBatch(...)"))

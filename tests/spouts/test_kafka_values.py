@@ -328,8 +328,6 @@ def field(kind, **more):
         ({"topics": "a,b"}, "several names are a list"),
         ({"topics": "payments-.*"}, "re.compile('payments-.*')"),
         ({"topics": re.compile(b"p")}, "of a text"),
-        ({"startingOffsets": "latest"}, "KafkaSpout has no startingOffsets=: in KafkaSpout it is start="),
-        ({"maxRow": 1}, "KafkaSpout has no maxRow="),
         ({"columns": ("value", "offset", "value")}, "names 'value' twice"),
     ],
 )

@@ -31,15 +31,6 @@ def test_a_builder_is_no_topology(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_an_option_of_sparks_kafka_source_in_the_config_is_warned_of(
-    place: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    TopologyTester(word_count(), place / "checkpoint", {"startingOffsets": "latest", "feed.url": "x"}).close()
-    (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert "config has 'startingOffsets'" in said
-    assert "in KafkaSpout it is start=" in said
-
-
 @pytest.mark.parametrize("config", ["rocksdb", ["topology.state.provider"], 5, [], ""])
 def test_a_config_that_is_no_mapping(place: Path, config: Any) -> None:
     with pytest.raises(ConfigError, match="config must be a mapping of settings, got"):

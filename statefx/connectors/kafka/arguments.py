@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from statefx.config import KAFKA_OPTIONS
 from statefx.connectors.kafka.avro import Avro
 from statefx.connectors.kafka.planning import Start, is_named
 from statefx.connectors.kafka.rows import COLUMNS
@@ -17,14 +16,6 @@ from statefx.connectors.kafka.values import Bytes, Format, Json, Text
 from statefx.errors import TopologyError
 
 _TOPICS = "topics are a name, a list of names, or a pattern, re.compile('payments-.*')"
-
-_OTHER_NAMES = {
-    "kafka.group.id": "group=",
-    "bootstrap_servers": "servers=",
-    "group_id": "group=",
-    "auto_offset_reset": "start=",
-}
-"""What other clients have instead of an argument of this spout; options of Spark's source are in `KAFKA_OPTIONS`."""
 
 
 def topics_of(given: Any) -> list[str] | re.Pattern[str]:
@@ -120,13 +111,6 @@ def patience_of(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise TopologyError(f"patience is a number of seconds above 0, not {given!r}")
     return float(given)
-
-
-def refuse(others: Mapping[str, Any]) -> None:
-    """Refuse arguments that KafkaSpout does not have, and name the one that stands for them."""
-    for name in others:
-        instead = KAFKA_OPTIONS.get(name.lower()) or _OTHER_NAMES.get(name)
-        raise TopologyError(f"KafkaSpout has no {name}=" + (f": in KafkaSpout it is {instead}" if instead else ""))
 
 
 def check_choice(name: str, given: str, allowed: Sequence[str]) -> None:

@@ -15,7 +15,6 @@ from statefx.connectors.kafka.arguments import (
     group_of,
     is_target,
     patience_of,
-    refuse,
     start_of,
     topics_of,
 )
@@ -120,9 +119,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         group: str | None = GROUP,
         patience: float = 30.0,
         config: Mapping[str, Any] | None = None,
-        **others: Any,
     ) -> None:
-        refuse(others)
         self.topics = topics_of(topics)
         self.start = start_of(start, self.topics)
         check_bound("maxRows", maxRows)

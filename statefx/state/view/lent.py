@@ -20,43 +20,6 @@ _REMEDIES = {
 }
 
 
-_LIKE_A_DICT = {
-    "values": "write [value for _, value in state.items()]",
-    "update": "write state.putAll({...})",
-    "setdefault": "write value = state.get(key, default), change it, and state.put(key, value)",
-    "pop": "write state.delete(key), which returns the value it had, or None",
-    "popitem": "write key, value = next(state.items()), and state.delete(key)",
-    "clear": "write state.deleteRange(None, None)",
-    "copy": "write dict(state.items())",
-    "set": "write state.put(key, value)",
-    "remove": "write state.delete(key)",
-    "exists": "write key in state",
-    "increment": "write state.put(key, state.get(key, 0) + 1)",
-}
-"""What a dict, or the state of another system, has and this one has not, with what does it here."""
-
-
-class WrongName:
-    """A name that a class has not, but its users look for, with what to write in its place.
-
-    An attribute of the class for each such name, and no ``__getattr__``: with that one Python looks up every attribute
-    of the class the long way, and `KeyValueState.put` takes a third longer.
-
-    Parameters
-    ----------
-    holder : str
-        What has it not, such as ``a KeyValueState``.
-    name, remedy : str
-    """
-
-    def __init__(self, holder: str, name: str, remedy: str) -> None:
-        self._text, self._name = f"{holder} has no {name!r}: {remedy}", name
-
-    def __get__(self, holder: object, kind: type | None = None) -> NoReturn:
-        """Raise AttributeError, as for any name that is not there."""
-        raise AttributeError(self._text, name=self._name, obj=holder)
-
-
 class LentState(KeyValueState[Any, Any]):
     """A `KeyValueState` whose transaction its holder can't end; ``initState`` is given one."""
 
@@ -101,10 +64,6 @@ class LentState(KeyValueState[Any, Any]):
             committed=self.version.txid,
             phase=self.phase.value,
         )
-
-
-for _name, _remedy in _LIKE_A_DICT.items():
-    setattr(LentState, _name, WrongName("a KeyValueState", _name, _remedy))
 
 
 def prepare(state: LentState, txid: int, token: str) -> None:
