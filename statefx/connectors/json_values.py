@@ -27,10 +27,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from operator import itemgetter
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from statefx.errors import TopologyError
@@ -126,8 +128,8 @@ class JsonRows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._type = JsonType(pa.struct(list(schema)))
         self._decode = msgspec.json.Decoder(_json_type(pa.struct(list(schema)))).decode
+        self._plain = [_plain(field.type) for field in schema]
         self._restored = [_restored(field.type) for field in schema]
         folded = [name.casefold() for name in schema.names]
         self._by_case = {fold: name for fold, name in zip(folded, schema.names, strict=True) if folded.count(fold) == 1}
@@ -137,7 +139,17 @@ class JsonRows:
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """Return each row of a batch as a JSON object; ValueError if a map has a key twice."""
-        return [self._type.encode(row) for row in batch.to_pylist()]
+        columns = [
+            column.to_pylist() if plain is None or _is_finite(column) else _each(plain)(column.to_pylist())
+            for column, plain in zip(batch.columns, self._plain, strict=True)
+        ]
+        names, rows = self.schema.names, zip(*columns, strict=True)
+        if any(column.null_count for column in batch.columns):
+            return [
+                _encode({name: value for name, value in zip(names, row, strict=True) if value is not None})
+                for row in rows
+            ]
+        return [_encode(dict(zip(names, row, strict=True))) for row in rows]
 
     def decode(self, texts: Sequence[bytes]) -> pa.RecordBatch:
         """Return the rows of JSON objects.
@@ -158,18 +170,15 @@ class JsonRows:
             raise error  # no text alone: a column of more than 2 GB
 
     def _batch(self, texts: Sequence[bytes]) -> pa.RecordBatch:
-        rows = list(map(self._row, texts))
+        rows = list(map(self._decode, texts))
+        for number, row in enumerate(rows):
+            if len(row) < len(self.schema):
+                rows[number] = dict.fromkeys(self.schema.names) | self._with_other_case(texts[number], row)
         columns = []
         for field, restored in zip(self.schema, self._restored, strict=True):
-            values = [row.get(field.name) for row in rows]
-            if restored is not None:
-                values = [None if value is None else restored(value) for value in values]
-            columns.append(pa.array(values, field.type))
+            values = list(map(itemgetter(field.name), rows))
+            columns.append(pa.array(values if restored is None else _each(restored)(values), field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _row(self, text: bytes) -> dict[str, Any]:
-        row: dict[str, Any] = self._decode(text)
-        return row if len(row) == len(self._restored) else self._with_other_case(text, row)
 
     def _with_other_case(self, text: bytes, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row that lacks fields, with those whose names differ only in the case of letters."""
@@ -233,7 +242,8 @@ _JSON_TYPES: Mapping[int, Any] = {
 def _restored(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Return what makes values of what msgspec has read, none of which is None; None if it is the value already."""
     if kinds.is_list(kind):
-        return _each(_restored(kind.value_type))
+        element = _restored(kind.value_type)
+        return None if element is None else _each(element)
     if kinds.is_map(kind):
         item = _restored(kind.item_type) or _same
         return lambda found: [(key, None if value is None else item(value)) for key, value in found.items()]
@@ -250,7 +260,8 @@ def _restored(kind: pa.DataType) -> Callable[[Any], Any] | None:
 def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Return what makes values, none of which is None, such that msgspec writes them; None if it can write them."""
     if kinds.is_list(kind):
-        return _each(_plain(kind.value_type))
+        element = _plain(kind.value_type)
+        return None if element is None else _each(element)
     if kinds.is_map(kind):
         return _object(_plain(kind.item_type) or _same)
     if kinds.is_struct(kind):
@@ -267,13 +278,16 @@ def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
+def _is_finite(column: pa.Array) -> bool:
+    """Tell whether a column is one of numbers that JSON has."""
+    return kinds.is_floating(column.type) and bool(pc.all(pc.is_finite(column)).as_py())
+
+
 def _same(value: Any) -> Any:
     return value
 
 
-def _each(change: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if change is None:
-        return None
+def _each(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda values: [None if value is None else change(value) for value in values]
 
 

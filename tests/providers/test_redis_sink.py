@@ -35,6 +35,8 @@ FIRST = Owner("app", "origin", 1)
 START = Reached(0, 0)
 QUICK = {"retries": 0, "backoff_secs": 0.01}
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
