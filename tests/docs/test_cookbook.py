@@ -5,8 +5,10 @@ nothing of that may show in what the bolts emit.
 """
 
 import random
+import tempfile
 from collections import Counter
 from contextlib import chdir
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ import pytest
 from statefx import StatefulBolt, TopologyBuilder
 from statefx.testing import TopologyTester, rows
 from tests.docs.test_code_blocks import ROOT, program
+from tests.testing.places import place
+
+__all__ = ["place"]
 
 SEEDS = range(3)
 END = 10**6  # later than all histories
@@ -30,22 +35,20 @@ class Keep(StatefulBolt):
         self.state.put(key, self.state.get(key, 0) + 1)
 
 
-@pytest.fixture
-def page(tmp_path):
-    def load(name):
-        names = {"__name__": name}
-        with chdir(tmp_path):
-            exec(program((ROOT / "docs" / "cookbook" / f"{name}.md").read_text(encoding="utf-8")), names)
-        return names
-
-    return load
+@cache
+def page(name):
+    """What a page of the cookbook defines; its own examples run once."""
+    names = {"__name__": name}
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        exec(program((ROOT / "docs" / "cookbook" / f"{name}.md").read_text(encoding="utf-8")), names)
+    return names
 
 
 def played(topology, transactions, folder: Path, chance=None):
     """What `Keep` has in the end, by stream, each as often as it came; `chance` starts drivers anew."""
     tester = TopologyTester(topology, folder)
     for each in transactions:
-        if chance and chance.random() < 0.3:
+        if chance and chance.random() < 0.2:
             tester.close()
             tester = tester.restart()
         tester.send(each)
@@ -62,7 +65,7 @@ def shuffled(events, late, chance):
     return sorted(events, key=lambda event: event[0] + chance.randint(0, late))
 
 
-def cut(events, chance, most=6):
+def cut(events, chance, most=9):
     """The events as transactions of at most so many."""
     events = list(events)
     while events:
@@ -102,47 +105,49 @@ def sessions(clicks, gap):
 
 
 @pytest.mark.parametrize("cuts", [[3], [1, 1, 1], [1, 2], [2, 1]], ids=str)
-def test_a_click_between_two_others_makes_them_one_session(page, tmp_path, cuts):
+def test_a_click_between_two_others_makes_them_one_session(place, cuts):
     names = page("windows")
     clicks = iter([(1000, "ann"), (1310, "ann"), (1290, "ann")])
     transactions = [{"clicks": [next(clicks) for _ in range(size)]} for size in cuts]
     topology = clocked(names, "sessions", "Sessions", "at long, user string", ["clicks"], "user")
-    found = played(topology, [*transactions, {"clicks": [(END, "end")]}], tmp_path / "ck")
+    found = played(topology, [*transactions, {"clicks": [(END, "end")]}], place / "ck")
     assert found == {"default": Counter({("ann", 1000, 1310, 3): 1})}
 
 
-def test_a_click_that_is_too_late_opens_no_session(page, tmp_path):
+def test_a_click_that_is_too_late_opens_no_session(place):
     names = page("windows")
     topology = clocked(names, "sessions", "Sessions", "at long, user string", ["clicks"], "user")
     clicks = [(1000, "ann"), (2000, "bob"), (1200, "ann"), (END, "end")]
-    found = played(topology, [{"clicks": [click]} for click in clicks], tmp_path / "ck")
+    found = played(topology, [{"clicks": [click]} for click in clicks], place / "ck")
     assert found == {
         "default": Counter({("ann", 1000, 1000, 1): 1, ("bob", 2000, 2000, 1): 1}),
         "late": Counter({(1200, "ann"): 1}),
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sessions_are_those_of_a_recount(page, tmp_path, seed):
+def test_sessions_are_those_of_a_recount(place, monkeypatch, seed):
     names, chance = page("windows"), random.Random(seed)
-    names["LATE_SECS"] = 250  # so that a click often comes when a newer one of its session is there
+    monkeypatch.setitem(names, "LATE_SECS", 250)  # so that a click often comes when a newer one of its session is there
     clicks = [(chance.randrange(6000), chance.choice(["ann", "bob", "eve"])) for _ in range(60)]
     ordered = shuffled(clicks, names["LATE_SECS"], chance)
     transactions = [{"clicks": each} for each in cut(ordered, chance)]
     topology = clocked(names, "sessions", "Sessions", "at long, user string", ["clicks"], "user")
-    found = played(topology, [*transactions, {"clicks": [(END, "end")]}], tmp_path / "ck", chance)
+    found = played(topology, [*transactions, {"clicks": [(END, "end")]}], place / "ck", chance)
     assert found == {"default": sessions(clicks, names["GAP"])}
 
 
 @pytest.mark.parametrize("bolt", ["Totals", "Sliding"])
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_windows_are_those_of_a_recount(page, tmp_path, bolt, seed):
+def test_windows_are_those_of_a_recount(place, bolt, seed):
     names, chance = page("windows"), random.Random(seed)
     payments = [(chance.randrange(600), chance.choice(["ann", "bob"]), chance.randrange(100)) for _ in range(60)]
     ordered = shuffled(payments, names["LATE_SECS"], chance)
     transactions = [{"payments": each} for each in cut(ordered, chance)]
     topology = clocked(names, "totals", bolt, "at long, user string, cents long", ["payments"], "user")
-    found = played(topology, [*transactions, {"payments": [(END, "end", 0)]}], tmp_path / "ck", chance)
+    found = played(topology, [*transactions, {"payments": [(END, "end", 0)]}], place / "ck", chance)
     every = 60 if bolt == "Totals" else names["SLIDE"]
     expected = Counter()
     for at, user, cents in payments:
@@ -152,21 +157,23 @@ def test_windows_are_those_of_a_recount(page, tmp_path, bolt, seed):
     assert found == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_payment_counts_once_or_is_told_to_be_late(page, tmp_path, seed):
+def test_each_payment_counts_once_or_is_told_to_be_late(place, seed):
     """With more disorder than the clock allows."""
     names, chance = page("windows"), random.Random(seed)
     payments = [(chance.randrange(600), "ann", 1) for _ in range(60)]
     transactions = [{"payments": each} for each in cut(shuffled(payments, 300, chance), chance)]
     topology = clocked(names, "totals", "Totals", "at long, user string, cents long", ["payments"], "user")
-    found = played(topology, [*transactions, {"payments": [(END, "end", 0)]}], tmp_path / "ck", chance)
+    found = played(topology, [*transactions, {"payments": [(END, "end", 0)]}], place / "ck", chance)
     assert found["late"]
     assert sum(cents for _, _, cents in found["default"]) + found["late"].total() == len(payments)
 
 
 @pytest.mark.parametrize("ahead", ["orders", "payments"])
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_pair_is_lost_where_one_input_is_ahead(page, tmp_path, ahead, seed):
+def test_no_pair_is_lost_where_one_input_is_ahead(place, ahead, seed):
     names, chance = page("windows"), random.Random(seed)
     within, late = names["WITHIN_SECS"], names["LATE_SECS"]
     inputs = {
@@ -186,7 +193,7 @@ def test_no_pair_is_lost_where_one_input_is_ahead(page, tmp_path, ahead, seed):
     ]
     transactions += [{"orders": [(-1, END)], "payments": [(-2, END)]}]
     topology = clocked(names, "pairs", "Pairs", "id long, at long", ["orders", "payments"], "id")
-    found = played(topology, transactions, tmp_path / "ck", chance)
+    found = played(topology, transactions, place / "ck", chance)
 
     pairs, alone = Counter(), Counter(("orders", id, at) for at, id in inputs["orders"])
     alone += Counter(("payments", id, at) for at, id in inputs["payments"])
@@ -201,22 +208,23 @@ def test_no_pair_is_lost_where_one_input_is_ahead(page, tmp_path, ahead, seed):
     assert found == {"default": pairs, "alone": alone}
 
 
-def test_an_idle_input_holds_the_clock_back_no_longer_and_its_rows_are_told_to_be_late(page, tmp_path):
+def test_an_idle_input_holds_the_clock_back_no_longer_and_its_rows_are_told_to_be_late(place):
     names = page("windows")
     topology = clocked(names, "pairs", "Pairs", "id long, at long", ["orders", "payments"], "id")
     silent = [{"orders": [(number, 1000 + number)]} for number in range(names["IDLE"] - 1)]
-    assert played(topology, [*silent, {"payments": [(0, 900)]}], tmp_path / "1") == {
+    assert played(topology, [*silent, {"payments": [(0, 900)]}], place / "1") == {
         "default": Counter({(0, 1000, 900): 1})
     }
-    found = played(topology, [*silent, {"orders": [(99, 5000)]}, {"payments": [(0, 900)]}], tmp_path / "2")
+    found = played(topology, [*silent, {"orders": [(99, 5000)]}, {"payments": [(0, 900)]}], place / "2")
     assert found == {
         "alone": Counter(("orders", number, 1000 + number) for number in range(names["IDLE"] - 1)),
         "late": Counter({("payments", 0, 900): 1}),
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_copy_passes_once_or_is_told_to_be_old(page, tmp_path, seed):
+def test_a_copy_passes_once_or_is_told_to_be_old(place, seed):
     names, chance = page("dedup"), random.Random(seed)
     keep = names["KEEP_SECS"]
     events = [(chance.randrange(3 * keep), f"id{number}", "x") for number in range(25)]
@@ -229,7 +237,7 @@ def test_a_copy_passes_once_or_is_told_to_be_old(page, tmp_path, seed):
     builder.setStream("events", rows("id string, at long, body string"))
     builder.setBolt("distinct", names["Distinct"](), parallelism=1).fieldsGrouping("events", "id")
     builder.setBolt("keep", Keep()).globalGrouping("distinct").globalGrouping("distinct", stream="old")
-    found = played(builder.createTopology(), transactions, tmp_path / "ck", chance)
+    found = played(builder.createTopology(), transactions, place / "ck", chance)
     assert set(found["default"].values()) == {1}
     assert {row[:2] for row in found["default"] + found["old"]} == {(id, at) for at, id, _ in events}
     newest, judged = 0, set()
