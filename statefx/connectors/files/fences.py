@@ -1,4 +1,4 @@
-"""Who owns a FileSink's folder, and how far that owner has come."""
+"""Who owns a FileSink's folder, and which transaction that owner has published last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Fence:
     number, txid : int
         Manifest `number` is transaction `txid` of the owner.
     taken_on : bool
-        Whether a former start of the same application has put `number` on top: there is nothing to seal.
+        Whether a former start of the same application has sealed `number`, so that this one has nothing to seal.
     layout : Layout
         Of the files of all owners until now.
     """
@@ -31,13 +31,13 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the folder says at one moment.
+class FolderState:
+    """What stands in the folder at one moment.
 
     Attributes
     ----------
-    at : int
-        Number of the newest fence; 0 if there is none.
+    fences : int
+        The number of the newest fence; 0 if there is none.
     fence : Fence or None
     sealed : bool
         Whether its owner may publish.
@@ -45,7 +45,7 @@ class Look:
         The newest manifest.
     """
 
-    at: int
+    fences: int
     fence: Fence | None
     sealed: bool
     newest: int | None
@@ -57,7 +57,7 @@ class Look:
 
     @property
     def marker(self) -> Marker | None:
-        """Whose it is and what was published last; None if nobody has written here."""
+        """The owner, and what it has published last; None if nobody has written here."""
         if self.fence is None:
             return None
         if not self.sealed or self.newest is None:

@@ -1,4 +1,4 @@
-"""How the rows of a FileSink's folder are written: what its readers go by, and what a next start must keep to."""
+"""How the rows in a FileSink's folder are written: its readers use it, and a later start must fit it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Layout:
     def ddl_as_files(self) -> str:
         """DDL in the order in which Spark reads it: what the files hold, then the folders.
 
-        Spark's stream takes columns by their place: with another order it would show one field's values as another's.
+        Spark's stream takes columns by their place: in another order, it would show the values of one field as another.
         """
         fields = self.fields
         files = [field for field in fields if field.name not in self.partition_by]

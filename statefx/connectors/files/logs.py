@@ -17,16 +17,16 @@ from zlib import crc32
 from statefx.errors import FailedException, InputError
 
 HEAD_BYTES = 1024
-"""Of the beginning of a log: no two logs whose lines have times begin with as many equal bytes."""
+"""The beginning of a log that identifies it: no two logs whose lines have times begin with as many equal bytes."""
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-"""What a rotation makes of a log that is no longer written."""
+"""How names end when a rotation has compressed a log."""
 
 Stats = Mapping[str, os.stat_result]
 
 
 def head_of(path: str, size: int) -> int:
-    """Return a checksum of how a file begins, of which so many bytes count."""
+    """Return a checksum of the first `HEAD_BYTES` of a file that count, of which it has `size`."""
     with open(path, "rb") as file:
         return crc32(file.read(min(size, HEAD_BYTES)))
 
@@ -49,7 +49,7 @@ def stats(folder: str, names: Iterator[os.DirEntry[str]]) -> dict[str, os.stat_r
 
 
 def present_path(folder: str, metadata: Any) -> str:
-    """Return where a log is now of which a batch was planned, perhaps under another name."""
+    """Return the present path of a log from which a batch was planned; it may have been renamed."""
     path = os.path.join(folder, metadata["file"])
     for _ in range(3):  # a name can change between two looks
         try:
@@ -75,10 +75,10 @@ class Logs:
         self._known: dict[int, Any] = {}
         """Partition -> the newest metadata."""
         self._looked_at: dict[int, tuple[int, int]] = {}
-        """Partition -> size and time at which the log was seen to be the same one."""
+        """Partition -> size and time of the log when its beginning was compared last."""
 
     def take(self, partition: int, metadata: Any) -> None:
-        """Take note of what was planned of a log."""
+        """Remember what was planned of a log."""
         self._known[partition] = metadata
 
     def locate(self, found: Stats) -> dict[int, str | None]:

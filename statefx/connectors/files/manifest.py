@@ -4,8 +4,8 @@
 
     _spark_metadata/<n>             "v1", then a line of JSON for each file that transaction n added
     _spark_metadata/<n>.compact     the same, for transactions 0 to n: every tenth
-    _statefx/owners/<k>             who writes here since fence k, which number is which transaction of that owner, and
-                                    how the rows are written
+    _statefx/owners/<k>             who owns the folder since fence k, which number is which transaction of that owner,
+                                    and how the rows are written
     _statefx/sealed/<k>             that number is written: the owner may publish
 
 Numbers have no gaps: Spark refuses a manifest with one. So a transaction without rows has a manifest without lines.
@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from statefx.connectors.files.fences import Fence, Look
+from statefx.connectors.files.fences import Fence, FolderState
 from statefx.connectors.files.layout import Layout
 from statefx.connectors.files.written import WrittenFile
 from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
@@ -79,7 +79,7 @@ class Manifest:
                 before, newest = newest, self.newest()
                 if newest == before:
                     raise
-                # ten transactions and more have come while we read, and `forget_old` has deleted what we had listed
+                # ten or more transactions came while we read, and `forget_old` has deleted what we had listed
         return []
 
     def newest(self) -> int | None:
@@ -113,7 +113,7 @@ class Manifest:
 
     @contextmanager
     def _found(self, name: str) -> Iterator[bytes]:
-        """Yield the bytes of a file that must be there; what they are not fit for is damage."""
+        """Yield the bytes of a file that must be there; an error of the block that reads them means damage."""
         path = self.storage.path(name)
         try:
             yield self.storage.read(name)
@@ -134,27 +134,27 @@ class Manifest:
     # ---- whose it is
 
     def marker(self, *, takeover: bool = False) -> Marker | None:
-        """Return whose the folder is and what was published last; None if nobody has written here.
+        """Return the owner of the folder and what it has published last; None if nobody has written here.
 
         Parameters
         ----------
         takeover : bool
-            Whatever the folder holds beside.
+            Do not look at what else is in the folder.
 
         Raises
         ------
         SinkMismatchError
-            It was written by others than statefx, or the manifest has gone.
+            Another program has written to the folder, or the manifest is gone.
         """
-        look = self._look()
-        return look.marker if takeover else self._checked(look)
+        state = self._state()
+        return state.marker if takeover else self._checked(state)
 
-    def _look(self) -> Look:
+    def _state(self) -> FolderState:
         """Return what stands here at one moment.
 
-        The newest fence is asked for before and after the newest manifest. With one question alone, a driver that slept
-        between the two would count the manifests of who has taken over meanwhile as transactions of its own, and pass
-        over rows as published.
+        It reads the newest fence before and after the newest manifest. With one reading, a driver that sleeps between
+        the two while another takes over would count that driver's manifests as its own transactions, and would not
+        publish its rows.
         """
         while True:
             at = self._newest_fence()
@@ -162,21 +162,21 @@ class Manifest:
             sealed = fence is not None and (fence.taken_on or any(self.storage.list(_sealed(at))))
             newest = self.newest()
             if self._newest_fence() == at:
-                return Look(at, fence, sealed, newest)
+                return FolderState(at, fence, sealed, newest)
 
-    def _checked(self, look: Look) -> Marker | None:
+    def _checked(self, state: FolderState) -> Marker | None:
         """Return the marker of a folder that FileSinks alone have written to, all of whose manifests are there."""
         root = self.storage.root
-        if look.is_cut_short:
+        if state.is_cut_short:
             raise SinkMismatchError(f"{root}: {METADATA} is gone or was cut short; {_RESTORE}", path=root)
-        others = None if look.at else next((part for part in self.storage.parts() if part != _OWN), None)
+        others = None if state.fences else next((part for part in self.storage.parts() if part != _OWN), None)
         if others is not None and self._newest_fence() == 0:  # else one has begun while we looked
             raise SinkMismatchError(
                 f"{root} is not empty, and no FileSink has written here (it holds {others!r}): give a "
                 "folder of the sink's own",
                 path=root,
             )
-        return look.marker
+        return state.marker
 
     def _newest_fence(self) -> int:
         return max((int(each.name.rpartition("/")[2]) for each in self.storage.list(f"{_OWN}/owners/")), default=0)
@@ -199,13 +199,15 @@ class Manifest:
         return before if added is None else added.added_to(before, self.storage.root)
 
     def fence(self, owner: Owner, reached: Reached, layout: Layout, *, takeover: bool) -> None:
-        """Own the folder: from here on others are refused.
+        """Own the folder: from here on other owners are refused.
 
-        Where it was another's, an empty manifest (the seal) is put on top, after the owner is named: who owned it may
-        be about to write that number, and finds it taken. The number of the seal stands beside the owner's name, and
-        is chosen before: a driver that is stopped here, and wakes up long after another has replaced it, then writes
-        the number that the other one has sealed as well, or passed. Chosen later, it would be the next one, and be
-        counted as a transaction of the other driver, whose rows were lost.
+        1. Write a file that names the owner and the number of its seal.
+        2. Write the seal, an empty manifest with that number. A former owner that is about to publish under this number
+           then finds it taken.
+
+        The number is chosen in step 1, because a driver may sleep between the steps and wake up when another one owns
+        the folder: its number is sealed or passed then, and step 2 fails. Chosen in step 2, it would be the next free
+        number; the other driver would count the seal as its own transaction, and lose the rows of that transaction.
 
         Parameters
         ----------
@@ -221,52 +223,54 @@ class Manifest:
         FencedError
             A newer generation owns it.
         SinkError
-            As `starting_point`, `marker` and `layout`; or others fence at the same moment, again and again.
+            As `starting_point`, `marker` and `layout`; or other drivers fence at the same moment, again and again.
         """
-        root, before = self.storage.root, self._look().marker
+        root, before = self.storage.root, self._state().marker
         refuse_twin(before, owner, root)
         for _ in range(_FENCE_TRIES):
-            look = self._look()
-            marker = look.marker if takeover else self._checked(look)
-            marker = self._beneath(look, marker, owner, reached)
+            state = self._state()
+            marker = state.marker if takeover else self._checked(state)
+            marker = self._before_unsealed(state, marker, owner, reached)
             # The user has seen another owner than the one that came meanwhile (rule 10.10).
             takeover = takeover and (marker is before or (marker is not None and marker.is_of(before or owner)))
             txid = starting_point(marker, owner, reached, root, takeover=takeover)
             same = marker is not None and marker.is_of(owner) and marker.txid == txid
-            goes_on = same and look.sealed and not look.is_cut_short
-            grown = layout.added_to(None if look.fence is None else look.fence.layout, root)
-            if goes_on and look.fence is not None:
-                mine = replace(look.fence, owner=owner, taken_on=True, layout=grown)
+            goes_on = same and state.sealed and not state.is_cut_short
+            grown = layout.added_to(None if state.fence is None else state.fence.layout, root)
+            if goes_on and state.fence is not None:
+                mine = replace(state.fence, owner=owner, taken_on=True, layout=grown)
             else:
-                mine = Fence(owner, 0 if look.newest is None else look.newest + 1, txid, False, grown)
+                mine = Fence(owner, 0 if state.newest is None else state.newest + 1, txid, False, grown)
             try:
-                self.storage.create(_owner(look.at + 1), _json(asdict(mine)))
+                self.storage.create(_owner(state.fences + 1), _json(asdict(mine)))  # 1.
                 before = Marker.of(owner, UNFENCED)
                 if not mine.taken_on:
-                    self._write(mine.number, [])
-                    self.storage.create(_sealed(look.at + 1), _json(asdict(owner)))
+                    self._write(mine.number, [])  # 2.
+                    self.storage.create(_sealed(state.fences + 1), _json(asdict(owner)))
             except AlreadyExistsError:  # another has fenced, or the former owner has just published
                 continue
             return
         raise SinkError(f"{root}: others go on writing to {METADATA}", path=root)
 
-    def _beneath(self, look: Look, marker: Marker | None, owner: Owner, reached: Reached) -> Marker | None:
-        """Return the marker, or what it was before a start of this checkpoint that died before its seal.
+    def _before_unsealed(
+        self, state: FolderState, marker: Marker | None, owner: Owner, reached: Reached
+    ) -> Marker | None:
+        """Return the marker, or the one from before a start of this checkpoint that died without its seal.
 
-        Rows of the decided transaction may be there under the application's former name: taken for a folder in which
-        nothing counts yet, that transaction would be published twice (rule 10.2).
+        Rows of the decided transaction may stand there under the application's former name. Without them, the
+        transaction would be published twice (rule 10.2).
         """
         if marker is None or marker.txid != UNFENCED or not marker.is_of(owner):
             return marker
-        at, after = look.at, look.fence
+        at, after = state.fences, state.fence
         while at > 1:
             fence, at = self._fence(at - 1), at - 1
             if not (fence.taken_on or any(self.storage.list(_sealed(at)))):
                 after = fence
                 continue
             assert after is not None
-            # The former owner could publish until the number of the next fence was taken, and that number too, if it
-            # was about to: then rows stand there, and none in a seal.
+            # The former owner could publish until the number of the next fence was taken. If it has taken that number
+            # itself, the manifest there has rows, and a seal has none.
             published = fence.txid + after.number - 1 - fence.number + self._has_rows(after.number)
             ours = (
                 fence.owner.origin in (owner.origin, reached.original)
@@ -302,20 +306,20 @@ class Manifest:
         SinkMismatchError
             The number is taken by another manifest.
         """
-        look = self._look()
-        if is_published(self._checked(look), owner, txid, self.storage.root):
+        state = self._state()
+        if is_published(self._checked(state), owner, txid, self.storage.root):
             return
-        assert look.fence is not None
-        number = look.fence.number + txid - look.fence.txid
+        assert state.fence is not None
+        number = state.fence.number + txid - state.fence.txid
         added = files()
-        # Spark's streams read in the order of these times, and pass over a file that is a week older than the newest
-        # they have seen: the clocks of machines, which may jump back, must not decide about that.
+        # Spark's streams read in the order of these times, and ignore a file that is a week older than the newest that
+        # they have seen. So times must not run back when a machine's clock does.
         latest = self._latest_until(number - 1)
         added = [replace(each, modified_ms=max(each.modified_ms, latest)) for each in added]
         try:
             self._write(number, added)
         except AlreadyExistsError as error:
-            if self._newest_fence() != look.at and is_published(self.marker(), owner, txid, self.storage.root):
+            if self._newest_fence() != state.fences and is_published(self.marker(), owner, txid, self.storage.root):
                 return
             raise SinkMismatchError(
                 f"{self.storage.root}: manifest {number} is there already, with other files than transaction {txid} "

@@ -73,19 +73,19 @@ def parts_of(form: str, path: str) -> _Parquet | _Arrow:
 
 
 def is_fault(error: Exception) -> bool:
-    """Tell whether the system failed; for bytes that make no sense pyarrow raises OSError too, without a number."""
+    """Tell whether the system failed. pyarrow raises OSError for wrong bytes as well, but without a number."""
     return isinstance(error, OSError) and error.errno is not None
 
 
 def unreadable(form: str, path: str, where: str, error: Exception) -> InputError:
-    """Return what is said of a file of which a part can't be read."""
+    """Return the error of a file from which a part can't be read."""
     if (packed := _compression(path)) is not None:
         return compressed(path, packed)
     return InputError(f"{path} is no {form} file of these fields{where}: {error}", path=path)
 
 
 def compressed(path: str, how: str) -> InputError:
-    """Return what is said of a file that is compressed as a whole."""
+    """Return the error of a file that is compressed as a whole."""
     return InputError(
         f"{path} is compressed ({how}), and can't be read in ranges of lines: unpack it, or write Parquet, which is "
         "compressed inside. Take it out of the folder",
@@ -97,7 +97,7 @@ def _compression(path: str) -> str | None:
     try:
         with open(path, "rb") as file:
             begin = file.read(6)
-    except OSError:  # it is gone meanwhile: the first error tells more
+    except OSError:  # it is gone: the first error tells more
         return None
     return next((how for mark, how in _MARKS.items() if begin.startswith(mark)), None)
 
@@ -250,7 +250,7 @@ def _header(path: str) -> tuple[list[str], int]:
 
 
 def _places(path: str, names: list[str], fields: list[str]) -> list[int]:
-    """Return where in a header each field is; the case of letters counts only where it tells two names apart."""
+    """Return the place of each field in a header; the case of letters counts only where it tells two names apart."""
     found = []
     for field in fields:
         same = [place for place, name in enumerate(names) if name == field]

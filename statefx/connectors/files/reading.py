@@ -1,7 +1,7 @@
 """What sinks have published, and what they have not yet, as Spark's DataFrames.
 
-Spark's own file source honours a FileSink's manifest, and that is what reads here. Beside it stands what Spark can't
-know, the format and the fields before the first row is there; and what would have Spark pass over the manifest.
+Spark's own file source reads here, because it honours a FileSink's manifest. This module adds what Spark can't know,
+the format and the fields before the first row is written, and refuses settings that make Spark ignore the manifest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETTINGS = {
     "spark.sql.streaming.fileStreamSink.ignoreMetadata": "false",  # else Spark reads files that are not committed
     "spark.sql.streaming.fileSink.log.compactInterval": str(INTERVAL),  # else it looks for manifests that are not there
 }
-"""What a session must not have otherwise; these are Spark's own values."""
+"""What a session must not change; these are Spark's own values."""
 
 
 def readCommitted(spark: Any, path: str | os.PathLike[str], *, stream: bool = False, txid: str | None = None) -> Any:
@@ -111,7 +111,7 @@ def readUncommitted(
     files = [storage.path(name) for name in found if name not in named]
     if not files:
         return _selected(spark.createDataFrame([], layout.ddl_as_files), layout, None, _null(txid))
-    # Spark takes a name with a brace, which a partition's value may have, for a pattern.
+    # A partition's value may have a brace, and Spark would take the name for a pattern.
     reader = _set_up(spark.read, layout).option("basePath", storage.root).option("__globPaths__", "false")
     return _selected(reader.load(files), layout, txid)
 
@@ -121,8 +121,8 @@ def _written(path: str | os.PathLike[str]) -> tuple[Manifest, Layout]:
     layout = manifest.layout()
     if layout is None:
         raise SinkError(
-            f"no FileSink has begun to write to {path}: submit its topology first; or use spark.read, if others have "
-            "written there",
+            f"no FileSink has begun to write to {path}: submit its topology first; or use spark.read, if other "
+            "programs have written there",
             path=path,
         )
     manifest.marker()  # raises if manifests are gone: Spark would take every file in the folder for committed

@@ -31,10 +31,10 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.storage.folder import try_writing
 
 HELD_BYTES = 32 << 20
-"""Rows that a task holds before it writes a group of them; of partitions, all that are open share this."""
+"""Rows that wait in a task before it writes a group of them. Partitions whose files are open share this."""
 
 _FOLDER_NAME_BYTES_MAX = 255
-"""Of Linux's file systems. A longer name fails as a disk does, which would be tried again for ever."""
+"""The limit of Linux's file systems. A longer name fails like a broken disk, which would be tried again for ever."""
 
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TO_ESCAPE = re.compile(r'["#%\'*/:=?\\\x7f{\[\]^\x00-\x1f]')
@@ -48,7 +48,7 @@ _NO_FOLDER = (
     pa.types.is_fixed_size_binary,
     pa.types.is_duration,
 )
-"""Types whose values are no text."""
+"""Types whose values have no text that Spark reads."""
 
 
 class FileSink(Sink):
@@ -61,7 +61,7 @@ class FileSink(Sink):
     Parameters
     ----------
     path : str or path
-        A folder that the driver and the executors see at this path, of this sink alone; made if there is none.
+        A folder for this sink alone, which the driver and the executors see at this path. It is made if it is missing.
     format : str
         ``parquet``, ``json`` (a JSON object a line) or ``csv`` (with a line of names).
     partitionBy : sequence of str
@@ -107,7 +107,7 @@ class FileSink(Sink):
         return self.path
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse fields that the format can't hold, or Spark can't read, and partition fields that there are not."""
+        """Refuse fields that the format can't hold, or Spark can't read, and partition fields that do not exist."""
         _refuse_same_but_for_case("FileSink's rows", schema)
         for name in self.partition_by:
             if schema.get_field_index(name) < 0:
@@ -233,7 +233,7 @@ def _escaped(text: str) -> str:
 
 @contextmanager
 def _refused(folder: str) -> Iterator[None]:
-    """Say of a file system's error which folder can't be used, why, and what to do.
+    """Translate an error of the file system: which folder can't be used, why, and what to do.
 
     Raises
     ------
@@ -260,8 +260,8 @@ class _Committer(SinkCommitter):
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
         with _refused(self._sink.path):
-            # Whose it is comes first: who has another's folder by mistake is not helped by what its rows look like.
-            # Also with `takeover`: a newer generation refuses it, which must be told before a generation is taken.
+            # The owner comes first: if the folder is another application's, an error about its layout does not help.
+            # Also with `takeover`: a newer generation refuses it, and must do so before a generation is taken.
             marker = self._manifest.marker(takeover=takeover)
             starting_point(marker, self._owner, reached, self._sink.path, takeover=takeover)
             self._manifest.layout(self._layout)

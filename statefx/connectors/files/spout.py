@@ -41,13 +41,13 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     """Emits the rows of files in a folder; files that come later are read later.
 
     Each file is a partition, and files are read side by side, each by one task. A file must be complete when it appears
-    in the folder (written elsewhere, and renamed), unless `growing`. Names that begin with ``_`` or ``.`` are passed
-    over. A file of which all was read may be deleted.
+    in the folder (written elsewhere, and renamed), unless `growing`. Names that begin with ``_`` or ``.`` are
+    ignored. A file of which all was read may be deleted.
 
     Parameters
     ----------
     path : str or path
-        A folder of the file system, which the driver and all executors see. Its subfolders are passed over; URLs other
+        A folder of the file system, which the driver and all executors see. Its subfolders are ignored; URLs other
         than ``file:`` and patterns are refused.
     format : str
         ``parquet``, ``arrow`` (IPC files), ``json`` (an object in each line), ``csv`` or ``text`` (a field ``value``).
@@ -57,10 +57,10 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     header : bool
         Whether the first line of a CSV file has names. Columns are then taken by their names, whatever their order.
     maxBytesPerFile : int
-        Of one file in one transaction, at most; a row group or record batch is never parted.
+        Of one file in one transaction, at most; a row group or record batch is never split.
     growing : bool
         Files are logs, to which lines are added: a line is read when it has ended. A log that is renamed in its folder
-        is followed; names that end with ``.gz`` and the like are passed over. Not for Parquet and Arrow.
+        is followed; names that end with ``.gz`` and the like are ignored. Not for Parquet and Arrow.
     maxFiles : int, optional
         Files that one transaction reads, at most; by default all there are. Not with `growing`.
 
@@ -112,7 +112,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self._planned = 0
         self._bounded = False
         self._until: dict[str | int, int] | None = None
-        """What there was when a run began that ends with that: names of files; of logs the inodes, and their sizes."""
+        """What a run that ends (availableNow) reads: names of files or inodes of logs, with their sizes then."""
 
     def _schema(self, given: Any) -> pa.Schema:
         if given is not None:
@@ -161,12 +161,12 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         self._bounded = True
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Take over which file is which partition; one of which nothing was read can be any file.
+        """Take over from the log of transactions which file is which partition.
 
         Raises
         ------
         InputError
-            `growing` is another than before: logs are known by other things than files.
+            `growing` is another than before: a log is identified in another way than a file.
         """
         self._files = [None] * (max(metadata, default=-1) + 1)
         for number, said in metadata.items():
@@ -181,7 +181,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
 
     def numPartitions(self) -> int:
         """Return how many files there have been; new ones are the last, in the order of their names."""
-        self._planned = 0  # it begins every look at what there is to read
+        self._planned = 0  # the coordinator calls this first when it looks for input
         if self._bounded and self._until is None:
             there = stats(self.path, self._entries()).values() if self.growing else ()
             self._until = {said.st_ino: said.st_size for said in there}
@@ -275,18 +275,18 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         return planned
 
     def _readable(self, name: str, said: os.stat_result) -> int | None:
-        """Return up to which byte a file is read; None: it came later than what this run reads."""
+        """Return up to which byte this run reads a file; None: the file came after the beginning of the run."""
         if self._until is None:
             return said.st_size
         until = self._until.get(said.st_ino if self.growing else name)
         return None if until is None else min(said.st_size, until)
 
     def _stamp(self, said: os.stat_result) -> int:
-        """Return what tells a file from another one of its name: a log has a new time with each line."""
+        """Return what identifies a file: its time, or the inode of a log, whose time changes with each line."""
         return said.st_ino if self.growing else said.st_mtime_ns
 
     def _check(self, path: str, size: int, stamp: int, last: Any) -> None:
-        """Refuse a file that is not the one of which a part was read."""
+        """Refuse a file that is not the one from which a part was read."""
         fits = last is None or size == last["size"] or (self.growing and size > last["size"])
         if fits and (last is None or stamp == last["stamp"]):
             return

@@ -30,7 +30,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def __init__(self, file: BinaryIO, schema: pa.Schema, held_bytes_max: int) -> None:
-        """Begin a file; no more than so many bytes of rows may be held in memory."""
+        """Begin a file; rows of at most `held_bytes_max` bytes may wait in memory."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
@@ -38,7 +38,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is held back; the file itself is closed by who opened it."""
+        """Write the rows that wait in memory. The caller closes the file."""
 
 
 class Parquet(FileFormat):
@@ -49,27 +49,26 @@ class Parquet(FileFormat):
     def __init__(self, file: BinaryIO, schema: pa.Schema, held_bytes_max: int) -> None:
         import pyarrow.parquet  # noqa: PLC0415 - 35 ms at every start of a worker, most of which write no Parquet
 
-        # Microseconds: Spark reads nanoseconds only with a switch. Checksums of pages, which Spark writes as well: who
-        # reads can tell damage of any age, where a commit that read all files again would tell that of seconds alone.
-        # They cost 4 % of the time that writing takes.
+        # Microseconds: Spark reads nanoseconds only with a switch. Pages have checksums, as Spark's have: a reader
+        # then notices damage whenever it happened. They cost 4 % of the time that writing takes.
         self._writer = pyarrow.parquet.ParquetWriter(
             file, schema, compression="snappy", coerce_timestamps="us", store_schema=False, write_page_checksum=True
         )
-        self._held: list[pa.RecordBatch] = []
+        self._waiting: list[pa.RecordBatch] = []
         self._bytes, self._bytes_max = 0, held_bytes_max
 
     def write(self, batch: pa.RecordBatch) -> None:
         # Every call of the writer makes a row group. One for each batch of 10,000 rows took a fifth more time, and the
         # files were a sixth larger.
-        self._held.append(batch)
+        self._waiting.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= self._bytes_max:
             self._flush()
 
     def _flush(self) -> None:
-        if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held))
-            self._held, self._bytes = [], 0
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting))
+            self._waiting, self._bytes = [], 0
 
     def close(self) -> None:
         try:

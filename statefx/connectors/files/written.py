@@ -96,7 +96,7 @@ class FileWriter(SinkWriter):
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._ready: list[WrittenFile] = []
         self._list: str | None = None
-        self._numbers = 0
+        self._begun = 0
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -116,8 +116,8 @@ class FileWriter(SinkWriter):
     def _begin(self, folder: str) -> _Open:
         while len(self._open) >= FILES_OPEN_MAX:
             self._end(next(iter(self._open)))
-        held = HeldFile(self._storage, f"{folder}{self._own_name}-{self._numbers:04d}{self._suffix}")
-        self._numbers += 1
+        held = HeldFile(self._storage, f"{folder}{self._own_name}-{self._begun:04d}{self._suffix}")
+        self._begun += 1
         try:
             self._open[folder] = _Open(held, self._begin_rows(held.file, self._context.schema))
         except BaseException:
@@ -127,7 +127,7 @@ class FileWriter(SinkWriter):
 
     @property
     def _own_name(self) -> str:
-        """How names of this attempt begin: the txid for `sweep`, the token because Spark may run a task twice."""
+        """How names of this attempt begin: the txid is for `sweep`, the token because Spark may run a task twice."""
         context = self._context
         return f"part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}"
 
@@ -194,7 +194,7 @@ def written_files(storage: FolderStorage, committables: Mapping[int, Committable
 
 
 def _files(storage: FolderStorage, committable: Committable) -> Iterator[WrittenFile]:
-    """Yield what a task has written, which it may have put into a file of its own."""
+    """Yield the files of a task; a long list of them is in a file of its own."""
     if "files" not in committable:
         name = str(committable["list"])
         try:
@@ -213,6 +213,6 @@ def _files(storage: FolderStorage, committable: Committable) -> Iterator[Written
 
 
 def txid_of_file(name: str) -> int | None:
-    """Return the transaction of a file that a writer named; None if it is none of those."""
+    """Return the transaction of a file that a writer named; None if the name is not a writer's."""
     found = re.match(r"part-(\d{10})-", name.rpartition("/")[2])
     return None if found is None else int(found[1])
