@@ -256,12 +256,12 @@ def test_with_settle_secs_a_row_is_read_when_no_lower_one_can_come_any_more(sqli
     with closing(open_engine(database.url).connect()) as connection:
 
         def look(now):
-            found = settling.look(connection, table, now)
+            found = settling.advance(connection, table, now)
             connection.rollback()
             return found
 
         assert look(0.0) is None
-        assert settling.first_waits
+        assert settling.blocked
         events(database, "b")
         assert look(9.0) is None
         assert look(10.0) == 1, "which was there 10 s ago; 2 was not looked at yet"

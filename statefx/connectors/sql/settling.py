@@ -59,7 +59,7 @@ def holders_of(table: SourceTable) -> Holders:
         quote = connection.dialect.identifier_preparer.quote
         name = ".".join(map(quote, filter(None, (table.space, table.plain))))
         found = set(connection.execute(text(_WRITERS), {"table": name}).scalars())
-        if not table.counts:
+        if not table.numeric:
             found.update(connection.execute(text(_OPEN)).scalars())
         return found
 
@@ -86,7 +86,7 @@ class Settling:
     _table: str = field(default="", init=False)
 
     @property
-    def first_waits(self) -> bool:
+    def blocked(self) -> bool:
         """Whether rows are there, and none can be read yet."""
         return self.settled is None and self._waiting is not None
 
@@ -97,7 +97,7 @@ class Settling:
         what = f"{len(holders)} open transactions" if holders else f"{self.secs:g} s"
         return f"rows of {self._table} up to {value} wait for {what}, as rows of lower values may still come"
 
-    def look(self, connection: Any, table: SourceTable, now: float) -> Any:
+    def advance(self, connection: Any, table: SourceTable, now: float) -> Any:
         """Return the value up to which all rows are there; None if none is known yet."""
         self._table = table.name
         if self._waiting is not None:
@@ -119,8 +119,5 @@ class Settling:
 
     @staticmethod
     def _largest(connection: Any, table: SourceTable) -> Any:
-        sqlalchemy = alchemy()
-        kind = sqlalchemy.BigInteger() if table.counts else sqlalchemy.DateTime(timezone=True)
-        order = sqlalchemy.column(table.order, kind)
-        source = sqlalchemy.table(table.plain, schema=table.space or None)
-        return connection.execute(sqlalchemy.select(sqlalchemy.func.max(order)).select_from(source)).scalar()
+        greatest = alchemy().func.max(table.order_column)
+        return connection.execute(alchemy().select(greatest).select_from(table.clause)).scalar()

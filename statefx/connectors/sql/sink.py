@@ -161,20 +161,15 @@ class _SqlWriter(SinkWriter):
 
 def _has_far_date(column: pa.Array) -> bool:
     try:
-        if pa.types.is_nested(column.type):
-            column.to_pylist()
-        else:
-            pc.min_max(column).as_py()
+        column.to_pylist() if pa.types.is_nested(column.type) else pc.min_max(column).as_py()
     except (OverflowError, ValueError):
         return True
     return False
 
 
 def _has_key_twice(column: pa.Array) -> bool:
-    encode = JsonType(column.type).encode
     try:
-        for value in column.to_pylist():
-            encode(value)
+        list(map(JsonType(column.type).encode, column.to_pylist()))
     except ValueError:
         return True
     return False

@@ -29,7 +29,7 @@ class SourceTable:
         What is read of it.
     order : str
         The column that grows.
-    counts : bool
+    numeric : bool
         Whether its values are whole numbers; else they are timestamps.
     unique : bool
         Whether no two rows have the same.
@@ -37,18 +37,18 @@ class SourceTable:
         Whether a row can come with a value that another row has: the column is neither unique, nor given its values by
         a sequence, nor by a clock of microseconds (which has gone on when a row that has its time can be seen).
     view : bool
-    texts : frozenset of str
+    text_columns : frozenset of str
         Columns that the database has as text.
     """
 
     name: str
     fields: pa.Schema
     order: str
-    counts: bool
+    numeric: bool
     unique: bool
     ties: bool
     view: bool
-    texts: frozenset[str]
+    text_columns: frozenset[str]
 
     @property
     def space(self) -> str:
@@ -60,16 +60,29 @@ class SourceTable:
         """The name without it."""
         return self.name.rpartition(".")[2]
 
-    def said(self, value: Any) -> Any:
+    @property
+    def clause(self) -> Any:
+        """The table, for a statement."""
+        return alchemy().table(self.plain, schema=self.space or None)
+
+    @property
+    def order_column(self) -> Any:
+        """The column that grows, for a statement."""
+        sqlalchemy = alchemy()
+        return sqlalchemy.column(
+            self.order, sqlalchemy.BigInteger() if self.numeric else sqlalchemy.DateTime(timezone=True)
+        )
+
+    def to_json(self, value: Any) -> Any:
         """Return a value of the column as JSON."""
-        return value if self.counts else value.isoformat()
+        return value if self.numeric else value.isoformat()
 
-    def value(self, said: Any) -> Any:
-        """Return what `said` made JSON of."""
-        return said if self.counts else datetime.fromisoformat(said)
+    def from_json(self, value: Any) -> Any:
+        """Return what `to_json` was given."""
+        return value if self.numeric else datetime.fromisoformat(value)
 
 
-def described(connection: Any, name: str, order: str, given: pa.Schema | None, database: str) -> SourceTable:
+def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | None, database: str) -> SourceTable:
     """Look at a table.
 
     Raises
@@ -93,14 +106,14 @@ def described(connection: Any, name: str, order: str, given: pa.Schema | None, d
         if column not in columns:
             raise TopologyError(f"{database}: {name} has no column {column!r} (it has {', '.join(columns)})")
     kind = columns[order]["type"]
-    counts = isinstance(kind, sqlalchemy.Integer)
+    numeric = isinstance(kind, sqlalchemy.Integer)
     what = f"{database}: {name}.{order}"
     if isinstance(kind, sqlalchemy.DateTime) and not getattr(kind, "timezone", False):
         raise TopologyError(
             f"{what} has no time zone, so it may run backwards where clocks are changed: order by an id, or by a "
             "timestamp with time zone"
         )
-    if not counts and not isinstance(kind, sqlalchemy.DateTime):
+    if not numeric and not isinstance(kind, sqlalchemy.DateTime):
         raise TopologyError(
             f"{what} is {kind}, of which nobody knows that new rows come last: order by a whole number that grows, "
             "such as an id, or by a timestamp with time zone"
@@ -127,8 +140,10 @@ def described(connection: Any, name: str, order: str, given: pa.Schema | None, d
     )
     if given is not None and connection.dialect.name != "sqlite":
         _check_zones(given, columns, f"{database}: {name}")
-    texts = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
-    return SourceTable(name, fields, order, counts, unique, not unique and not _in_turn(columns[order]), view, texts)
+    text_columns = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
+    return SourceTable(
+        name, fields, order, numeric, unique, not unique and not _in_turn(columns[order]), view, text_columns
+    )
 
 
 def _in_turn(column: Any) -> bool:
@@ -139,7 +154,7 @@ def _in_turn(column: Any) -> bool:
 
 
 def _warn_of_reuse(connection: Any, table: str, what: str) -> None:
-    """Warn of a key that SQLite counts on from the largest that is there, also after rows were deleted."""
+    """Warn of a key that SQLite continues from the largest row that is there, also after rows were deleted."""
     if connection.dialect.name != "sqlite":
         return
     made = connection.execute(

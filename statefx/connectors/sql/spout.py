@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from statefx.connectors.json_values import refuse_keys
 from statefx.connectors.sql.settling import Settling, holders_of
-from statefx.connectors.sql.source import SourceTable, described
+from statefx.connectors.sql.source import SourceTable, inspect_table
 from statefx.connectors.sql.types import reader
 from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
@@ -98,7 +98,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         self._connection: sa.Connection | None = None
         try:
             with self._connected() as connection:
-                found = [described(connection, name, orderBy, given, parsed.location) for name in tables]
+                found = [inspect_table(connection, name, orderBy, given, parsed.location) for name in tables]
                 self._check_late_rows(connection, found)
         except FailedException as failure:
             raise InputError(f"{_NAME}: {failure.message}") from failure
@@ -113,7 +113,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                     f"{parsed.location}: {each.name} has the fields {to_ddl(each.fields)}, and {found[0].name} has "
                     f"{to_ddl(self.schema)}: name those that all tables have, schema='...', or make a spout for each"
                 )
-        if partitions > 1 and partitionBy is None and not found[0].counts:
+        if partitions > 1 and partitionBy is None and not found[0].numeric:
             raise TopologyError(
                 f"{_NAME}: rows can't be parted by {orderBy!r}, which is no whole number: "
                 "partitionBy='an SQL expression of a whole number'"
@@ -182,7 +182,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                     f"are {', '.join(names)} in {self.parts}: go back to the former tables, in their order, and to "
                     f"partitions={said['parts']}; new tables go behind the others"
                 )
-            if self.parts > 1 and said["by"] != self._said_by(self.tables[index]):
+            if self.parts > 1 and said["by"] != self._partitioned_by(self.tables[index]):
                 raise InputError(
                     f"{_NAME}: the rows of {names[index]} were parted by {said['by']!r}, and each part was read up to "
                     f"a value of its own: go back to partitionBy={said['by']!r}, or start with a new checkpointLocation"
@@ -192,9 +192,9 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         """Look how far each table can be read; FailedException if rows are there, and none can be read yet."""
         with self._connected() as connection:
             for number, (table, settling) in enumerate(zip(self.tables, self._settling, strict=True)):
-                self._bounds[number] = settling.look(connection, table, time.monotonic())
+                self._bounds[number] = settling.advance(connection, table, time.monotonic())
             connection.rollback()
-        waiting = [each for each in self._settling if each.first_waits]
+        waiting = [each for each in self._settling if each.blocked]
         if waiting and not any(bound is not None for bound in self._bounds):
             # Else a query that ends when there is nothing to read would end before it has read what is there.
             raise FailedException(f"{self.database}: {waiting[0].reason()}")
@@ -208,11 +208,11 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         """Return the next range of a part of a table."""
         index, part = divmod(partition, self.parts)
         table, bound = self.tables[index], self._bounds[index]
-        after = None if lastMetadata is None else table.value(lastMetadata["to"])
+        after = None if lastMetadata is None else table.from_json(lastMetadata["to"])
         if bound is not None and after is not None and bound < after:
             raise InputError(
-                f"{self.database}: {table.name} was read up to the {table.order} {table.said(after)}, and now the "
-                f"largest is {table.said(bound)}: either values begin anew, and rows with them would never be read, "
+                f"{self.database}: {table.name} was read up to the {table.order} {table.to_json(after)}, and now the "
+                f"largest is {table.to_json(bound)}: either values begin anew, and rows with them would never be read, "
                 "or the last rows were deleted. Let new rows have higher values (SQLite: autoincrement; PostgreSQL: "
                 "setval), and delete the row of the largest value last, or start with a new checkpointLocation"
             )
@@ -220,26 +220,32 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             return None
         with self._connected() as connection:
             sqlalchemy = alchemy()
-            order = self._order(table)
-            inside = self._inside(table, part, after, bound)
-            some = sqlalchemy.select(order).select_from(self._table(table)).where(*inside)
+            order = table.order_column
+            conditions = self._conditions(table, part, after, bound)
+            some = sqlalchemy.select(order).select_from(table.clause).where(*conditions)
             some = some.order_by(order).limit(self.take).subquery()
             to, rows = connection.execute(
                 sqlalchemy.select(sqlalchemy.func.max(some.c[table.order]), sqlalchemy.func.count())
             ).one()
             if to is not None and not table.unique:  # with all rows that have the last one's value
-                inside = self._inside(table, part, after, to)
+                conditions = self._conditions(table, part, after, to)
                 rows = connection.execute(
-                    sqlalchemy.select(sqlalchemy.func.count()).select_from(self._table(table)).where(*inside)
+                    sqlalchemy.select(sqlalchemy.func.count()).select_from(table.clause).where(*conditions)
                 ).scalar()
             connection.rollback()
         if to is None:
             self._read[partition] = bound
             return None
-        said = {"table": table.name, "parts": self.parts, "order": table.order, "to": table.said(to), "rows": rows}
+        metadata = {
+            "table": table.name,
+            "parts": self.parts,
+            "order": table.order,
+            "to": table.to_json(to),
+            "rows": rows,
+        }
         if self.parts > 1:
-            said["by"] = self._said_by(table)
-        return said if after is None else {**said, "after": table.said(after)}
+            metadata["by"] = self._partitioned_by(table)
+        return metadata if after is None else {**metadata, "after": table.to_json(after)}
 
     # ---- in the tasks
 
@@ -249,16 +255,16 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         """Emit a range, batch by batch."""
         index, part = divmod(partition, self.parts)
         table = self.tables[index]
-        after = table.value(metadata["after"]) if "after" in metadata else None
-        inside = self._inside(table, part, after, table.value(metadata["to"]))
+        after = table.from_json(metadata["after"]) if "after" in metadata else None
+        conditions = self._conditions(table, part, after, table.from_json(metadata["to"]))
         rows = 0
         with self._connected() as connection:
             sqlalchemy = alchemy()
             lite = connection.dialect.name == "sqlite"
             columns = [_column(field, table, lite) for field in self.schema]
-            asked = sqlalchemy.select(*columns).select_from(self._table(table)).where(*inside)
+            asked = sqlalchemy.select(*columns).select_from(table.clause).where(*conditions)
             streamed = connection.execution_options(stream_results=True, yield_per=_FETCH_ROWS)
-            for found in streamed.execute(asked.order_by(self._order(table))).partitions():
+            for found in streamed.execute(asked.order_by(table.order_column)).partitions():
                 rows += len(found)
                 collector.emitBatch(self._batch(found, table))
                 yield
@@ -286,23 +292,14 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
 
     # ---- both
 
-    def _said_by(self, table: SourceTable) -> str:
+    def _partitioned_by(self, table: SourceTable) -> str:
         """Return what rows are parted by, as metadata has it."""
         return self.part_by or table.order
 
-    def _table(self, table: SourceTable) -> Any:
-        sqlalchemy = alchemy()
-        return sqlalchemy.table(table.plain, schema=table.space or None)
-
-    def _order(self, table: SourceTable) -> Any:
-        sqlalchemy = alchemy()
-        kind = sqlalchemy.BigInteger() if table.counts else sqlalchemy.DateTime(timezone=True)
-        return sqlalchemy.column(table.order, kind)
-
-    def _inside(self, table: SourceTable, part: int, after: Any, to: Any) -> list[Any]:
+    def _conditions(self, table: SourceTable, part: int, after: Any, to: Any) -> list[Any]:
         """Return the conditions of a range of a part."""
         sqlalchemy = alchemy()
-        order = self._order(table)
+        order = table.order_column
         found = [order <= to] if after is None else [order > after, order <= to]
         if self.parts > 1:
             by = (
@@ -345,7 +342,7 @@ def _column(field: pa.Field, table: SourceTable, lite: bool) -> Any:
     sqlalchemy = alchemy()
     column = sqlalchemy.column(field.name)
     # SQLite would make a text of 15 digits of a double.
-    if pa.types.is_string(field.type) and field.name not in table.texts and not lite:
+    if pa.types.is_string(field.type) and field.name not in table.text_columns and not lite:
         return sqlalchemy.cast(column, sqlalchemy.Text).label(field.name)
     return column
 
