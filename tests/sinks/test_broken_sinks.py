@@ -70,7 +70,7 @@ class Again(StagedCommitter):
 
     def commit(self, attempt, committables):
         with self._connect() as target:
-            target.write(self._content(committables))
+            target.write(StagedRows(self._context.storage, self._context.schema, committables))
         super().commit(attempt, {})
 
 

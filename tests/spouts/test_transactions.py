@@ -246,3 +246,38 @@ def test_a_batch_is_planned_once_also_if_another_spout_is_away_meanwhile(tmp_pat
         assert asked == [1]
         tester.drain()
         assert tester.state("count") == ALL | {10_000 + number: 1 for number in ALL}
+
+
+def test_spouts_are_asked_in_the_order_of_set_spout_as_long_as_all_are_ready(tmp_path):
+    calls, ready = [], []
+
+    def noting(name):
+        class Noting(Planned):
+            def isReady(self):
+                calls.append(f"{name} isReady")
+                return name in ready
+
+            def numPartitions(self):
+                calls.append(f"{name} numPartitions")
+                return super().numPartitions()
+
+            def planPartitionBatch(self, partition, lastMetadata):
+                calls.append(f"{name} {partition}")
+                return super().planPartitionBatch(partition, lastMetadata)
+
+        return Noting(tmp_path)
+
+    builder = TopologyBuilder("numbers")
+    for name in ("b", "a", "c"):
+        builder.setSpout(name, noting(name))
+    counting = builder.setBolt("count", Count(), parallelism=2)
+    counting.fieldsGrouping("c", "number").fieldsGrouping("a", "number").fieldsGrouping("b", "number")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck") as tester:
+        ready.append("b")
+        assert tester.emit() is None
+        assert calls == ["b isReady", "a isReady"]
+        calls.clear()
+        ready.extend("ac")
+        tester.emit()
+    parts = [f"{name} {what}" for name in "bac" for what in ("numPartitions", *range(PARTITIONS))]
+    assert calls == ["b isReady", "a isReady", "c isReady", *parts]

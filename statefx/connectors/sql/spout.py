@@ -279,7 +279,8 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     def _batch(self, found: Sequence[Any], table: SourceTable) -> pa.RecordBatch:
         arrays = []
         for field, values in zip(self.schema, zip(*found, strict=True), strict=True):
-            read = reader(field.type)
+            text = pa.types.is_string(field.type) and field.name in table.text_columns
+            read = None if text else reader(field.type)
             try:
                 arrays.append(fitted_array(values if read is None else list(map(read, values)), field.type))
             except (*MISFITS, ArithmeticError) as error:
