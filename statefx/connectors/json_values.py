@@ -138,11 +138,20 @@ class JsonRows:
         return JsonRows, (self.schema,)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return each row of a batch as a JSON object; ValueError if a map has a key twice."""
-        columns = [
-            column.to_pylist() if plain is None or _is_finite(column) else _each(plain)(column.to_pylist())
-            for column, plain in zip(batch.columns, self._plain, strict=True)
-        ]
+        """Return each row of a batch as a JSON object.
+
+        Raises
+        ------
+        ValueError
+            A value has no JSON: a time outside of the years 1 to 9999, or a map that has a key twice. Names the field.
+        """
+        columns = []
+        for name, column, plain in zip(self.schema.names, batch.columns, self._plain, strict=True):
+            try:
+                values = column.to_pylist()
+                columns.append(values if plain is None or _is_finite(column) else _each(plain)(values))
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"field {name!r} has a value that JSON does not have: {error}") from error
         names, rows = self.schema.names, zip(*columns, strict=True)
         if any(column.null_count for column in batch.columns):
             return [
@@ -307,7 +316,7 @@ def _object(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
         pairs = list(value.items() if isinstance(value, Mapping) else value)
         found = {name: None if each is None else item(each) for name, each in pairs}
         if len(found) != len(pairs):
-            raise ValueError(f"a map has a key twice, which JSON can't hold: {sorted(name for name, _ in pairs)}")
+            raise ValueError(f"a map has a key twice: {sorted(name for name, _ in pairs)}")
         return found
 
     return plain

@@ -127,6 +127,21 @@ def test_maps_have_strings_as_keys_and_each_once():
         JsonType(pa.map_(pa.string(), pa.int64())).encode([("a", 1), ("a", 2)])
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0, 3_000_000], pa.int32()).cast(pa.date32()),
+        pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array([[], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_value_that_json_does_not_have_is_refused_with_its_field(column):
+    rows = pa.record_batch({"number": pa.array([1, 2]), "value": column})
+    with pytest.raises(ValueError, match="field 'value' has a value that JSON does not have: "):
+        JsonRows(rows.schema).encode(rows)
+
+
 def test_keys_of_records_are_texts_or_arrays():
     assert key_writer([pa.string()])(['a"b']) == b'a"b'
     assert key_writer([pa.binary()])([b"\0"]) == b"\0"
