@@ -67,9 +67,12 @@ def _scope(nodeid: str) -> str:
 
 NEEDED_BY_FIXTURE = {
     "spark": ("spark", "programs", "drivers"),
-    "server": ("kafka", "postgres", "server", "own_server"),
+    "server": ("kafka", "postgres"),
 }
 """Markers, and the fixtures that bring them: a test that uses one is marked without being told."""
+
+SERVERS = {"RedisServer", "KafkaBroker", "PostgresServer"}
+"""Classes that start a server: the tests of a module that imports one are marked too."""
 
 NEEDED_BY_PROGRAM = {
     **dict.fromkeys(("spark-submit", "java"), ("spark", "server")),
@@ -110,6 +113,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     for marker, fixtures in NEEDED_BY_FIXTURE.items():
         if not set(fixtures).isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(marker)
+    if not SERVERS.isdisjoint(vars(getattr(item, "module", item))):
+        item.add_marker("server")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -354,7 +354,9 @@ def renamed(folder: Path, old: str, new: str) -> None:
     """Let the log name another class; it is chained by hashes, so a new generation is written, as a driver does."""
     folders = Folders(str(folder))
     written = json.dumps(to_json(read_state(folders.storage).topology))
-    take_generation(folders, from_json(TopologyIdentity, json.loads(written.replace(old, new))), None, shared=False)
+    take_generation(
+        folders, from_json(TopologyIdentity, json.loads(written.replace(old, new))), frozenset(), shared=False
+    )
 
 
 def test_open_state_goes_in_the_order_of_the_codec(place: Path) -> None:

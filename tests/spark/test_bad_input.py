@@ -17,7 +17,6 @@ from statefx.errors import (
     CheckpointMismatchError,
     ConfigError,
     InputError,
-    ProviderError,
     StateCorruptedError,
     TopologyError,
 )
@@ -54,36 +53,6 @@ def checkpoint(finished):
     yield finished
     shutil.rmtree(finished, ignore_errors=True)
     kept.rename(finished)
-
-
-CONFIGS = [
-    ({"topology.state.provider": "rocksbd"}, ProviderError, "'rocksbd'; did you mean 'rocksdb'"),
-    ({"topology.state.provider": "no.such.module:Store"}, ProviderError, "no.such.module"),
-    ({"topology.state.provider": "statefx.state:StateStore"}, ProviderError, "not a subclass of .*StateProvider"),
-    ({"topology.state.provider.config": {"cache_mb": 3}}, ConfigError, "cache_mb"),
-    (
-        {"topology.state.provider": "rocksdb", "topology.state.provider.config": {"nonsense": 1}},
-        ConfigError,
-        "nonsense",
-    ),
-    ({"topology.state.provider.config": "{"}, ConfigError, r"topology\.state\.provider\.config is no valid JSON"),
-    ({"topology.state.checkpoint.interval.ms": "1000"}, ConfigError, "of type str; it must be a whole number"),
-    ({"topology.transaction.timeout.secs": 0}, ConfigError, "topology.transaction.timeout.secs is 0"),
-    ({"topology.transaction.timeout.sec": 5}, ConfigError, "nearest is 'topology.transaction.timeout.secs'"),
-    ({"topology.max.spout.pending": 2}, ConfigError, "leave it at 1"),
-    ({1: 2}, ConfigError, "the name of a setting is a text"),
-    ({"mine": threading.Lock()}, ConfigError, "(?s)mine.*pickle"),
-]
-
-
-@pytest.mark.parametrize(
-    ("config", "kind", "words"), CONFIGS, ids=lambda value: str(value).partition(" object at ")[0][:60]
-)
-def test_settings(spark, batch, place, config, kind, words):
-    before = listing(place)
-    with pytest.raises(kind, match=words):
-        submit(word_count(batch), spark, place / "ck", config=config)
-    assert listing(place) == before
 
 
 ARGUMENTS = [

@@ -142,21 +142,24 @@ def both(spark: Any) -> Iterator[Both]:
     SESSION.clear()
 
 
-@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_topologies(both: Both, place: Path, name: str, streaming: bool) -> None:
-    both.refuse(TOPOLOGIES[name], place, streaming=streaming)
+# One test for each step of a start: with Spark, a test of its own costs more than the mistake that it makes.
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: str(config).partition(" at 0x")[0][:60])
-def test_settings(both: Both, place: Path, config: Any, streaming: bool) -> None:
-    both.refuse(words, place, config, streaming=streaming)
+def test_topologies(both: Both, place: Path, streaming: bool) -> None:
+    for build in TOPOLOGIES.values():
+        both.refuse(build, place, streaming=streaming)
 
 
-@pytest.mark.parametrize("location", LOCATIONS, ids=str)
-def test_locations(both: Both, location: Any) -> None:
-    both.refuse(words, location)
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
+def test_settings(both: Both, place: Path, streaming: bool) -> None:
+    for config in CONFIGS:
+        both.refuse(words, place, config, streaming=streaming)
+
+
+def test_locations(both: Both) -> None:
+    for location in LOCATIONS:
+        both.refuse(words, location)
 
 
 @pytest.mark.parametrize("adopt", ["copy", "", True])

@@ -12,7 +12,7 @@ import pytest
 
 from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder
 from statefx.coordinator.engine import StoppedError
-from statefx.errors import AttemptsExhaustedError, BoltError, ConfigError, TopologyError
+from statefx.errors import AttemptsExhaustedError, BoltError, ConfigError, ProviderError, TopologyError
 from statefx.testing import TopologyTester, rows
 from tests.testing.topologies import Driver, lines, word_count
 
@@ -42,6 +42,12 @@ def test_a_config_that_is_no_mapping(place: Path, config: Any) -> None:
     ("config", "says"),
     [
         ({"topology.max.spout.pending": 2}, "leave it at 1"),
+        ({"topology.state.checkpoint.interval.ms": "1000"}, "of type str; it must be a whole number"),
+        ({"topology.transaction.timeout.secs": 0}, "topology.transaction.timeout.secs is 0"),
+        ({"topology.transaction.timeout.sec": 5}, "nearest is 'topology.transaction.timeout.secs'"),
+        ({1: 2}, "the name of a setting is a text"),
+        ({"topology.state.provider.config": "{"}, r"topology\.state\.provider\.config is no valid JSON"),
+        ({"topology.state.provider.config": {"cache_mb": 3}}, "cache_mb"),
         ({"state.provider": "rocksdb"}, "nearest is 'topology.state.provider'"),
         ({"provider": "rocksdb"}, "'rocksdb', a state provider: the setting is 'topology.state.provider'"),
         (
@@ -62,11 +68,25 @@ def test_a_config_that_is_no_mapping(place: Path, config: Any) -> None:
         ),
         ({"mine": threading.Lock()}, "setting 'mine' can't be sent to the executors .*lock.*give plain data"),
     ],
-    ids=lambda value: value[:30] if isinstance(value, str) else "-".join(value),
+    ids=lambda value: value[:30] if isinstance(value, str) else "-".join(map(str, value)),
 )
 def test_settings(place: Path, config: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         TopologyTester(word_count(), place / "checkpoint", config)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "says"),
+    [
+        ("rocksbd", "'rocksbd'; did you mean 'rocksdb'"),
+        ("no.such.module:Store", "no.such.module"),
+        ("statefx.state:StateStore", "not a subclass of .*StateProvider"),
+    ],
+)
+def test_providers(place: Path, provider: str, says: str) -> None:
+    with pytest.raises(ProviderError, match=says):
+        TopologyTester(word_count(), place / "checkpoint", {"topology.state.provider": provider})
     assert list(place.iterdir()) == []
 
 
