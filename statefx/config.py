@@ -18,7 +18,6 @@ SPARK = "spark."
 ARGUMENTS = {"checkpointlocation": "checkpointLocation", "trigger": "trigger", "batchid": "batchId", "adopt": "adopt"}
 """Arguments of ``submit``, by their plain names."""
 
-REPLAY_CHECK = "topology.transaction.replay.check"
 
 _NO_TREES = "tuples are not tracked one by one yet, a transaction is acknowledged as a whole"
 _NO_ZOOKEEPER = "what Storm keeps in ZooKeeper is in checkpointLocation"
@@ -153,12 +152,6 @@ SETTINGS: tuple[Setting, ...] = (
         "How long a transaction that failed waits before it is tried again. It is doubled with each further failure of "
         "the transaction, up to 10 seconds, or to itself if it is more.",
     ),
-    Setting(
-        REPLAY_CHECK,
-        "flag",
-        True,
-        "Whether a transactional spout that emits other rows when a transaction is tried again ends the query.",
-    ),
 )
 
 
@@ -189,7 +182,6 @@ class Config:
     transaction_timeout_secs: float
     transaction_attempts_max: int
     transaction_retry_delay_ms: int
-    transaction_replay_check: bool
     user: Mapping[str, Any]
     without_effect: tuple[str, ...] = ()
 

@@ -26,7 +26,6 @@ def test_defaults(mapping):
         "topology.transaction.timeout.secs": 600,
         "topology.transaction.attempts.max": 8,
         "topology.transaction.retry.delay.ms": 100,
-        "topology.transaction.replay.check": True,
     }
     assert config.user == {}
 
@@ -43,7 +42,6 @@ def test_every_setting_has_an_attribute_named_after_it():
         "topology.transaction.timeout.secs": 60,
         "topology.transaction.attempts.max": 1,
         "topology.transaction.retry.delay.ms": 0,
-        "topology.transaction.replay.check": False,
     }
     config = Config.parse(given, "words")
     assert config.mapping() == given

@@ -104,6 +104,7 @@ MAY_OPEN_FILES = {
     "statefx/testing/": "no part of what is run",
     "statefx/admin/migration.py": "a temporary folder of this machine, for caches",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
+    "statefx/runtime/outbox.py": "a temporary file of this machine, for what waits to be sent",
     "statefx/spark/": "Spark's own part, which Spark reads and writes",
     **{
         f"statefx/connectors/files/{name}.py": "the input, which is the user's"

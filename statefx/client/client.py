@@ -21,8 +21,7 @@ from statefx.errors import (
 from statefx.operators import Sink, StatefulBolt, parse_schema, to_ddl
 from statefx.state import KeyValueState
 from statefx.topology.builder import TopologyBuilder
-from statefx.topology.graph import Topology
-from statefx.topology.streams import RowStream
+from statefx.topology.graph import RowStream, Topology
 
 
 class _Kept(StatefulBolt):

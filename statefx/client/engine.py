@@ -11,14 +11,13 @@ import pyarrow as pa
 from statefx.coordinator.engine import AttemptFailedError, DriverCall, Finished, Job, SegmentRun
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
-from statefx.plan.wire import Outbox
-from statefx.protocol.barrier import Ack
+from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.report import Report
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.operator import TaskAttempt, TaskOperator
+from statefx.runtime.outbox import Outbox
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.worker import Worker

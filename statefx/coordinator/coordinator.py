@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statefx.coordinator.engine import Engine, Finished, Job, RenewInputError, StoppedError
-from statefx.coordinator.flights import Flights
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.resolving import Resolver
 from statefx.coordinator.retrying import BACKOFF_FIRST_SECS, Waits, backoff_secs, exhausted, may_be_tried_again
-from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.running_attempts import RunningAttempts
 from statefx.coordinator.source import Batch, OneBatch, Source
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
 from statefx.protocol.commands import (
@@ -50,9 +50,9 @@ from statefx.protocol.commands import (
     Stop,
     Unresolved,
 )
-from statefx.protocol.flight import Shape
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.pipeline_entry import Shape
 from statefx.protocol.records import Input
 from statefx.protocol.transaction import Phase
 
@@ -119,7 +119,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
-        self._flights = Flights(self.log, self.participants, self.judge, self.policy, self.progress)
+        self._running = RunningAttempts(self.log, self.participants, self.judge, self.policy, self.progress)
         self._waits = Waits(self.progress.clock)
 
     # ---- what is called from outside
@@ -290,7 +290,7 @@ class Coordinator:
             return
         failure = finished.failure
         if failure is None:
-            failure = self._flights.judged(run, finished.acks)
+            failure = self._running.judged(run, finished.acks)
         elif not isinstance(failure, BoltError | TransactionError):
             raise failure
         if isinstance(failure, StatefxError):
@@ -333,7 +333,7 @@ class Coordinator:
             case Run():  # steps 3 and 5
                 job_id = f"{command.segment} {command.attempt.txid}/{command.attempt.attempt}"
                 self._runs[job_id] = command
-                self.engine.start(Job(job_id, self._flights.job(command)))
+                self.engine.start(Job(job_id, self._running.job(command)))
             case Cancel(attempt):
                 for job_id in [job_id for job_id, run in self._runs.items() if run.attempt == attempt]:
                     del self._runs[job_id]
@@ -350,16 +350,16 @@ class Coordinator:
         name = append.attempt
         if append.kind == "PREPARING":  # step 2
             assert self._offered is not None
-            self._flights.begin(append, self._offered)
+            self._running.begin(append, self._offered)
         elif append.kind == "ROLLED_BACK":
             failure = self._failures.pop(name.txid, None)
             lowest = min(self._failures, default=0)
             reason = failure.message if failure else f"transaction {lowest} failed before it" if lowest else "stopped"
-            batch = self._flights.end(name, reason)
+            batch = self._running.end(name, reason)
             if failure is not None and batch is not None and not self._pipeline.stopping:
                 self._retry = name.txid, failure, batch.work
         else:  # steps 4, 6 and 8
-            self._flights.go_on(append)
+            self._running.go_on(append)
 
     def _deliver(self, txid: int) -> None:
         """Tell what a transaction that is committed came to."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from statefx.operators.user_errors import bolt_error
 from statefx.protocol.batches import Partitions
 from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json
+from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission, EmissionOrder
 
 logger = logging.getLogger("statefx")
@@ -155,3 +156,30 @@ class DriverSpout:
                 part[name] = said
         for task, part in enumerate(parts):
             yield TaskId(self.id, task), EmissionOrder(emission, part, committed + 1)
+
+
+def check_spouts(found: LogState, spouts: Mapping[str, ReplayingSpout]) -> None:
+    """Refuse a checkpoint in which a spout has read that the topology lacks, or that can't read it again.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        Under another id it would read everything again, and every row would count twice. An opaque spout is told what
+        was read before, and can't be told what to read again.
+    """
+    planned = {spout for metadata in found.planned_metadata.values() for spout in metadata}
+    for id in sorted(planned & set(spouts)):
+        if isinstance(spouts[id], OpaquePartitionedTransactionalSpout):
+            raise CheckpointMismatchError(
+                f"spout {id!r} is opaque now, and in the checkpoint in {found.location} it has to read a batch again "
+                "as it was: start once with the former class until that is committed",
+                spout=id,
+            )
+    lacking = sorted((planned | set(found.committed_metadata)) - set(spouts))
+    if lacking:
+        raise CheckpointMismatchError(
+            f"spout {lacking[0]!r} has read in the checkpoint in {found.location}, and this topology has no spout of "
+            "that id: under another id all of it would be read again, and counted twice. Give the spout its former "
+            "id, or start with a new checkpointLocation",
+            lacking=lacking,
+        )

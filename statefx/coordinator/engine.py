@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from statefx.errors import TransactionError
-from statefx.protocol.barrier import Ack
+from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Segment
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.protocol.report import Report
 
 
 class AttemptFailedError(TransactionError):

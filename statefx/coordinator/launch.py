@@ -20,7 +20,7 @@ from typing import Any
 
 from statefx.coordinator.adoption import Adopt, adoptions, check_adoption, forks
 from statefx.coordinator.coordinator import Coordinator
-from statefx.coordinator.driver_spout import DriverSpout
+from statefx.coordinator.driver_spout import DriverSpout, check_spouts
 from statefx.coordinator.engine import Engine
 from statefx.coordinator.generation import forked, read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
@@ -30,19 +30,17 @@ from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.participants import Participants, check_participants
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.replays import check_spouts
 from statefx.coordinator.sinks import sinks_of
-from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
-from statefx.coordinator.state import StateParticipant
+from statefx.coordinator.state import SnapshotPolicy, StateParticipant
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
-from statefx.protocol.flight import Shape
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission
+from statefx.protocol.pipeline_entry import Shape
 from statefx.state.contract.store import FILES_MAX
 from statefx.state.registry import load_provider, resolve
 from statefx.storage import Storage

@@ -45,7 +45,7 @@ def put_aside(record: Record, files: Files) -> Record:
     if isinstance(record, Preparing) and record.planned:
         return replace(record, planned=_put_each(record.planned, files))
     if isinstance(record, Processed):
-        return replace(record, emitted=_put_each(record.emitted, files), contents=_put_each(record.contents, files))
+        return replace(record, emitted=_put_each(record.emitted, files))
     if isinstance(record, Committing) and record.emitted:
         return replace(record, emitted=_put_each(record.emitted, files))
     return record
@@ -157,11 +157,7 @@ def named_files(state: LogState) -> Iterator[str]:
     """Yield the files that the log names."""
     said = [each for layers in state.committed_metadata.values() for each in layers]
     # Rule 9.4: also of transactions that are rolled back, since their next attempt reads the same.
-    said += [
-        each
-        for metadata in (*state.planned_metadata.values(), *state.emitted_contents.values())
-        for each in metadata.values()
-    ]
+    said += [each for metadata in state.planned_metadata.values() for each in metadata.values()]
     said += [
         each for entry in state.in_flight if entry.committing is not None for each in entry.committing.emitted.values()
     ]

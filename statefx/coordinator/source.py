@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from statefx.errors import InputError
 from statefx.protocol.barrier import Ack
-from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.identity import TaskId
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import Input
@@ -21,17 +20,11 @@ class Emissions(Protocol):
     def orders(self) -> Mapping[TaskId, EmissionOrder]:
         """Return what each task is told; asked for when its job begins, and what is before it has been processed."""
 
-    def difference(self, attempt: TransactionAttempt, acks: Iterable[Ack]) -> InputError | None:
-        """Return what is wrong if tasks have emitted something else than in an attempt before, and must not."""
-
     def processed(self, acks: Iterable[Ack]) -> None:
         """Take note of what the tasks have emitted: the next transaction goes on behind it."""
 
     def emitted(self, emission: Emission) -> BySpout:
         """Return what spouts of one kind have emitted, for the record in which it becomes durable."""
-
-    def contents(self) -> BySpout:
-        """Return by partition the contents of what is to be emitted again from now on, for the same record."""
 
 
 class Batch(NamedTuple):

@@ -19,10 +19,9 @@ from statefx.coordinator.driver_spout import RAISED, DriverSpout
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import lost_metadata, read_metadata
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.replays import Replays, emitted_contents
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import Batch
-from statefx.errors import FailedException, InputError
+from statefx.errors import FailedException
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
 from statefx.operators.context import DRIVER
 from statefx.operators.hooks import overrides
@@ -30,7 +29,7 @@ from statefx.operators.spouts import check_json, plans
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
-from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata, read_now
 from statefx.protocol.order import Emission, EmissionOrder
@@ -118,7 +117,6 @@ class SpoutSource:
     _first: int = field(default=0, init=False)  # the first transaction that has begun here; 0: none has
 
     def __post_init__(self) -> None:
-        self.replays = Replays(self.storage, self.log)
         self.clock = self.progress.clock
 
     def open(self) -> None:
@@ -305,21 +303,12 @@ class _Emissions:
     planned: BySpout
     _orders: dict[TaskId, EmissionOrder] = field(default_factory=dict)
     _said: dict[str, dict[str, Json]] = field(default_factory=dict)
-    _contents: BySpout = field(default_factory=dict)
 
     def orders(self) -> Mapping[TaskId, EmissionOrder]:
         self._orders = dict(self.source.orders(self.txid, self.planned))
         return self._orders
 
-    def difference(self, attempt: TransactionAttempt, acks: Iterable[Ack]) -> InputError | None:
-        return self.source.replays.difference(attempt, self._orders, acks)
-
-    def contents(self) -> BySpout:
-        return self._contents
-
     def processed(self, acks: Iterable[Ack]) -> None:
-        acks = list(acks)
-        self._contents = emitted_contents(self._orders, acks)
         self._said = {}
         # Rows that a spout leaves out are read all the same: tasks that are told what to emit say nothing of it.
         found = any(order.emission is Emission.AGAIN and order.partitions for order in self._orders.values())

@@ -242,11 +242,6 @@ def plans(spout: ReplayingSpout) -> bool:
     return isinstance(spout, TransactionalSpout)
 
 
-def replays(operator: object) -> bool:
-    """Tell whether an operator is a spout that emits the same rows when a transaction is tried again."""
-    return isinstance(operator, TransactionalSpout | PartitionedTransactionalSpout)
-
-
 def check_json(metadata: Metadata) -> Metadata:
     """Return metadata as JSON gives it back; TypeError for what JSON can't hold without a change.
 

@@ -85,11 +85,6 @@ class Plan:
         return tuple(sorted(task for task in self.tasks if self.components[task.component].kind is ComponentKind.SPOUT))
 
     @cached_property
-    def emitter_number(self) -> Mapping[TaskId, int]:
-        """Where each task of a spout stands among those that an order speaks of: behind the stateful ones."""
-        return {task: number for number, task in enumerate(self.spouts, len(self.stateful))}
-
-    @cached_property
     def index(self) -> Mapping[str, int]:
         """Number of each component, for compact addresses."""
         return {name: i for i, name in enumerate(self.components)}

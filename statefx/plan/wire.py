@@ -8,9 +8,8 @@ edge for one target task (records), a packed Barrier, or a packed Ack.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +37,7 @@ BATCH_BYTES = 8 << 20
 """Bytes of a batch, if it has more than one row. Each is copied some times on its way (Arrow, its message, the outbox),
 and the JVM holds a few at once; a batch's own cost is some 0.1 ms, a thousandth of what so many bytes take."""
 
-Row = tuple[int, int, int, bytes, bytes]
+WireRow = tuple[int, int, int, bytes, bytes]
 """(target, kind, rows, head, payload)."""
 
 
@@ -62,67 +61,7 @@ class Address:
         return cls(*_HEAD.unpack(head))
 
 
-@dataclass(slots=True)
-class Outbox:
-    """Rows that one Spark task has to send, gathered into Arrow batches of some `BATCH_BYTES`.
-
-    Parameters
-    ----------
-    level, partition : int
-        Where the sending Spark task runs.
-    widths : tuple of int
-        Partitions of every level.
-
-    Attributes
-    ----------
-    pressing : bool
-        So much is waiting, here or on its way to it, that it should be taken before more is made. A mere attribute:
-        it is looked at for every tuple.
-    """
-
-    level: int
-    partition: int
-    widths: tuple[int, ...]
-    pressing: bool = False
-    _size_bytes: int = 0
-    _rows: list[Row] = field(default_factory=list)
-    _batches: deque[pa.RecordBatch] = field(default_factory=deque)
-
-    def send(self, address: Address, kind: int, rows: int, payload: bytes) -> None:
-        """Queue one row for the task that `address` names."""
-        self.forward(address.level, address.partition, kind, rows, address.pack(), payload)
-
-    def forward(self, level: int, partition: int, kind: int, rows: int, head: bytes, payload: bytes) -> None:
-        """Queue one row; beyond the next level it goes through one fixed relay per source and target."""
-        # One relay for rows and barrier of a channel (rule 5.5): else a relay that Spark runs twice might pass on the
-        # rows of one run of the sender, and another relay the barrier of another. The sum spreads channels over all.
-        following = self.level + 1
-        if level == following or following >= len(self.widths):
-            target = partition
-        else:
-            target = (self.partition + partition) % self.widths[following]
-        self._rows.append((target, kind, rows, head, payload))
-        self._size_bytes += len(payload)
-        if self._size_bytes >= BATCH_BYTES:
-            self._pack()
-            self.pressing = True
-
-    def _pack(self) -> None:
-        """Make a batch of the rows at once: a column of more than 2 GiB would be none, and payloads are held twice."""
-        if self._rows:
-            self._batches.append(to_batch(self._rows))
-        self._rows.clear()
-        self._size_bytes = 0
-
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield what has gathered, if anything, and forget it."""
-        self._pack()
-        while self._batches:
-            yield self._batches.popleft()
-        self.pressing = False
-
-
-def to_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+def to_batch(rows: Sequence[WireRow]) -> pa.RecordBatch:
     """Return rows as an Arrow batch; their payloads come to less than 2 GiB."""
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]

@@ -1,4 +1,4 @@
-"""What tasks send: the barrier that closes a transaction on a channel, and the ack that goes to the driver."""
+"""What tasks send: the barrier that closes a transaction on a channel, and acks and reports for the driver."""
 
 from __future__ import annotations
 
@@ -13,11 +13,47 @@ from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json, from_json, to_json
 
-WIRE_VERSION = 1
 
-Content = list[int]
-"""What was emitted of a partition, to be compared with another emission of it: how many rows, a sum of their hashes,
-and a number for the streams and fields that these are of. JSON."""
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of one task's commit or rollback.
+
+    Attributes
+    ----------
+    component, task : str, int
+    error : str or None
+        None: done.
+    kind : FailureKind or None
+        Of the error.
+    facts : Mapping[str, Any]
+        Of ``bolt``, the attributes of the BoltError.
+    """
+
+    component: str
+    task: int
+    error: str | None = None
+    kind: FailureKind | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> TaskId:
+        """Whose it is."""
+        return TaskId(self.component, self.task)
+
+    def pack(self) -> bytes:
+        """Write the report as bytes."""
+        body = (self.component, self.task, self.error, self.kind, dict(self.facts))
+        packed: bytes = msgpack.packb(body, unicode_errors="backslashreplace")
+        return packed
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Report:
+        """Read what `pack` wrote."""
+        component, task, error, kind, facts = msgpack.unpackb(data)
+        return cls(component, task, error, None if kind is None else FailureKind(kind), facts)
+
+
+WIRE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +109,15 @@ class LeftOut:
         How many offsets were deleted before they were read, and how many records can't be rows.
     why : str
         The first of the refused records, and the reason.
-    complete : bool
-        False: a former attempt may have emitted more, and the replay check must not refuse that for ever.
     """
 
     gone: int = 0
     refused: int = 0
     why: str = ""
-    complete: bool = True
 
     def __add__(self, other: LeftOut) -> LeftOut:
         """Return both together."""
-        complete = self.complete and other.complete
-        return LeftOut(self.gone + other.gone, self.refused + other.refused, self.why or other.why, complete)
+        return LeftOut(self.gone + other.gone, self.refused + other.refused, self.why or other.why)
 
     def __bool__(self) -> bool:
         """Whether anything is left out."""
@@ -124,8 +156,6 @@ class Ack:
         How many keys the state held when the transaction found it, where its provider counts; shown to people.
     committable, metadata : JSON
         What the task adds to the decision (rule 4.5), and what a spout's emitter says of the rows that it emitted.
-    contents : Mapping[str, Content]
-        Partition -> what a spout that must be able to emit it again has emitted (rule 9.4).
     left_out : LeftOut
         What a spout has left out; shown to people, and decides nothing.
     metrics : Mapping[str, float]
@@ -145,7 +175,6 @@ class Ack:
     keys: int = 0
     committable: Json = None
     metadata: Json = None
-    contents: Mapping[str, Content] = field(default_factory=dict)
     found_keys: int | None = field(default=None, compare=False)
     taken: Mapping[int, int] = field(default_factory=dict, compare=False)
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
@@ -170,7 +199,6 @@ class Ack:
             self.keys,
             self.committable,
             self.metadata,
-            dict(self.contents),
             self.found_keys,
             dict(self.taken),
             dict(self.metrics),
@@ -187,7 +215,7 @@ class Ack:
         StatefxError
             The bytes are not an ack of this version: driver and executors run different statefx releases.
         """
-        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 15)
+        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 14)
         txid, attempt, component, task, token = who
         others[-1] = LeftOut(*others[-1])
         return cls(

@@ -130,8 +130,6 @@ def _processed(state: LogState, record: Processed) -> LogState:
     if entry.processed:
         _refuse(record, f"transaction {record.txid} has been processed already")
     state = _with_metadata(state, record, record.txid, record.emitted)
-    if record.contents:
-        state = replace(state, emitted_contents={**state.emitted_contents, record.txid: record.contents})
     return _with(state, replace(entry, processed=True))
 
 
@@ -194,7 +192,6 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
     return replace(
         state,
         planned_metadata={number: said for number, said in state.planned_metadata.items() if number > txid},
-        emitted_contents={number: said for number, said in state.emitted_contents.items() if number > txid},
         committed_metadata=metadata,
         history=state.history.with_last(entry.past("COMMITTED", state.time_ms)),
         committed=txid,

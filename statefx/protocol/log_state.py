@@ -140,8 +140,6 @@ class LogState:
     planned_metadata : Mapping[int, Mapping[str, Metadata]]
         txid -> what its transactional spouts read, from its first record that says so until it is committed: the same
         rows come again after a rollback.
-    emitted_contents : Mapping[int, Mapping[str, Metadata]]
-        txid -> by spout and partition, what the rows that come again are compared with.
     committed_metadata : Mapping[str, tuple of Metadata]
         Spout -> what it said in committed transactions, oldest first: what holds is what the newest say. They are
         put together when the log is folded.
@@ -174,7 +172,6 @@ class LogState:
     growth: Mapping[str, int] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)
     planned_metadata: Mapping[int, BySpout] = field(default_factory=dict)
-    emitted_contents: Mapping[int, BySpout] = field(default_factory=dict)
     committed_metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
     pinned: Mapping[str, Pin] = field(default_factory=dict)
     history: History = field(default_factory=History, compare=False)

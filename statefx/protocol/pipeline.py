@@ -36,8 +36,8 @@ from statefx.protocol.commands import (
     Stop,
     Unresolved,
 )
-from statefx.protocol.flight import Entry, Shape, Stage
 from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.pipeline_entry import PipelineEntry, Shape, Stage
 from statefx.protocol.transaction import INITIAL, ActionKind, Event, Phase, TransactionState
 
 _RESOLUTIONS: Mapping[ActionKind | None, Resolution] = {
@@ -58,7 +58,7 @@ class Pipeline:
     shape : Shape
     committed : int
         The last transaction that is committed for everybody.
-    entries : tuple of Entry
+    entries : tuple of PipelineEntry
         In flight, from ``committed + 1`` on.
     attempts, tries : mapping as tuple of (txid, int)
         The next attempt; how often it has failed here.
@@ -81,7 +81,7 @@ class Pipeline:
 
     shape: Shape = field(default_factory=Shape)
     committed: int = 0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PipelineEntry, ...] = ()
     attempts: tuple[tuple[int, int], ...] = ()
     tries: tuple[tuple[int, int], ...] = ()
     appending: Append | None = None
@@ -110,7 +110,7 @@ class Pipeline:
             # one had begun the log does not say: its tasks are told of the rollback (rule 6.3), perhaps for nothing.
             ordered = state.txid == lowest
             state = state.step(Event.START)
-            entries.append(Entry(state, Stage.UNRESOLVED, ordered))
+            entries.append(PipelineEntry(state, Stage.UNRESOLVED, ordered))
         numbers = tuple(sorted((txid, attempt) for txid, attempt in attempts.items() if txid > committed))
         moved, commands = cls(shape, committed, tuple(entries), numbers).advance()
         # Rule 6.5: the former driver may have died before it told of the last commit, also where the next one is
@@ -178,7 +178,7 @@ class Pipeline:
         before = INITIAL if name.txid == 1 else TransactionState(Phase.COMMITTED, name.txid - 1)
         if name.attempt:
             before = TransactionState(Phase.ROLLED_BACK, name.txid, name.attempt - 1)
-        entry = Entry(before.step(Event.PREPARE), Stage.ADMITTED)
+        entry = PipelineEntry(before.step(Event.PREPARE), Stage.ADMITTED)
         numbers = {**dict(self.attempts), name.txid: name.attempt + 1}
         moved = replace(self, entries=(*self.entries, entry), attempts=tuple(sorted(numbers.items())))
         return moved._append(before.record(Event.PREPARE) or "", name)
@@ -217,7 +217,7 @@ class Pipeline:
             entry = replace(entry, stage=Stage.BEGUN)
         return self._with(entry)
 
-    def _acked(self, entry: Entry, segment: Segment) -> Outcome:
+    def _acked(self, entry: PipelineEntry, segment: Segment) -> Outcome:
         wanted = Stage.ORDERED if segment is Segment.ORDERED else Stage.PROCESSING
         if entry.stage is not wanted:
             return self, ()
@@ -287,7 +287,7 @@ class Pipeline:
             return self._append("COMMITTED", TransactionAttempt(self.committed, 0))
         return self._step_undecided()
 
-    def _commit(self, entry: Entry) -> Outcome | None:
+    def _commit(self, entry: PipelineEntry) -> Outcome | None:
         """Carry the decision out.
 
         Whether anybody has to be told was decided with it. One that was found in the log may be of a topology that had
@@ -308,7 +308,7 @@ class Pipeline:
         )
         return moved, (Deliver(entry.txid),) if settled else ()
 
-    def _tell(self, entry: Entry) -> Outcome:
+    def _tell(self, entry: PipelineEntry) -> Outcome:
         resolve = Resolve(_RESOLUTIONS[entry.state.action(Event.START)], entry.attempt)
         return self._with(replace(entry, stage=Stage.RESOLVING)), (resolve,)
 
@@ -328,7 +328,7 @@ class Pipeline:
             turn = turn and entry.decided  # O opens state at what the one before makes: that must be decided (rule 2.3)
         return None
 
-    def _roll_back(self, entry: Entry) -> Outcome | None:
+    def _roll_back(self, entry: PipelineEntry) -> Outcome | None:
         """The newest comes first (rule 3.6): so what the log says to be in flight is always without gaps (rule 2.2)."""
         if entry.stage is Stage.UNRESOLVED:
             if not entry.ordered:
@@ -341,7 +341,7 @@ class Pipeline:
             return self._with(replace(entry, state=entry.state.step(Event.ROLLED_BACK)))._append(kind, entry.attempt)
         return None
 
-    def _run(self, entry: Entry, turn: bool) -> Outcome | None:
+    def _run(self, entry: PipelineEntry, turn: bool) -> Outcome | None:
         if entry.stage is Stage.BEGUN:
             segment = Segment.WHOLE if self.shape.segments == 1 else Segment.PROCESSING
             ordered = segment is Segment.WHOLE
@@ -353,10 +353,10 @@ class Pipeline:
             return self._with(replace(entry, stage=Stage.ORDERED, ordered=True)), (run,)
         return None
 
-    def _entry(self, attempt: TransactionAttempt) -> Entry | None:
+    def _entry(self, attempt: TransactionAttempt) -> PipelineEntry | None:
         return next((entry for entry in self.entries if entry.attempt == attempt), None)
 
-    def _with(self, entry: Entry) -> Pipeline:
+    def _with(self, entry: PipelineEntry) -> Pipeline:
         entries = tuple(entry if other.txid == entry.txid else other for other in self.entries)
         return replace(self, entries=entries)
 

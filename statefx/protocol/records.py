@@ -156,14 +156,12 @@ class Noted:
 class Processed:
     """An attempt has passed its processing phase; `emitted` is what its transactional spouts say that they emitted.
 
-    It is durable before a committer runs, and kept and never changed as what is planned. `contents` are by partition
-    what it is compared with when it is emitted again: a `Content` each.
+    It is durable before a committer runs, and kept and never changed as what is planned.
     """
 
     txid: int
     attempt: int
     emitted: BySpout = field(default_factory=dict)
-    contents: BySpout = field(default_factory=dict)
 
     kind: ClassVar[str] = "PROCESSED"
 

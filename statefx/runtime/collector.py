@@ -13,7 +13,6 @@ from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.fitting import shown
 from statefx.operators.schema import to_ddl
 from statefx.protocol.identity import TransactionAttempt
-from statefx.runtime.contents import Contents
 from statefx.runtime.gathering import Gathering
 from statefx.runtime.outlets import Outlet
 
@@ -34,12 +33,6 @@ class TaskCollector(Collector):
         Whose tuples it takes.
     kind : str
         Of the component, for messages.
-    checked : bool
-        Whether `contents` shall have what is emitted.
-
-    Attributes
-    ----------
-    contents : Contents or None
     """
 
     def __init__(
@@ -49,8 +42,6 @@ class TaskCollector(Collector):
         outlets: Sequence[Outlet],
         attempt: TransactionAttempt,
         kind: str = "bolt",
-        *,
-        checked: bool = False,
     ) -> None:
         self.outlets = tuple(outlets)
         self._component = component
@@ -59,10 +50,8 @@ class TaskCollector(Collector):
         self.attempt = attempt
         self._closed = False
         self._failed: FailedException | None = None
-        read = {outlet.edge.stream for outlet in outlets}
-        self.contents = Contents({name: outputs[name] for name in read}) if checked else None
         self._streams = {
-            name: Gathering(component, name, schema, [o for o in outlets if o.edge.stream == name], kind, self.contents)
+            name: Gathering(component, name, schema, [o for o in outlets if o.edge.stream == name], kind)
             for name, schema in outputs.items()
         }
         self._direct_streams = {stream for stream, gathering in self._streams.items() if gathering.direct}
@@ -106,14 +95,6 @@ class TaskCollector(Collector):
         if task is not None or stream in self._direct_streams:
             gathering.choose(task)
         gathering.take(values)
-
-    def begin(self, partition: str) -> None:
-        """What is emitted from now on is of this partition of a spout."""
-        if self.contents is not None:
-            self.contents.begin(partition, self._waiting)
-
-    def _waiting(self, stream: str) -> int:
-        return self._streams[stream].waiting
 
     @property
     def count(self) -> int:

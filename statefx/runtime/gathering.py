@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -14,9 +14,68 @@ from statefx.operators.fitting import MISFITS, Fit, fitter, shown, to_array
 from statefx.operators.schema import to_ddl
 from statefx.plan.groupings import Direct
 from statefx.plan.wire import BATCH_BYTES, cut
-from statefx.runtime.contents import Contents
 from statefx.runtime.outlets import Outlet
-from statefx.runtime.weighing import FIXED_BYTES, Weigh, fixed, is_text, weigher
+
+Weigh = Callable[[Any], int]
+"""Returns about how many bytes a fitted value needs."""
+
+FIXED_BYTES = 8
+"""Of a number, and of anything else whose size does not depend on the value."""
+
+
+def weigher(kind: pa.DataType) -> Weigh | None:
+    """Return the function that weighs a fitted value of a type whose values differ in size; None for any other."""
+    if is_text(kind):
+        return lambda value: len(value or "")
+    if pa.types.is_list(kind):
+        return _every(kind.value_type)
+    if pa.types.is_map(kind):
+        key, item = weigher(kind.key_type) or fixed, weigher(kind.item_type) or fixed
+        return lambda value: sum(key(k) + item(v) for k, v in value or ())
+    if pa.types.is_struct(kind):
+        return _all_fields(kind)
+    return None
+
+
+def fixed(value: Any) -> int:
+    """Weigh a value of a type whose values are all of one size."""
+    return FIXED_BYTES
+
+
+def _every(kind: pa.DataType) -> Weigh:
+    weigh = weigher(kind)
+    if weigh is None:
+        return lambda value: FIXED_BYTES * len(value or ())
+    if not is_text(kind):
+        return lambda value: sum(map(weigh, value or ()))
+
+    def weigh_texts(value: Any) -> int:
+        try:
+            return sum(map(len, value or ()))
+        except TypeError:  # a None among them
+            return sum(map(weigh, value))
+
+    return weigh_texts
+
+
+def _all_fields(kind: pa.DataType) -> Weigh:
+    parts = [(field.name, weigh) for field in kind if (weigh := weigher(field.type)) is not None]
+    fixed_bytes = FIXED_BYTES * (kind.num_fields - len(parts))
+
+    def weigh_struct(value: Any) -> int:
+        found: int = fixed_bytes
+        if value is not None:
+            for name, weigh in parts:
+                found += weigh(value[name])
+        return found
+
+    return weigh_struct
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether values of a type are texts or bytes."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
 
 BATCH_ROWS = 4096
 """Rows of a batch for one target, on average: fewer and each batch's own cost shows, more and nothing is gained."""
@@ -39,8 +98,6 @@ class Gathering:
         Those of the stream; without any, rows go nowhere.
     kind : str
         Of the component, for messages.
-    contents : Contents or None
-        Is given what is sent.
 
     Attributes
     ----------
@@ -52,7 +109,6 @@ class Gathering:
 
     __slots__ = (
         "_component",
-        "_contents",
         "_gone",
         "_held_bytes",
         "_nested",
@@ -75,12 +131,10 @@ class Gathering:
         schema: pa.Schema,
         outlets: Sequence[Outlet],
         kind: str = "bolt",
-        contents: Contents | None = None,
     ) -> None:
         self.stream = stream
         self.outlets = tuple(outlets)
         self._component = component
-        self._contents = contents if outlets else None
         self._who = f"{kind} {component!r}"
         self._send_error: BaseException | None = None
         self._schema = schema
@@ -137,11 +191,6 @@ class Gathering:
                 self._send(self._batch(columns), columns)
 
     @property
-    def waiting(self) -> int:
-        """How many rows are gathered and not sent."""
-        return len(self._rows)
-
-    @property
     def count(self) -> int:
         """How many rows came, as far as there are readers."""
         return len(self._rows) + self._gone
@@ -190,8 +239,6 @@ class Gathering:
             raise
 
     def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
-        if self._contents is not None:
-            self._contents.take(self.stream, batch)
         for outlet in self.outlets:
             outlet.send(batch, columns)
         if self.outlets:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -16,6 +15,7 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.runtime.bolts import hook
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.runtime.outbox import BatchQueue
 from statefx.topology.graph import Edge
 
 METRICS = ("restore", "open", "execute", "finish")
@@ -39,10 +39,8 @@ class Member:
 
     Attributes
     ----------
-    inbox : deque of (Edge, pa.RecordBatch)
-        What came to it from before it in the chain.
-    waiting_bytes : int
-        In the inbox.
+    inbox : BatchQueue
+        What came to it from before it in the chain, each with its edge.
     failure : Failure or None
         Why it can't prepare. From then on it does nothing more, but its barriers and its ack still go out: they tell
         the tasks behind it and the driver (rule 6.6), and the Spark task ends well, so that Spark does not repeat it.
@@ -52,8 +50,7 @@ class Member:
         self.task = task
         self.component = task.id.component
         self.alignment = alignment
-        self.inbox: deque[tuple[Edge, pa.RecordBatch]] = deque()
-        self.waiting_bytes = 0
+        self.inbox: BatchQueue[Edge] = BatchQueue()
         self.failure: Failure | None = None
         self._operator = operator
         self._last_try = last_try
@@ -106,6 +103,7 @@ class Member:
     def close(self, *, keep: bool) -> None:
         """Release everything."""
         self.task.collector.close()
+        self.inbox.close()
         # A bolt that has failed may hold half of a transaction in its attributes.
         self._operator.close(keep=keep and self.failure is None)
 
@@ -128,7 +126,6 @@ class Member:
             metrics=self._metrics(),
             committable=prepared.committable,
             metadata=prepared.metadata,
-            contents=prepared.contents,
             left_out=prepared.left_out,
         )
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from statefx.errors import BoltError
 from statefx.plan.deployment import Deployment
-from statefx.plan.wire import Outbox
-from statefx.protocol.barrier import Content, LeftOut
+from statefx.protocol.barrier import LeftOut
 from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, StateOrder
 from statefx.runtime import restoring
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.outbox import Outbox
 from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateStore
 from statefx.topology.graph import Edge
@@ -94,8 +93,6 @@ class PreparedTask:
         file, and the committable names the file with its checksum.
     metadata : JSON or None
         What an emitter needs to emit the same rows again, or the rows that come after them.
-    contents : Mapping[str, Content]
-        What it has emitted, as in `Ack`.
     left_out : LeftOut
         As in `Ack`.
     """
@@ -106,7 +103,6 @@ class PreparedTask:
     snapshot: SnapshotRef | None = None
     committable: Json = None
     metadata: Json = None
-    contents: Mapping[str, Content] = field(default_factory=dict)
     left_out: LeftOut = field(default=LeftOut())
 
     def check_size(self, id: TaskId) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from functools import cached_property
 from typing import TypeVar
+
+import msgspec
 
 from statefx.plan.deployment import Deployment
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
-from statefx.protocol.order import EmissionOrder, StateOrder
-from statefx.protocol.sheet import Sheet, read_emission, read_line
+from statefx.protocol.order import EmissionOrder, Head, StateOrder, read_line
 
-_Told = TypeVar("_Told")
+_Told = TypeVar("_Told", StateOrder, EmissionOrder)
 
 
 class SentOrder:
@@ -28,19 +30,21 @@ class SentOrder:
     """
 
     def __init__(self, text: str, deployment: Deployment) -> None:
-        self._sheet = Sheet.parse(text)
+        head, newline, lines = text.partition("\n")
+        self._head = msgspec.json.decode(head, type=Head)
+        self._carried = newline + lines
         self._deployment = deployment
         self._known: dict[TaskId, StateOrder] = {}
 
     @property
     def attempt(self) -> TransactionAttempt:
         """What is run, committed or rolled back."""
-        return self._sheet.attempt
+        return self._head.attempt
 
     @property
     def generation(self) -> int:
         """The generation of the driver that asks."""
-        return self._sheet.generation
+        return self._head.generation
 
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state.
@@ -51,27 +55,28 @@ class SentOrder:
             The file of the order can't be read, is gone because its job is over, or is damaged.
         """
         if task not in self._known:  # asked for when state is opened, and again when it is prepared
-            self._known[task] = self._read(self._line(task), lambda line: read_line(line, task))
+            self._known[task] = self._read(task, StateOrder)
         return self._known[task]
 
     def emission(self, task: TaskId) -> EmissionOrder:
         """Return what a task of a spout is told of its batch; raises as `state`."""
-        return self._read(self._deployment.plan.emitter_number[task], lambda line: read_emission(line, task))
+        return self._read(task, EmissionOrder)
 
-    def _line(self, task: TaskId) -> int:
-        return self._deployment.plan.stateful_number[task]
-
-    def _read(self, line: int, parse: Callable[[str], _Told]) -> _Told:
-        sheet = self._sheet
-        start, stop = sheet.span(line)
+    def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
         try:
-            if sheet.file:
-                found = self._deployment.storage.read(sheet.file, start, stop).decode("ascii")
-            else:
-                found = sheet.lines[start:stop]
-            return parse(found)
+            return read_line(self._lines, task, shape)
         except ValueError as error:  # an OSError, so that the slot acks it and Spark's task ends well (rule 6.6)
-            raise OSError(f"{sheet.file or 'the order'}: {error}") from error
+            raise OSError(f"{self._head.file or 'the order'}: {error}") from error
+
+    @cached_property
+    def _lines(self) -> str:
+        head = self._head
+        if not head.file:
+            return self._carried
+        data = self._deployment.storage.read(head.file)
+        if zlib.crc32(data) != head.checksum:
+            raise ValueError("it is damaged")
+        return data.decode()
 
 
 class SentResolution(SentOrder):
@@ -95,10 +100,6 @@ class SentResolution(SentOrder):
 
     def __init__(self, text: str, deployment: Deployment, place: int) -> None:
         super().__init__(text, deployment)
-        assert self._sheet.resolution is not None
-        self.resolution = self._sheet.resolution
-        self.task = deployment.plan.stateful[self._sheet.task_number(place)]
-        self._place = place
-
-    def _line(self, task: TaskId) -> int:
-        return self._place
+        assert self._head.resolution is not None
+        self.resolution = self._head.resolution
+        self.task = deployment.plan.stateful[self._head.task_number(place)]

@@ -8,11 +8,11 @@ from statefx.errors import BoltError, FailedException, FencedError, StatePhaseEr
 from statefx.operators import Stateful
 from statefx.operators.hooks import overrides
 from statefx.plan.deployment import Deployment
+from statefx.protocol.barrier import Report
 from statefx.protocol.commands import Resolution
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.order import TaskResolution
-from statefx.protocol.report import Report
 from statefx.runtime.bolts import close_bolt, hook, open_operator, view_of
 from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateStore

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.config import REPLAY_CHECK
-from statefx.operators.spouts import replays
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import EDGE_COLUMN
@@ -29,6 +27,7 @@ from statefx.runtime.collector import TaskCollector
 from statefx.runtime.combining import combiner_of
 from statefx.runtime.member import Member
 from statefx.runtime.operator import TaskAttempt, TaskOperator
+from statefx.runtime.outbox import Outbox
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.spout_operator import SpoutOperator
@@ -84,7 +83,7 @@ class Slot:
         self._last_try = last_try
         self._level = level
         self._operators = operators
-        self._outbox = wire.Outbox(level, partition, self._plan.widths)
+        self._outbox = Outbox(level, partition, self._plan.widths)
         self._members: dict[str, Member] = {}
         for task in self._plan.levels[level][partition]:
             self._members[task.component] = self._member(task)
@@ -120,6 +119,7 @@ class Slot:
             # transaction is not kept for the next one.
             for member in self._members.values():
                 member.close(keep=done)
+            self._outbox.close()
 
     # ---- what is wired
 
@@ -158,10 +158,8 @@ class Slot:
     _make_collector: Callable[..., TaskCollector] = TaskCollector
 
     def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
-        found = self._plan.components[component]
-        checked = self._deployment.config.get(REPLAY_CHECK, False) and replays(found.operator)
-        attempt = self._order.attempt
-        return self._make_collector(component, outputs, outlets, attempt, found.kind, checked=checked)
+        kind = self._plan.components[component].kind
+        return self._make_collector(component, outputs, outlets, self._order.attempt, kind)
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
         """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""
@@ -170,9 +168,8 @@ class Slot:
             def follow(target: int, batch: pa.RecordBatch) -> None:
                 follower = self._members[edge.target]
                 follower.alignment.records(component, task, token, edge.id, batch.num_rows)
-                follower.inbox.append((edge, batch))
-                follower.waiting_bytes += batch.nbytes
-                if follower.waiting_bytes >= wire.BATCH_BYTES:
+                follower.inbox.append(edge, batch)
+                if follower.inbox.held_bytes >= wire.BATCH_BYTES:
                     self._outbox.pressing = True
 
             return follow
@@ -240,7 +237,6 @@ class Slot:
         """Let a member work through what came to it inside the chain."""
         while member.inbox:
             edge, batch = member.inbox.popleft()
-            member.waiting_bytes -= batch.nbytes
             yield from self._go_on(member, member.feed(edge, batch))
 
     def _drain(self) -> Iterator[pa.RecordBatch]:

@@ -23,8 +23,6 @@ from statefx.runtime.bolts import close_bolt, hook
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.topology.graph import Edge
 
-_NOTHING = LeftOut()
-
 
 class SpoutOperator(TaskOperator):
     """Emits a task's part of a batch, partition by partition."""
@@ -35,9 +33,7 @@ class SpoutOperator(TaskOperator):
         self._spout: ReplayingSpout | None = None
         self._metadata: dict[str, Json] = {}
         self._told: Mapping[str, Json] = {}
-        self._emitted: list[str] = []
-        """The partitions that were read in a batch that may come again."""
-        self._left_out = _NOTHING
+        self._left_out = LeftOut()
         self._emitting: Iterator[None] = iter(())
         self._method = "open"
         """What was called last, and how many rows had come when it returned."""
@@ -70,14 +66,12 @@ class SpoutOperator(TaskOperator):
         raise AssertionError("a spout has no inputs")
 
     def finish(self) -> PreparedTask:
-        """Tell the driver what was emitted: its metadata, if the driver does not know that, and its content."""
+        """Tell the driver what was emitted: its metadata, if the driver does not know that."""
         collector = self._task.collector
         self._refuse_late_rows()
         with self._hook("emit"):
             collector.flush()
-        contents = collector.contents
-        found = {} if contents is None else {name: contents.of(name) for name in self._emitted}
-        return PreparedTask(metadata=self._metadata or None, contents=found, left_out=self._left_out)
+        return PreparedTask(metadata=self._metadata or None, left_out=self._left_out)
 
     def close(self, *, keep: bool) -> None:
         """Let the worker have the spout for the next transaction if it came through this one."""
@@ -97,7 +91,6 @@ class SpoutOperator(TaskOperator):
         self._method = method
         for name, metadata in order.partitions.items():
             self._refuse_late_rows()
-            collector.begin(name)
             before = self._rows
             try:
                 returned = emit(name, metadata)
@@ -113,10 +106,8 @@ class SpoutOperator(TaskOperator):
             if emission is not Emission.AGAIN:
                 last = self._before(name, metadata) if emission is Emission.NEW and returned is not None else None
                 self._take(method, name, returned, self._rows - before, last)
-            left_out = returned if isinstance(returned, LeftOut) else _NOTHING
-            self._left_out += left_out
-            if (emission is Emission.AGAIN or name in self._metadata) and left_out.complete:
-                self._emitted.append(name)
+            if isinstance(returned, LeftOut):
+                self._left_out += returned
             if outbox.pressing:
                 yield
 

@@ -19,15 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
 from statefx.coordinator.engine import DriverCall, Finished, Job, JobFailedError, SegmentRun, StoppedError
-from statefx.coordinator.orders import Orders
+from statefx.coordinator.orders import OrderSender
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import Plan
-from statefx.protocol.barrier import Ack
+from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder
-from statefx.protocol.report import Report
 from statefx.spark import internals
 from statefx.spark.built import BuiltPlan, CutPartitions, CutShuffle, built_plans
 from statefx.spark.deadline import Deadline
@@ -71,7 +70,7 @@ class SparkEngine:
         self._labels = Labels(deployment.name, deployment.plan, details)
         self._timeout_secs = timeout_secs
         self._storage = deployment.storage
-        self._orders = Orders(deployment.plan, deployment.storage)
+        self._orders = OrderSender(deployment.plan, deployment.storage)
         self._tags: dict[str, str] = {}
         self._processing = _ProcessingJobs(self._plan, self._context)
         self._waiting: deque[Job] = deque()

@@ -4,11 +4,10 @@
 ``statefx.testing.provider_contract``, needs the extra ``testing``.
 """
 
-from statefx.testing.crashes import Crash
-from statefx.testing.limits import Limits
-from statefx.testing.outcome import Sent
+from statefx.testing.engine import Limits
+from statefx.testing.steps import Crash
 from statefx.testing.streams import rows
-from statefx.testing.tester import TopologyTester
-from statefx.topology.streams import RowStream
+from statefx.testing.tester import Sent, TopologyTester
+from statefx.topology.graph import RowStream
 
 __all__ = ["Crash", "Limits", "RowStream", "Sent", "TopologyTester", "rows"]

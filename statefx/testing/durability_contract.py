@@ -12,8 +12,8 @@ import pytest
 from statefx.errors import FencedError, StateCorruptedError
 from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateStore, Version
 from statefx.testing.commit_contract import CommitContract
-from statefx.testing.crashes import every_crash
 from statefx.testing.site import Site, after_parts, image, prepare, writes
+from statefx.testing.steps import every_crash
 
 Damage = Callable[[bytes], bytes | None]
 """Returns what is left of a file."""

@@ -6,36 +6,73 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from statefx.client.engine import InProcessEngine
 from statefx.coordinator.engine import Job, JobFailedError, SegmentRun
-from statefx.coordinator.orders import Orders
+from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
+from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
+from statefx.coordinator.orders import CARRIED_BYTES_MAX, OrderSender
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import BoltError, StatefxError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.segments import segments_of
-from statefx.protocol.barrier import Ack
+from statefx.protocol.barrier import Ack, Report
 from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder, RunOrder
-from statefx.protocol.report import Report
 from statefx.runtime.orders import SentOrder
-from statefx.testing.faults import Echo, Fault, HooksFail, Stage
-from statefx.testing.limits import Limits
-from statefx.testing.processes import Emitted, Process, Run, Strand, TaskJob, as_batches
-from statefx.testing.steps import Steps
+from statefx.state.contract.store import FILES_MAX
+from statefx.testing.faults import Echo, Fault, FaultStage, HooksFail
+from statefx.testing.processes import Emitted, Process, Run, SteppedTask, TaskJob, as_batches
+from statefx.testing.steps import DurableSteps
 from statefx.testing.streams import Work, scatter
 
 
-class LocalEngine(InProcessEngine, Stage):
+@dataclass(frozen=True)
+class Limits:
+    """Settings that a test wants smaller than a topology does.
+
+    Attributes
+    ----------
+    snapshots : SnapshotPolicy
+        When a task writes a snapshot.
+    fold_after : int
+        Records of the log before it is folded.
+    sweep_every : int
+        Transactions between two sweeps.
+    min_age_secs : float
+        Files younger than this are not swept; see ``TopologyTester.advance``.
+    files_max : int
+        How many state files of like size a task leaves before it merges them.
+    versions_kept : int
+        How many transactions back a version stays readable.
+    pauses : int
+        How many waits between tries a driver may ask for before it is stopped.
+    carried_bytes_max : int
+        Bytes of an order that travel with its job; of a larger one each task reads its own line from a file.
+    """
+
+    snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
+    fold_after: int = RECORDS_BEFORE_CHECKPOINT
+    sweep_every: int = EVERY_TRANSACTIONS
+    min_age_secs: float = MIN_AGE_SECS
+    files_max: int = FILES_MAX
+    versions_kept: int = VERSIONS_KEPT
+    pauses: int = 50
+    carried_bytes_max: int = CARRIED_BYTES_MAX
+
+
+class LocalEngine(InProcessEngine, FaultStage):
     """Runs one deployment without Spark (see `statefx.coordinator.engine.Engine`).
 
     Parameters
     ----------
     deployment : Deployment
-    steps : Steps
+    steps : DurableSteps
         Counts what tasks do durably.
     cache : str
         Folder for caches of state.
@@ -53,14 +90,14 @@ class LocalEngine(InProcessEngine, Stage):
         Those that have not struck yet.
     seen : dict
         What each run of a task emitted.
-    zombies : list of Strand
+    zombies : list of SteppedTask
         Tasks that were given up and are not dead.
     """
 
     def __init__(
         self,
         deployment: Deployment,
-        steps: Steps,
+        steps: DurableSteps,
         cache: str,
         processes: int = 1,
         seed: int | None = None,
@@ -71,10 +108,10 @@ class LocalEngine(InProcessEngine, Stage):
         super().__init__()
         self.faults: list[Fault] = []
         self.seen: dict[Run, Emitted] = {}
-        self.zombies: list[Strand] = []
+        self.zombies: list[SteppedTask] = []
         self._deployment = deployment
         self._plan = deployment.plan
-        self._orders = Orders(self._plan, deployment.storage, (limits or Limits()).carried_bytes_max)
+        self._orders = OrderSender(self._plan, deployment.storage, (limits or Limits()).carried_bytes_max)
         self._steps = steps
         self._cache = cache
         self._random = random.Random(seed or 0)
@@ -167,7 +204,7 @@ class LocalEngine(InProcessEngine, Stage):
     def _process(self, cache: str) -> Process:
         return Process(self._deployment, self._steps, cache, fresh=self._fresh)
 
-    def _run(self, job: TaskJob) -> list[wire.Row]:
+    def _run(self, job: TaskJob) -> list[wire.WireRow]:
         fault = self._struck(lambda fault: fault.strikes(job))
         try:
             return job.run() if fault is None else fault.play(job, self)
@@ -189,7 +226,7 @@ class LocalEngine(InProcessEngine, Stage):
                 return fault
         return None
 
-    def _shuffled(self, sent: list[list[wire.Row]], width: int) -> list[list[pa.RecordBatch]]:
+    def _shuffled(self, sent: list[list[wire.WireRow]], width: int) -> list[list[pa.RecordBatch]]:
         """Give each partition of the next level its rows; those of one sender stay in order."""
         blocks = list(sent)
         if self._mixed:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from statefx.coordinator.engine import JobFailedError
 from statefx.plan import wire
-from statefx.testing.processes import Process, Strand, TaskJob
+from statefx.testing.processes import Process, SteppedTask, TaskJob
 
 
-class Stage(ABC):
+class FaultStage(ABC):
     """What a fault may do beyond the task that it strikes; the engine is one."""
 
-    zombies: list[Strand]
+    zombies: list[SteppedTask]
 
     @abstractmethod
     def fresh_process(self) -> Process:
@@ -35,7 +35,7 @@ class Fault:
         """Tell whether it happens to this task."""
         return False
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Run the task with the fault and return what its readers get."""
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class Rerun(TaskFault):
 
     readers: Collection[int] | None = None
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Run it twice."""
         first, second = job.run(), job.run()
         if self.readers is None:
@@ -89,7 +89,7 @@ class Twins(TaskFault):
 
     winner: int = 0
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Let both go on in turn."""
         twins = job.start(), job.start(stage.fresh_process())
         while not all(twin.ended for twin in twins):
@@ -102,7 +102,7 @@ class Twins(TaskFault):
 class Killed(TaskFault):
     """The task's process dies at the end of its input, before anything is prepared; Spark runs the task again."""
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Abandon the first run."""
         first = job.start()
         first.to_end_of_input()
@@ -115,7 +115,7 @@ class Killed(TaskFault):
 class Moved(TaskFault):
     """The task runs in a process that has never seen it, on a machine without caches."""
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Run it elsewhere."""
         job.process = stage.fresh_process()
         return job.run()
@@ -133,7 +133,7 @@ class Lost(TaskFault):
 
     what: str = "rows"
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Run it and drop one kind of row."""
         kind = {"rows": wire.RECORDS, "barrier": wire.BARRIER, "ack": wire.ACK}[self.what]
         return [row for row in job.run() if row[1] != kind]
@@ -143,7 +143,7 @@ class Lost(TaskFault):
 class Doubled(TaskFault):
     """The task's records arrive twice."""
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Run it and send its records again."""
         sent = job.run()
         return sent + [row for row in sent if row[1] == wire.RECORDS]
@@ -163,7 +163,7 @@ class Zombie(TaskFault):
 
     executed: bool = True
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Leave it standing and fail the job."""
         strand = job.start()
         if self.executed:
@@ -178,7 +178,7 @@ class Zombie(TaskFault):
 class Wake(TaskFault):
     """When the task has executed its tuples, every zombie runs to its end; then the task goes on."""
 
-    def play(self, job: TaskJob, stage: Stage) -> list[wire.Row]:
+    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
         """Run it with the zombies in its middle."""
         strand = job.start()
         strand.to_end_of_input()

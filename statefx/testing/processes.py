@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +15,9 @@ import pyarrow as pa
 from statefx.operators import DEFAULT_STREAM
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
+from statefx.protocol.barrier import Report
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import RunOrder
-from statefx.protocol.report import Report
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.collector import TaskCollector
@@ -23,9 +26,60 @@ from statefx.runtime.orders import SentResolution
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot, operator_of
 from statefx.runtime.worker import Worker
-from statefx.testing.handed import WatchedState
-from statefx.testing.steps import SteppedProvider, Steps
+from statefx.state.view.lent import LentState
+from statefx.testing.steps import DurableSteps, SteppedProvider
 from statefx.topology.graph import Component, ComponentKind
+
+logger = logging.getLogger("statefx")
+
+_WATCHED_MAX = 1000
+"""Values of one task and attempt that are watched: a copy of each is kept."""
+
+
+class WatchedState(LentState):
+    """A state that remembers what changeable values it handed out, and how they were."""
+
+    __slots__ = ("_handed",)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._handed: list[tuple[Any, Any, Any]] = []
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key` (see `KeyValueState.get`); `default` is watched too."""
+        value = super().get(key, default)
+        self._watch(key, value)
+        return value
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of `key` (see `KeyValueState.put`)."""
+        super().put(key, value)
+        self._watch(key, value)
+
+    __setitem__ = put
+
+    def tell_changes(self, component: str) -> None:
+        """Log the first key whose value was changed and is not what state holds.
+
+        A warning and no error: a bolt may well sort a list that it only emits.
+        """
+        with suppress(Exception):  # values whose comparison is none, such as numpy's arrays
+            for key, value, before in self._handed:
+                if value != before and value != super().get(key):
+                    logger.warning(
+                        "bolt %r changed the value of key %r in place, as %r, after it was read or put; state keeps "
+                        "what was put. To keep the change: state.put(key, value) after it",
+                        component,
+                        key,
+                        value,
+                    )
+                    return
+
+    def _watch(self, key: Any, value: Any) -> None:
+        if isinstance(value, list | dict | set) and len(self._handed) < _WATCHED_MAX:
+            with suppress(Exception):  # a default of any kind, which need not be one that can be copied
+                self._handed.append((key, value, deepcopy(value)))
+
 
 Emitted = dict[tuple[str, str], list[tuple[Any, ...]]]
 """(component, stream) -> rows."""
@@ -43,14 +97,14 @@ class Process(Worker):
     Parameters
     ----------
     deployment : Deployment
-    steps : Steps
+    steps : DurableSteps
     cache : str
         Its machine's folder for caches of state.
     fresh : bool
         Whether it keeps no bolt, as one that was started for the task alone.
     """
 
-    def __init__(self, deployment: Deployment, steps: Steps, cache: str, *, fresh: bool) -> None:
+    def __init__(self, deployment: Deployment, steps: DurableSteps, cache: str, *, fresh: bool) -> None:
         super().__init__(lambda own: SteppedProvider(own.build_provider(), steps), keeps_bolts=not fresh)
         self.own = replace(deployment, cache=cache)
 
@@ -89,12 +143,14 @@ class WatchedSlot(Slot):
             seen[*member.task.id, member.task.token] = self._watched[member.component]
 
     def _make_collector(self, component: str, *arguments: Any, **options: Any) -> TaskCollector:
-        made = _Watching(component, *arguments, **options)
+        made = WatchingCollector(component, *arguments, **options)
         self._watched[component] = made.watched
         return made
 
 
-class _Watching(TaskCollector):
+class WatchingCollector(TaskCollector):
+    """Notes every row, read or not."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.watched: Emitted = {}
@@ -108,6 +164,7 @@ class _Watching(TaskCollector):
         self._note(stream, [self._streams[stream].fitted(row)])
 
     def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
+        """Emit a batch, and note its rows."""
         super().emitBatch(batch, stream)
         self._note(stream, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
@@ -143,23 +200,23 @@ class TaskJob:
         self._batches = batches
         self._seen = seen
 
-    def run(self) -> list[wire.Row]:
+    def run(self) -> list[wire.WireRow]:
         """Run it to its end and return the rows that it sent."""
         return _rows(self._slot(self.process).run(self._batches))
 
-    def start(self, process: Process | None = None) -> Strand:
+    def start(self, process: Process | None = None) -> SteppedTask:
         """Begin it, in `process` if one is given; it then goes on step by step."""
-        return Strand(self._slot(process or self.process), self._batches)
+        return SteppedTask(self._slot(process or self.process), self._batches)
 
     def _slot(self, process: Process) -> WatchedSlot:
         return WatchedSlot(process, self.order, (self.level, self.partition), self._seen)
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> list[wire.Row]:
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[wire.WireRow]:
     return [row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
 
 
-def as_batches(found: Sequence[wire.Row]) -> Iterator[pa.RecordBatch]:
+def as_batches(found: Sequence[wire.WireRow]) -> Iterator[pa.RecordBatch]:
     """Yield rows as the input of the task that reads them, as many at once as Spark would give it."""
     start, held = 0, 0
     for place, row in enumerate(found):
@@ -175,14 +232,14 @@ class _KilledError(ProcessGone):
     """Ends a strand that nobody will wake."""
 
 
-class Strand:
+class SteppedTask:
     """A task that runs when it is told to, each time up to its next batch of input, or to the end of the input.
 
     It runs in a thread of its own, and never while the one that told it to does: nothing is left to chance.
     """
 
     def __init__(self, slot: Slot, batches: Sequence[pa.RecordBatch]) -> None:
-        self.sent: list[wire.Row] = []
+        self.sent: list[wire.WireRow] = []
         self.ended = False
         self._batches = batches
         self._error: BaseException | None = None
@@ -205,7 +262,7 @@ class Strand:
         for _ in range(len(self._batches) + 1):
             self.step()
 
-    def finish(self) -> list[wire.Row]:
+    def finish(self) -> list[wire.WireRow]:
         """Run it to its end and return the rows that it sent."""
         while self.step():
             pass

@@ -27,8 +27,7 @@ from statefx.state.contract.store import (
 )
 from statefx.state.view.keyvalue import KeyValueState
 from statefx.storage import FolderStorage
-from statefx.testing.crashes import Crash
-from statefx.testing.steps import SteppedStorage, Steps
+from statefx.testing.steps import Crash, DurableSteps, SteppedStorage
 
 
 def writes(changes: Mapping[bytes, bytes | None]) -> list[Write]:
@@ -160,12 +159,12 @@ class Site:
         return self.provider.sweep(namespace, self.storage, found, retained)
 
     @contextlib.contextmanager
-    def crashing(self, at: int) -> Iterator[Steps]:
+    def crashing(self, at: int) -> Iterator[DurableSteps]:
         """Crash in the block at moment `at`, counted from 1, before or after something in the checkpoint changes.
 
         What is opened in the block may crash; the moment is then in the steps' ``crashed``.
         """
-        steady, steps = self.storage, Steps(at)
+        steady, steps = self.storage, DurableSteps(at)
         self.storage = SteppedStorage(steady, steps)
         try:
             with contextlib.suppress(Crash):

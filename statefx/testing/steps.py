@@ -10,6 +10,7 @@ from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.log import TransactionLog
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Record
+from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.restoring import FOLDER as RESTORING
 from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT
 from statefx.state.contract.store import (
@@ -24,10 +25,21 @@ from statefx.state.contract.store import (
 )
 from statefx.storage import Storage, Stored
 from statefx.storage.contract import ABANDONED_SECS
-from statefx.testing.crashes import Crash
+
+_STEPS_MAX = 500
 
 
-class Steps:
+class Crash(ProcessGone):
+    """The process is gone: no handler of the code under test may take it for an error."""
+
+
+def every_crash() -> Iterator[int]:
+    """Yield 1, 2, ... for ``crash_at``; the caller stops at the first that was not hit."""
+    yield from range(1, _STEPS_MAX)
+    raise AssertionError(f"more than {_STEPS_MAX} durable steps")
+
+
+class DurableSteps:
     """Moments before and after each durable step, in the order in which they came.
 
     Parameters
@@ -81,7 +93,7 @@ class Steps:
 class SteppedLog(TransactionLog):
     """A transaction log whose appends are steps."""
 
-    def __init__(self, storage: Storage, steps: Steps, limit: int) -> None:
+    def __init__(self, storage: Storage, steps: DurableSteps, limit: int) -> None:
         super().__init__(storage, limit)
         self._steps = steps
 
@@ -101,10 +113,10 @@ class SteppedStorage(Storage):
     Parameters
     ----------
     inner : Storage
-    steps : Steps
+    steps : DurableSteps
     """
 
-    def __init__(self, inner: Storage, steps: Steps) -> None:
+    def __init__(self, inner: Storage, steps: DurableSteps) -> None:
         self._inner = inner
         self._steps = steps
 
@@ -198,7 +210,7 @@ def _named(record: Record) -> str:
 class SteppedProvider(StateProvider):
     """A state provider whose durable calls are steps, but for what it writes into the checkpoint (`SteppedStorage`)."""
 
-    def __init__(self, inner: StateProvider, steps: Steps) -> None:
+    def __init__(self, inner: StateProvider, steps: DurableSteps) -> None:
         super().__init__(inner.options)
         self.capabilities = inner.capabilities  # type: ignore[misc]  # those of the provider it stands before
         self._inner = inner
@@ -223,13 +235,13 @@ class SteppedProvider(StateProvider):
         return self._inner.sweep(namespace, storage, found, retained)
 
 
-def _around(steps: Steps, step: str, counts: bool) -> contextlib.AbstractContextManager[None]:
+def _around(steps: DurableSteps, step: str, counts: bool) -> contextlib.AbstractContextManager[None]:
     """Pass the moments before and after `step` if it counts."""
     return steps.around(step) if counts else contextlib.nullcontext()
 
 
 class _SteppedStore(StateStore):
-    def __init__(self, inner: StateStore, name: str, steps: Steps, *, elsewhere: bool) -> None:
+    def __init__(self, inner: StateStore, name: str, steps: DurableSteps, *, elsewhere: bool) -> None:
         self._inner = inner
         self._name = name
         self._steps = steps

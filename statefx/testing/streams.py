@@ -16,8 +16,7 @@ from statefx.plan.groupings import ROUTERS
 from statefx.plan.levels import EDGE_COLUMN, Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.records import StreamInput
-from statefx.topology.graph import Edge, Topology
-from statefx.topology.streams import RowStream
+from statefx.topology.graph import Edge, RowStream, Topology
 
 Row = Sequence[Any]
 Work = Mapping[str, Sequence[Row]]

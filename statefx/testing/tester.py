@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,19 +17,92 @@ from statefx.admin.reading import openState
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
+from statefx.coordinator.progress import Progress
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.transaction import TransactionProgress
-from statefx.errors import AmbiguousKeyError, BoltError, CheckpointMismatchError, ConfigError, TransactionError
+from statefx.errors import (
+    AmbiguousKeyError,
+    BoltError,
+    CheckpointMismatchError,
+    ConfigError,
+    TopologyError,
+    TransactionError,
+)
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput, Input
-from statefx.testing.engine import LocalEngine
+from statefx.testing.engine import Limits, LocalEngine
 from statefx.testing.faults import Fault
-from statefx.testing.limits import Limits
-from statefx.testing.outcome import Sent, WatchedProgress, check_stream
-from statefx.testing.processes import merged
-from statefx.testing.scratch import Scratch
-from statefx.testing.steps import SteppedLog, SteppedProvider, SteppedStorage, Steps
+from statefx.testing.processes import Emitted, merged
+from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 from statefx.testing.streams import Work, given, identity
 from statefx.topology.graph import Topology
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One committed transaction.
+
+    Attributes
+    ----------
+    progress : TransactionProgress
+        As a query would tell it.
+    """
+
+    progress: TransactionProgress
+    _emitted: Emitted = field(repr=False)
+    _topology: Topology = field(repr=False)
+
+    @property
+    def txid(self) -> int:
+        """The transaction."""
+        return self.progress.txid
+
+    def emitted(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
+        """Return what a bolt emitted in it, task by task, whether or not another bolt reads it.
+
+        Raises
+        ------
+        TopologyError
+            There is no such bolt, or it declares no such stream: what it emits there can't be compared with anything.
+        """
+        check_stream(self._topology, component, stream)
+        return list(self._emitted.get((component, stream), ()))
+
+
+def check_stream(topology: Topology, component: str, stream: str) -> None:
+    """Refuse what is no stream of the topology with a TopologyError."""
+    outputs = topology.component(component).outputs
+    if stream not in outputs:
+        raise TopologyError(
+            f"{component!r} has no stream {stream!r}; its streams are {', '.join(outputs) or 'none'}",
+            component=component,
+            stream=stream,
+        )
+
+
+class WatchedProgress(Progress):
+    """A progress that tells which runs of the tasks have counted, by txid."""
+
+    complete: dict[int, Complete]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.complete = {}
+
+    def acked(self, attempt: TransactionAttempt, complete: Complete, input_rows: int) -> None:
+        """All tasks have acked."""
+        super().acked(attempt, complete, input_rows)
+        self.complete[attempt.txid] = complete
+
+
+class Scratch:
+    """A temporary folder that is deleted with the object."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="statefx-tester-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
 
 _Result = TypeVar("_Result")
 
@@ -102,7 +178,7 @@ class TopologyTester:
         self._processes = processes
         self._seed = seed
         self._fresh = freshObjects
-        self._steps = Steps(crash_at)
+        self._steps = DurableSteps(crash_at)
         self._now = 0.0
         self._ended: BaseException | None = None
         self._transactions: list[Sent] = []

@@ -2,16 +2,135 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+import pyarrow as pa
+
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, Committer, ReplayingSpout, Sink, Stateful
-from statefx.topology import checks, spouts
+from statefx.operators import (
+    DEFAULT_STREAM,
+    Bolt,
+    Committer,
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    ReplayingSpout,
+    Sink,
+    Stateful,
+    TransactionalSpout,
+    overrides,
+    parse_streams,
+)
+from statefx.topology import checks
 from statefx.topology.combiners import check_combiner, combined_schema
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import DeclaredInput, Grouping
-from statefx.topology.sorting import topological
+
+_BASES = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
+
+
+def check_spout(id: str, spout: Any) -> None:
+    """Refuse what isn't a spout, and a partitioned one of which nobody could tell who makes its metadata."""
+    if isinstance(spout, type) and issubclass(spout, ReplayingSpout):
+        raise TopologyError(
+            f"spout {id!r} is the class {spout.__name__}; pass an object: {spout.__name__}()", component=id
+        )
+    if not isinstance(spout, _BASES):
+        given = f"the class {spout.__name__}" if isinstance(spout, type) else f"of type {type(spout).__name__}"
+        raise TopologyError(
+            f"spout {id!r} is {given}, not a spout; derive its class from TransactionalSpout, "
+            "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout",
+            component=id,
+        )
+    name = type(spout).__name__
+    if isinstance(spout, Committer):
+        raise TopologyError(
+            f"spout {id!r}: {name} is marked Committer, and a spout can be none: committers run when the transactions "
+            "before are decided, and spouts emit before. What it has to do in their order, let a bolt do",
+            component=id,
+        )
+    if not isinstance(spout, PartitionedTransactionalSpout):
+        return
+    both = ("planPartitionBatch", "emitPartitionBatchNew")
+    defined = [hook for hook in both if overrides(type(spout), hook)]
+    if len(defined) != 1:
+        found = "defines both" if defined else "defines none of them"
+        raise TopologyError(
+            f"spout {id!r}: {name} {found}: planPartitionBatch makes the metadata of a batch on the driver, "
+            "emitPartitionBatchNew makes it in the task. Define the one that can tell how far there is to read",
+            component=id,
+        )
+
+
+def spout_streams(id: str, spout: ReplayingSpout) -> dict[str, pa.Schema]:
+    """Return the schemas of the streams that a spout emits."""
+    name = type(spout).__name__
+    if spout.outputFields is None:
+        raise TopologyError(
+            f'spout {id!r}: {name} does not say what it emits: outputFields = "word string, count long"', component=id
+        )
+    try:
+        return parse_streams(spout.outputFields)
+    except TopologyError as error:
+        raise TopologyError(
+            f"spout {id!r}: outputFields of {name}: {error.message}", **{**error.data, "component": id}
+        ) from None
+
+
+def check_not_mixed(components: Sequence[Component]) -> None:
+    """Refuse spouts beside DataFrames."""
+    spouts = [one.id for one in components if one.kind is ComponentKind.SPOUT]
+    streams = [one.id for one in components if one.is_stream]
+    if spouts and streams:
+        raise TopologyError(
+            f"spout {spouts[0]!r} and DataFrame {streams[0]!r} stand in one topology, and no transaction could have "
+            "input of both: Spark decides when a DataFrame has its next rows. Read the DataFrame's source with a spout "
+            "too, or make two topologies, and let one read what a sink of the other has written",
+            components=(spouts[0], streams[0]),
+        )
+
+
+def topological(declared: Sequence[str], sources: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the ids so that each comes after its sources; ties in order of declaration.
+
+    Parameters
+    ----------
+    declared : sequence of str
+        All ids, in order of declaration.
+    sources : Mapping[str, sequence of str]
+        For each id that has inputs, the ids it reads.
+
+    Raises
+    ------
+    TopologyError
+        There is a cycle; the message has its path, and ``path`` too.
+    """
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for id in declared:
+        sorter.add(id, *sources.get(id, ()))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        path = list(error.args[1])
+        raise TopologyError(
+            f"the bolts form a cycle: {' -> '.join(path)}. Take one of these groupings away; rows can't come back "
+            "to a bolt within one transaction.",
+            path=path,
+        ) from None
+    # The sorter alone leaves ties open. The order numbers the edges and fills the levels, so the same program must come
+    # to the same order each time: what Spark's pages show of two runs can then be compared.
+    rank = {id: number for number, id in enumerate(declared)}
+    ready: list[int] = []
+    ordered: list[str] = []
+    while sorter.is_active():
+        for id in sorter.get_ready():
+            heapq.heappush(ready, rank[id])
+        ordered.append(declared[heapq.heappop(ready)])
+        sorter.done(ordered[-1])
+    return ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +263,9 @@ class TopologyBuilder:
             The id or the parallelism can't be used, it isn't a spout, or its ``outputFields`` is malformed.
         """
         checks.check_id(id, self._components)
-        spouts.check_spout(id, spout)
+        check_spout(id, spout)
         checks.check_parallelism("spout", id, parallelism)
-        streams = spouts.spout_streams(id, spout)
+        streams = spout_streams(id, spout)
         self._components[id] = Component(id, ComponentKind.SPOUT, parallelism, streams, spout)
 
     def setBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
@@ -210,7 +329,7 @@ class TopologyBuilder:
         """
         components = self._components
         # Inputs are checked here and not when they are declared: a source may be declared after its readers.
-        spouts.check_not_mixed(list(components.values()))
+        check_not_mixed(list(components.values()))
         checks.check_streams(self.name, list(components.values()))
         inputs = {id: declarer.inputs for id, declarer in self._declarers.items()}
         for id, given in inputs.items():

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@dataclass(frozen=True, eq=False)
+class RowStream:
+    """What ``setStream`` takes in the place of a DataFrame: its schema, and rows that come from elsewhere."""
+
+    schema: Any
+    isStreaming: bool  # noqa: N815 - pyspark's name
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
     """One grouping of one consumer: the way from `source`'s `stream` into `target`.

@@ -17,7 +17,7 @@ from statefx.state import Capabilities, load_provider
 from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Write
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester
-from statefx.testing.steps import SteppedLog, SteppedProvider, SteppedStorage, Steps
+from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 from statefx_memory import MemoryStateProvider
 from tests.providers.redis_server import RedisServer
 from tests.testing.topologies import Driver, lines, totals, words
@@ -68,7 +68,7 @@ class Mover(Driver):
         """Return the reference of the provider that the log names."""
         return read_state(FolderStorage(self.folder)).topology.stateful["count"].provider
 
-    def migrator(self, source: str, target: str, steps: Steps, limits: Limits | None = None) -> Migrator:
+    def migrator(self, source: str, target: str, steps: DurableSteps, limits: Limits | None = None) -> Migrator:
         """Return a migration whose durable steps are counted."""
         providers = [load_provider(REFERENCES[name], self.options[name]) for name in (source, target)]
         return Migrator(
@@ -79,9 +79,9 @@ class Mover(Driver):
             opened=lambda storage: SteppedLog(storage, steps, (limits or Limits()).fold_after),
         )
 
-    def move(self, source: str, target: str, steps: Steps | None = None, **more: Any) -> Migration:
+    def move(self, source: str, target: str, steps: DurableSteps | None = None, **more: Any) -> Migration:
         """Migrate, with its steps counted."""
-        migrator = self.migrator(source, target, steps or Steps(), **more)
+        migrator = self.migrator(source, target, steps or DurableSteps(), **more)
         return migrator.run(read_state(migrator.folders.storage))
 
 

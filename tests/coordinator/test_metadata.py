@@ -258,21 +258,3 @@ def test_what_json_can_not_hold_is_refused_whatever_its_size(storage, more, odd)
         log.append(planned(1, {**more, "odd": odd}))
     assert log.number == len(BEGINNING)
     assert not written_files(storage)
-
-
-def test_contents_stay_over_a_rollback_and_a_fold_and_go_with_the_commit(storage):
-    log = opened(storage)
-    contents = {"queue": Metadata({f"{name}": [10**9, 2**64 - 1, 2**32 - 1] for name in range(4000)}, whole=True)}
-    log.append(planned(1, None))
-    log.append(Processed(1, 0, {"queue": Metadata(LARGE)}, contents))
-    log.append(RolledBack(1, 0, "x"))
-    log.fold()
-    for state in (log.state, read_state(storage)):
-        said = state.emitted_contents[1]["queue"]
-        assert said.file is not None, "beside the log: they are as large as the metadata"
-        assert read_metadata(storage, said)["0"] == [10**9, 2**64 - 1, 2**32 - 1]
-    log.append(planned(1, None, 1))
-    log.append(decided(1, 1))
-    log.fold()
-    assert not read_state(storage).emitted_contents
-    assert said.file.name not in written_files(storage)

@@ -21,7 +21,7 @@ from statefx import migrate, openState
 from statefx.admin.contents import Entries, sum_of
 from statefx.admin.migration import Migration
 from statefx.coordinator.log import read_state
-from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -36,10 +36,9 @@ from statefx.state import EMPTY, Namespace, StateContext, load_provider
 from statefx.state.changelog import artefacts
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits
-from statefx.testing.crashes import every_crash
 from statefx.testing.faults import JobFails
 from statefx.testing.site import Site, prepare
-from statefx.testing.steps import Steps
+from statefx.testing.steps import DurableSteps, every_crash
 from statefx_memory import MemoryStateProvider
 from statefx_redis import prepared
 from statefx_redis.store import RedisStateStore
@@ -362,7 +361,7 @@ def test_a_transaction_that_begins_after_the_first_look(place: Path) -> None:
     with Mover(place) as mover:
         mover.begin("memory")
         running = mover.on("memory")
-        migrator = mover.migrator("memory", "rocksdb", Steps())
+        migrator = mover.migrator("memory", "rocksdb", DurableSteps())
         idle = read_state(migrator.folders.storage)
         refused: list[str] = []
 
@@ -433,7 +432,7 @@ def test_a_driver_that_has_gone_on_since_the_first_look_loses_nothing(place: Pat
     with Mover(place, server) as mover:
         mover.begin("redis")
         running = mover.on("redis")
-        migrator = mover.migrator("redis", "memory", Steps())
+        migrator = mover.migrator("redis", "memory", DurableSteps())
         found = read_state(migrator.folders.storage)
         running.run(TRANSACTIONS[: BEFORE + 1])
         assert migrator.run(found).txid == BEFORE + 1
@@ -476,7 +475,7 @@ def test_what_a_migration_left_that_did_not_switch_is_swept(place: Path) -> None
     with Mover(place) as mover:
         mover.begin("rocksdb")
         files = set(mover.folder.rglob("*.changelog"))
-        steps = Steps()
+        steps = DurableSteps()
 
         def crash() -> None:
             raise Crash("MIGRATED")
@@ -513,7 +512,7 @@ def test_a_source_that_is_damaged_is_not_switched_from(place: Path, damage: str)
 def test_a_server_that_goes_away_half_way(place: Path, own_server: RedisServer, step: str) -> None:
     with Mover(place, own_server) as mover:
         mover.begin("memory")
-        steps = Steps()
+        steps = DurableSteps()
         steps.when(f"before {step}", own_server.kill)
         if step == "MIGRATED":
             mover.move("memory", "redis", steps)
@@ -538,7 +537,7 @@ def test_a_crash_at_any_step_and_a_migration_anew(place: Path, server: RedisServ
         with Mover(place, server, f"at-{at}") as mover:
             mover.begin(source)
             with contextlib.suppress(Crash):
-                steps = Steps(at)
+                steps = DurableSteps(at)
                 mover.move(source, target, steps)
             if steps.crashed is None:
                 break
@@ -633,14 +632,14 @@ def test_a_driver_that_takes_over_at_any_moment_wins(
 ) -> None:
     with Mover(place, server, "rehearsal") as mover:
         mover.begin(source)
-        steps = Steps()
+        steps = DurableSteps()
         mover.move(source, target, steps)
     moments = steps.passed[steps.passed.index("after GENERATION(2)") : steps.passed.index("after MIGRATED")]
     assert len(moments) > 10
     for n, moment in enumerate(moments):
         with Mover(place, server, f"checkpoint-{n}") as mover:
             mover.begin(source)
-            steps = Steps()
+            steps = DurableSteps()
             steps.when(moment, lambda mover=mover: mover.on(source).run(TRANSACTIONS[: BEFORE + 1]))
             with pytest.raises(FencedError):
                 mover.move(source, target, steps)
@@ -656,7 +655,7 @@ def test_of_two_migrations_at_once_the_later_one_counts(
 ) -> None:
     with Mover(place, server) as mover:
         mover.begin("memory")
-        steps = Steps()
+        steps = DurableSteps()
         steps.when(moment, lambda: moved(mover, "memory", "redis" if target == "rocksdb" else "rocksdb"))
         with pytest.raises(FencedError):
             mover.move("memory", target, steps)

@@ -1,6 +1,6 @@
 """Which tasks are told to write a snapshot."""
 
-from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.protocol.identity import SnapshotRef, Version
 
 

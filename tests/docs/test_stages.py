@@ -20,8 +20,8 @@ from statefx.protocol.commands import (
     Stop,
     Unresolved,
 )
-from statefx.protocol.flight import Entry, Shape
 from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.pipeline_entry import PipelineEntry, Shape
 from statefx.protocol.transaction import Phase, TransactionState
 from tests.docs.tables import DOCS
 
@@ -68,7 +68,7 @@ def steps(monkeypatch):
 
     def replace(value, **changes):
         changed = dataclasses.replace(value, **changes)
-        if isinstance(value, Entry) and named(value) != named(changed):
+        if isinstance(value, PipelineEntry) and named(value) != named(changed):
             found.add(f"{named(value)} {named(changed)}")
         return changed
 

@@ -16,7 +16,7 @@ from statefx.connectors.kafka import KafkaSink, KafkaSpout
 from statefx.coordinator import janitor, log
 from statefx.coordinator.format import FORMAT
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.operators.hook_names import BOLTS
 from statefx.protocol.barrier import Ack

@@ -12,7 +12,7 @@ from statefx.connectors.kafka import topic as topics
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import SinkError, SinkMismatchError, SinkOwnedError
 from statefx.testing import TopologyTester, rows
-from statefx.testing.limits import Limits
+from statefx.testing.engine import Limits
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import STEPS, once, read, settled, steps
 from tests.spark.running import wait_for

@@ -21,6 +21,7 @@ from statefx.protocol.commands import Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, Incomplete, LedgerEdge
 from statefx.protocol.order import Order
+from statefx.runtime.outbox import Outbox
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
@@ -133,7 +134,7 @@ def path(plan: Plan, place: tuple[int, int], target: tuple[int, int]) -> list[tu
     """Levels and partitions through which a row comes from `place` to `target`."""
     found = [place]
     while found[-1][0] < target[0]:
-        outbox = wire.Outbox(*found[-1], plan.widths)
+        outbox = Outbox(*found[-1], plan.widths)
         outbox.forward(*target, wire.RECORDS, 1, b"", b"")
         [batch] = outbox.take()
         found.append((found[-1][0] + 1, batch.column("target")[0].as_py()))
@@ -180,7 +181,7 @@ def run(plan: Plan, place: Path) -> tuple[dict[Segment, list[Ack]], dict[Segment
     acks: dict[Segment, list[Ack]] = {}
     verdicts = {}
     for name, segment in segments_of(plan).items():
-        arrived: dict[int, list[wire.Row]] = {}
+        arrived: dict[int, list[wire.WireRow]] = {}
         for level in segment.levels:
             arrived = {}
             for partition in range(plan.widths[level]):
@@ -197,7 +198,7 @@ def run(plan: Plan, place: Path) -> tuple[dict[Segment, list[Ack]], dict[Segment
     return acks, verdicts
 
 
-def rows_from(batches: Iterable[pa.RecordBatch]) -> Iterator[wire.Row]:
+def rows_from(batches: Iterable[pa.RecordBatch]) -> Iterator[wire.WireRow]:
     for batch in batches:
         yield from (tuple(row.values()) for row in batch.to_pylist())  # type: ignore[misc]
 

@@ -32,12 +32,12 @@ from statefx.protocol.commands import (
     Unresolved,
 )
 from statefx.protocol.failure import Failure, FailureKind
-from statefx.protocol.flight import Shape
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import AckLedger, Complete, LedgerEdge
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
 from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.pipeline_entry import Shape
 from statefx.protocol.records import (
     Committed,
     Committing,

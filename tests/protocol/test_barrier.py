@@ -32,7 +32,7 @@ def test_what_is_packed_comes_out_equal(value):
 
 def test_what_a_spout_has_left_out_reaches_the_driver():
     assert Ack.unpack(Ack(ACK.attempt, "a", 0, "t", left_out=LEFT_OUT).pack()).left_out == LEFT_OUT
-    assert LEFT_OUT + LeftOut(2, 1, "another", complete=False) == LeftOut(5, 2, "the record at 7", complete=False)
+    assert LEFT_OUT + LeftOut(2, 1, "another") == LeftOut(5, 2, "the record at 7")
 
 
 def test_half_a_surrogate_pair_in_a_text_of_a_bolt_is_shown_and_no_error_of_its_own():

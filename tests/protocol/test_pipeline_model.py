@@ -35,12 +35,12 @@ from statefx.protocol.commands import (
     Stop,
     Unresolved,
 )
-from statefx.protocol.flight import Shape, Stage
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission
 from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.pipeline_entry import Shape, Stage
 from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
 from statefx.protocol.transaction import Phase
 from tests.protocol.spouts_model import Kinds, Spouts

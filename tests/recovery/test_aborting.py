@@ -16,7 +16,7 @@ from statefx.protocol.records import Committing, Generation, Lineage, RolledBack
 from statefx.protocol.topology_identity import StatefulIdentity, TopologyIdentity
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
-from statefx.testing.crashes import every_crash
+from statefx.testing.steps import every_crash
 from tests.coordinator.histories import preparing
 from tests.recovery.test_matrix import TRANSACTIONS, check_hooks
 from tests.testing.places import place

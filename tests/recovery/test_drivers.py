@@ -22,7 +22,7 @@ from statefx.errors import (
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.faults import HooksFail, JobFails
-from statefx.testing.steps import Steps
+from statefx.testing.steps import DurableSteps
 from statefx_memory import MemoryStateProvider
 from tests.testing import eager
 from tests.testing.topologies import Driver, Total, Witness, lines, totals, witnessed, word_count, words
@@ -286,9 +286,9 @@ def test_two_drivers_that_start_at_once_take_two_generations_and_the_later_one_g
 ) -> None:
     with Driver(place) as driver:
         second: list[TopologyTester] = []
-        original = Steps.call
+        original = DurableSteps.call
 
-        def call(self: Steps, passed: str) -> None:
+        def call(self: DurableSteps, passed: str) -> None:
             original(self, passed)
             if passed == moment and not second:
                 second.append(None)  # type: ignore[arg-type]  # only once
@@ -296,7 +296,7 @@ def test_two_drivers_that_start_at_once_take_two_generations_and_the_later_one_g
                 second[0].send(lines("a"))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Steps, "call", call)
+            patch.setattr(DurableSteps, "call", call)
             try:
                 first = driver.start(totals())
             except FencedError:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from statefx import openState
-from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.state.changelog import reading
 from statefx.state.changelog.artefacts import Artefact
 from statefx.storage import Storage

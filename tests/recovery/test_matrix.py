@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.testing import Crash, Limits, TopologyTester
 from statefx.testing.faults import Fault, HooksFail, JobFails, Zombie
 from tests.testing.topologies import Driver, lines, totals, words

@@ -16,8 +16,8 @@ from statefx.errors import CheckpointError, FencedError, SinkError
 from statefx.operators.sinks import Marker
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
-from statefx.testing.crashes import every_crash
 from statefx.testing.faults import JobFails, Rerun, Zombie
+from statefx.testing.steps import every_crash
 from tests.sinks.durable_steps import fast, folder_and_database_steps
 from tests.testing.places import place
 from tests.testing.topologies import Count, Split

@@ -9,7 +9,7 @@ import pytest
 
 from statefx.coordinator import janitor as janitor_module
 from statefx.coordinator.janitor import OwnThread
-from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester
 from statefx.testing.faults import JobFails, Zombie
 from tests.testing.topologies import Driver, lines, totals, words

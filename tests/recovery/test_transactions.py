@@ -11,8 +11,8 @@ from statefx import FailedException, TopologyBuilder, committedFiles, transactio
 from statefx.coordinator.entries import FOLDER
 from statefx.errors import CheckpointError, CheckpointFormatError, ConfigError
 from statefx.testing import Crash, rows
-from statefx.testing.crashes import every_crash
 from statefx.testing.faults import HooksFail, JobFails
+from statefx.testing.steps import every_crash
 from statefx.testing.tester import TopologyTester
 from tests.testing.places import place
 from tests.testing.topologies import SMALL, Count, Driver, archived, lines, totals

@@ -1,5 +1,7 @@
 """Rows are gathered, sent and held by their bytes, not only by their number."""
 
+import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.gathering import BATCH_ROWS
+from statefx.runtime.outbox import HELD_BYTES_MAX, BatchQueue, Outbox
 from statefx.runtime.outlets import outlet_of
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
@@ -89,7 +92,7 @@ def test_a_batch_that_is_emitted_whole_is_cut() -> None:
 
 def test_an_outbox_makes_many_batches_of_many_bytes() -> None:
     """One column of more than 2 GiB would be none: so it must not depend on how much comes before it is taken."""
-    outbox = wire.Outbox(0, 0, (1, 1))
+    outbox = Outbox(0, 0, (1, 1))
     payload = LARGE.encode()
     for _ in range(40):
         outbox.send(wire.Address(1, 0, 0, 0, 0), wire.RECORDS, 1, payload)
@@ -173,3 +176,102 @@ def test_forty_large_values_a_task_go_through_a_transaction(place: Path, chained
         assert sum(rows for rows, _ in found) == 40
         assert sum(size for _, size in found) == 40 * len(LARGE)
         assert sent.progress.attempt == 0
+
+
+class Flood(BatchBolt):
+    """Emits much more in one call than a worker may hold, and says in ``config["journal"]`` how much memory that took.
+
+    How it does that, a subclass says; ``config["journal"]`` has the bytes in use after each large value.
+    """
+
+    outputFields = "n long, a string"
+    times = 40
+
+    def open(self, context):
+        self.journal = context.config["journal"]
+
+    def flood(self, collector):
+        value = "x" * wire.BATCH_BYTES  # a batch of its own
+        for n in range(self.times):
+            collector.emit((n, value))
+            self.journal.append(pa.total_allocated_bytes() + tracemalloc.get_traced_memory()[0])
+
+    def execute(self, tup, collector):
+        pass
+
+
+class AtTheEnd(Flood):
+    def finishBatch(self, collector):
+        self.flood(collector)
+
+
+class OfOneTuple(Flood):
+    def execute(self, tup, collector):
+        self.flood(collector)
+
+
+class OfOneBatch(Flood):
+    def executeBatch(self, batch, collector):
+        self.flood(collector)
+
+
+class Through(BatchBolt):
+    """Passes rows on to another stage, and notes which ones, in order."""
+
+    outputFields = "n long, a string"
+
+    def open(self, context):
+        self.journal = context.config["journal"]
+
+    def execute(self, tup, collector):
+        self.journal.append(-tup.n)
+        collector.emit(tup)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("kind", [AtTheEnd, OfOneTuple, OfOneBatch])
+def test_what_one_call_emits_is_held_up_to_a_bound(place: Path, kind: type[Flood], chained: bool) -> None:
+    builder = TopologyBuilder("flood")
+    builder.setStream("ticks", rows("n long"))
+    builder.setBolt("flood", kind()).shuffleGrouping("ticks")
+    if chained:
+        builder.setBolt("through", Through()).shuffleGrouping("flood")
+    builder.setBolt("sizes", Sizes(), 2).shuffleGrouping("through" if chained else "flood")
+    journal: list[int] = []
+    slot = Slot(Worker(), deployment(place, builder.createTopology(), journal=journal), FIRST, 0, 0)
+    tracemalloc.start()
+    try:
+        before = pa.total_allocated_bytes()
+        sent = slot.run([pa.record_batch([pa.array([1], pa.int64())], names=["c0"])])
+        seen = [kind for batch in sent for kind, *_ in wire.rows_of(batch) if kind != wire.ACK]
+        most = max(journal) - before
+    finally:
+        tracemalloc.stop()
+    assert seen == [wire.RECORDS] * Flood.times + [wire.BARRIER] * 2
+    assert [-n for n in journal if n <= 0] == list(range(Flood.times)) * chained, "in order, each once"
+    assert most < HELD_BYTES_MAX + 6 * wire.BATCH_BYTES, "and not the 320 MB that it has emitted"
+    assert Flood.times * wire.BATCH_BYTES / 4 > HELD_BYTES_MAX
+
+
+def test_a_queue_gives_back_what_it_was_given_in_order_and_leaves_no_file() -> None:
+    queue: BatchQueue[int] = BatchQueue(1000)
+    given = [pa.record_batch({"a": [f"{n}" * size]}) for n, size in enumerate([10, 5000, 10, 990, 0, 2000, 10, 10])]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for rounds in range(3):
+        for n, batch in enumerate(given):
+            queue.append(n, batch)
+        assert queue.held_bytes <= 1000 + 5000
+        assert len(os.listdir("/proc/self/fd")) == descriptors + 1
+        queue.append(rounds, given[0])
+        for n, batch in [*enumerate(given), (rounds, given[0])]:
+            assert queue.popleft() == (n, batch)
+        assert (len(queue), queue.held_bytes) == (0, 0)
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_small_batches_never_touch_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.TemporaryFile", None)
+    queue: BatchQueue[None] = BatchQueue()
+    for _ in range(100):
+        queue.append(None, pa.record_batch({"a": [1]}))
+    assert len(queue) == 100

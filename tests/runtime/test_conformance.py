@@ -16,6 +16,7 @@ from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
 from statefx.runtime.bolt_operator import BoltOperator
+from statefx.runtime.outbox import Outbox
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
@@ -197,7 +198,7 @@ def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_ta
         for n, attempt in enumerate([(1, 0), (2, 0), (2, 1)])
         for task in (0, 1)
     ]
-    outbox = wire.Outbox(0, 0, (2, 2))
+    outbox = Outbox(0, 0, (2, 2))
     for barrier in barriers:
         address = wire.Address(1, 0, -1, made.plan.index["split"], barrier.task)
         outbox.send(address, wire.BARRIER, 0, barrier.pack())

@@ -18,7 +18,7 @@ from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, ConfigError
 from statefx.operators import parse_schema
 from statefx.operators.fitting import MISFITS, fitter, to_array
-from statefx.runtime.weighing import weigher
+from statefx.runtime.gathering import weigher
 from statefx.testing import rows
 from tests.testing.topologies import Driver
 

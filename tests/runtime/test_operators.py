@@ -152,17 +152,17 @@ class Run:
     def slot(self, level: int, partition: int, *, last_try: bool = False) -> Slot:
         return Slot(self.worker, self.deployment, FIRST, level, partition, last_try=last_try, operators=self.operators)
 
-    def emit(self) -> list[wire.Row]:
+    def emit(self) -> list[wire.WireRow]:
         """Run the first level; each Spark task has the one row of its partition of a range."""
         one = [pa.record_batch([pa.array([0])], names=["id"])]
         return [row for partition in (0, 1) for row in rows_of(self.slot(0, partition).run(one))]
 
-    def stage(self, partition: int, given: list[wire.Row], *, last_try: bool = False) -> list[wire.Row]:
+    def stage(self, partition: int, given: list[wire.WireRow], *, last_try: bool = False) -> list[wire.WireRow]:
         """Run a task of the second level over what the first has sent."""
         slot = self.slot(1, partition, last_try=last_try)
         return list(rows_of(slot.run([wire.to_batch([row for row in given if row[0] == partition])])))
 
-    def acks(self, given: list[wire.Row], **options: Any) -> dict[TaskId, Ack]:
+    def acks(self, given: list[wire.WireRow], **options: Any) -> dict[TaskId, Ack]:
         sent = [row for partition in (0, 1) for row in self.stage(partition, given, **options)]
         sent += [row for row in given if row[0] == 2]
         acks = [Ack.unpack(row[4]) for row in sent if row[1] == wire.ACK]
@@ -172,7 +172,7 @@ class Run:
         return {path.name for path in self.staged.iterdir()}
 
 
-def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[wire.Row]:
+def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[wire.WireRow]:
     for batch in batches:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 

@@ -8,21 +8,20 @@ import pyarrow as pa
 import pytest
 
 from statefx.coordinator.engine import JobFailedError
-from statefx.coordinator.orders import FOLDER, Orders, sweep
+from statefx.coordinator.orders import FOLDER, OrderSender, sweep
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
-from statefx.protocol.order import Order, ResolutionOrder, StateOrder
-from statefx.protocol.sheet import runs_of
+from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder, StateOrder, runs_of
 from statefx.runtime.orders import SentOrder, SentResolution
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot
 from statefx.runtime.worker import Worker
 from statefx.storage import FolderStorage
-from statefx.testing.limits import Limits
+from statefx.testing.engine import Limits
 from tests.runtime.test_conformance import deployment
 from tests.testing.topologies import Driver, lines, witnessed, word_count
 
@@ -71,7 +70,7 @@ def test_every_task_reads_what_the_order_says_of_it(place: Path, carried: int) -
     tasks = found.plan.stateful
     assert len(tasks) == 40
     given = order(tasks)
-    with Orders(found.plan, storage, carried).sent(given) as text:
+    with OrderSender(found.plan, storage, carried).sent(given) as text:
         for task in tasks:
             sent = SentOrder(text, found)
             assert (sent.attempt, sent.generation) == (ATTEMPT, 4)
@@ -88,7 +87,7 @@ def test_every_task_of_a_resolution_finds_out_which_one_it_is(place: Path, carri
     tasks = tuple(found.plan.stateful[n] for n in left)
     before = {str(task): Version(5, f"{n:032d}") for n, task in enumerate(found.plan.stateful) if n % 2}
     given = ResolutionOrder(Resolution.COMMIT, order(found.plan.stateful), tasks, before)
-    with Orders(found.plan, storage, carried).sent(given) as text:
+    with OrderSender(found.plan, storage, carried).sent(given) as text:
         for place_of_task, task in enumerate(tasks):
             sent = SentResolution(text, found, place_of_task)
             assert (sent.task, sent.resolution) == (task, Resolution.COMMIT)
@@ -96,19 +95,34 @@ def test_every_task_of_a_resolution_finds_out_which_one_it_is(place: Path, carri
             assert sent.state(task).previous == before.get(str(task), EMPTY)
 
 
-def test_of_a_large_order_a_task_is_given_and_reads_a_few_hundred_bytes(place: Path) -> None:
+def test_of_a_large_order_a_task_is_given_a_few_hundred_bytes_and_reads_one_file(place: Path) -> None:
     found, storage = wide(place, 2000)
-    with Orders(found.plan, storage).sent(order(found.plan.stateful)) as text:
+    given = order(found.plan.stateful)
+    with OrderSender(found.plan, storage).sent(given) as text:
         assert len(text) < 300
-        SentOrder(text, found).state(TaskId("count", 1234))
-        [(name, size)] = storage.reads
+        sent = SentOrder(text, found)
+        assert [sent.state(TaskId("count", n)) for n in (1234, 1)] == [
+            given.state(TaskId("count", n)) for n in (1234, 1)
+        ]
+        [(name, _)] = storage.reads
         assert name.startswith(FOLDER)
-        assert size < 400
+
+
+METADATA = {"": None, "a\nb": [1, 2.5, float("inf"), 1 << 80, "\ud800 \u00e4"], '["read/0",{': {"x": [{}, True]}}
+
+
+@pytest.mark.parametrize("carried", [0, 1 << 20])
+def test_metadata_arrives_as_it_is(place: Path, carried: int) -> None:
+    found = deployment(place, word_count(2))
+    told = {TaskId("read", n): EmissionOrder(Emission.NEW, METADATA | {"n": n}, 3 + n) for n in range(12)}
+    with OrderSender(found.plan, found.storage, carried).sent(Order(ATTEMPT, 4, emissions=told)) as text:
+        sent = SentOrder(text, found)
+        assert {task: sent.emission(task) for task in told} == told
 
 
 def test_a_task_without_state_reads_nothing_of_it(place: Path) -> None:
     found, storage = wide(place, 40)
-    with Orders(found.plan, storage, 0).sent(order(found.plan.stateful)) as text:
+    with OrderSender(found.plan, storage, 0).sent(order(found.plan.stateful)) as text:
         list(Slot(Worker(), found, SentOrder(text, found), 0, 0).run([]))
     assert storage.reads == []
 
@@ -116,21 +130,20 @@ def test_a_task_without_state_reads_nothing_of_it(place: Path) -> None:
 def damage(place: Path, what: str) -> None:
     [path] = (place / FOLDER).iterdir()
     data = path.read_bytes()
-    width = len(data) // 2
     if what == "gone":
         path.unlink()
     elif what == "cut off":
-        path.write_bytes(data[: width + 10])
-    elif what == "other tasks' lines":
-        path.write_bytes(data[width:] + data[:width])
+        path.write_bytes(data[: data.index(b"count/1")])
+    elif what == "empty":
+        path.write_bytes(b"")
     else:
-        path.write_bytes(data.replace(b"count/1", b"count/7"))
+        path.write_bytes(data.replace(b'"txid":6', b'"txid":5'))
 
 
-@pytest.mark.parametrize("what", ["gone", "cut off", "other tasks' lines", "edited"])
+@pytest.mark.parametrize("what", ["gone", "cut off", "empty", "edited"])
 def test_a_task_that_cant_read_its_order_fails_its_attempt_as_infrastructure(place: Path, what: str) -> None:
     found, storage = wide(place, 2)
-    with Orders(found.plan, storage, 0).sent(order(found.plan.stateful)) as text:
+    with OrderSender(found.plan, storage, 0).sent(order(found.plan.stateful)) as text:
         damage(place, what)
         sent = Slot(Worker(), found, SentOrder(text, found), 1, 1).run([])
         [ack] = [Ack.unpack(payload) for kind, _, _, payload in _rows(sent) if kind == wire.ACK]
@@ -148,7 +161,7 @@ def test_a_task_that_cant_read_its_order_reports_that_it_has_not_committed(place
     found = deployment(place, witnessed(), journal=[])
     [task] = found.plan.stateful
     given = ResolutionOrder(Resolution.COMMIT, order((task,)), (task,))
-    with Orders(found.plan, found.storage, 0).sent(given) as text:
+    with OrderSender(found.plan, found.storage, 0).sent(given) as text:
         damage(place, "gone")
         sent = SentResolution(text, found, 0)
         report = resolve_task(Worker(), found, sent, sent.task)
@@ -161,7 +174,7 @@ def test_an_order_that_cant_be_written_is_infrastructure_too(place: Path) -> Non
     (place / FOLDER.rstrip("/")).write_text("no folder")
     with (
         pytest.raises(JobFailedError, match=r"the order of TransactionAttempt\(txid=7, attempt=2\)"),
-        Orders(found.plan, storage, 0).sent(order(found.plan.stateful)),
+        OrderSender(found.plan, storage, 0).sent(order(found.plan.stateful)),
     ):
         pass
 

@@ -16,7 +16,7 @@ from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterCont
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows, tester
-from statefx.testing.limits import Limits
+from statefx.testing.engine import Limits
 
 SCHEMA = pa.schema([("word", pa.string())])
 WORDS = [["a", "b"], [], ["c"]]

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 
 from statefx import TopologyBuilder, submit
-from statefx.coordinator.orders import Orders
+from statefx.coordinator.orders import OrderSender
 from tests.spark.bolts import Count, Keep, recount, word_count
 from tests.spark.running import BOUND_SECS, feed, kept, kinds, lines_of, run, state
 
@@ -45,7 +45,7 @@ def test_a_file_stream_in_several_transactions(spark, place, provider):
 
 def test_orders_that_are_too_large_to_travel_with_the_job(spark, place, monkeypatch):
     """Each task reads its own line of a file; in the second run, the versions at which their state stands."""
-    monkeypatch.setattr("statefx.spark.engine.Orders", partial(Orders, carried_bytes_max=0))
+    monkeypatch.setattr("statefx.spark.engine.OrderSender", partial(OrderSender, carried_bytes_max=0))
     for names in ("ab", "cd"):
         feed(place / "in", **{name: TEXTS[name] for name in names})
         run(word_count(lines_of(spark, place / "in")), spark, place / "ck", trigger={"availableNow": True})

@@ -20,8 +20,8 @@ from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, I
 from statefx.operators import Context
 from statefx.protocol.barrier import LeftOut
 from statefx.testing import TopologyTester
+from statefx.testing.engine import Limits
 from statefx.testing.faults import JobFails
-from statefx.testing.limits import Limits
 from tests.spark.running import wait_for
 from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology, trim
 
@@ -89,7 +89,6 @@ def test_records_that_are_gone_after_they_were_planned(kafka, lost, before, tmp_
 
 @pytest.mark.parametrize("lost", ["fail", "skip"])
 def test_records_that_are_gone_between_two_attempts_of_a_driver(kafka, lost, tmp_path, monkeypatch):
-    """The replay check knows of more rows than come now: it must not refuse for ever what the user has asked for."""
     topic = kafka.topic(partitions=2)
     kafka.send(topic, *lines(0, 10))
     kafka.send(topic, *lines(50, 60), partition=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from statefx import BasicBolt, BatchBolt, FileSink, Stateful, StatefulBolt, Topology, TopologyBuilder
-from statefx.coordinator.snapshots import SnapshotPolicy
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.testing import Limits, TopologyTester, rows
 
 Lines = Mapping[str, Sequence[tuple[str]]]

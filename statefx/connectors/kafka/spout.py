@@ -219,7 +219,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         if attempt.attempt and self._readers.is_gone(span):
             self._losses.made_again(place, start)
             self._losses.pass_over(place, start, end)
-            return gap + LeftOut(end - start, complete=False)
+            return gap + LeftOut(end - start)
         self._gone = 0
         refused: list[Refused] = []
         for batch, without in self.rows.batches(place, self._readers.read(span, self.rows.wanted)):
@@ -236,7 +236,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         # name without a word.
         self._readers.check(span)
         why = f"{place}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
-        return gap + LeftOut(self._gone, len(refused), why, complete=not self._gone)
+        return gap + LeftOut(self._gone, len(refused), why)
 
     def _pass_over(self, place: Place, start: int, first: int) -> None:
         """Pass over offsets of a batch that was planned; InputError if that is not allowed."""

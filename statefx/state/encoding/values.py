@@ -28,7 +28,7 @@ from typing import Any
 import msgpack
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state.encoding.remedy import refusal
+from statefx.state.encoding.keys import refusal
 
 MAX_DEPTH = 64
 """Containers nested in containers; deeper values (and those that contain themselves) are refused."""

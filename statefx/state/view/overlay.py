@@ -2,19 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.spaces import Space
-from statefx.state.contract.store import Write
+from statefx.state.contract.store import StateStore, Write
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import MARK
 from statefx.state.encoding.values import SCALARS, is_immutable
-from statefx.state.view.pending import PendingKeys
-from statefx.state.view.places import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, Packed, Place
-from statefx.state.view.reads import StoreReads
+from statefx.state.view.pending import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, MemoryKey, Packed, PendingKeys
+
+
+class StoreReads:
+    """The reads of one store, and whether one has failed.
+
+    A bolt may take an error of `get` for a key that is not there (``except Exception: count = 0``), and what it puts
+    then would be committed in place of what was. So nothing is prepared of a transaction in which a read has failed.
+
+    Attributes
+    ----------
+    failure : Exception or None
+        What the first read that failed has raised.
+    """
+
+    __slots__ = ("_store", "failure")
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self.failure: Exception | None = None
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Read some keys (see `StateStore.get`)."""
+        try:
+            return self._store.get(keys)
+        except Exception as error:
+            self.failed(error)
+            raise
+
+    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Read a range (see `StateStore.scan`)."""
+        try:
+            yield from self._store.scan(start, stop, reverse)
+        except Exception as error:
+            self.failed(error)
+            raise
+
+    def count(self, space: bytes) -> int | None:
+        """Count the entries of a space (see `StateStore.count`)."""
+        try:
+            return self._store.count(space)
+        except Exception as error:
+            self.failed(error)
+            raise
+
+    def failed(self, error: Exception) -> None:
+        """Take note that what was read could not be told; a value that can't be decoded is as unknown as any."""
+        self.failure = self.failure or error
+
 
 ENTRY_BYTES = 200
 """What Python needs to remember one entry, beside its bytes: two objects' heads and a place in a dict, about."""
@@ -96,7 +142,7 @@ class Overlay:
 
     # ---- reading
 
-    def place(self, key: Any) -> Place:
+    def place(self, key: Any) -> MemoryKey:
         """Return where `key` is kept; raises CodecError for what can't be a key."""
         key_bytes = self._encode_key(key)
         kind: Kind = type(key)
@@ -113,12 +159,12 @@ class Overlay:
                 self._admit(kind)
         return kind if kind in self.changed else Packed
 
-    def find(self, place: Place) -> Any:
+    def find(self, place: MemoryKey) -> Any:
         """Return the value, or `ABSENT`; asks the store if need be."""
         value = self.recall(place)
         return self._remember(place, self._read([place[2]])[0]) if value is UNKNOWN else value
 
-    def find_all(self, places: list[Place]) -> list[Any]:
+    def find_all(self, places: list[MemoryKey]) -> list[Any]:
         """`find` each of `places`, with at most one read of the store."""
         values = [self.recall(place) for place in places]
         unknown = [at for at, value in enumerate(values) if value is UNKNOWN]
@@ -126,7 +172,7 @@ class Overlay:
             values[at] = self._remember(places[at], data)
         return values
 
-    def recall(self, place: Place) -> Any:
+    def recall(self, place: MemoryKey) -> Any:
         """Return the value, `ABSENT` or `UNKNOWN`, from memory alone."""
         kind, name, key_bytes = place
         value = self.changed[kind].get(name, UNKNOWN)
@@ -199,7 +245,7 @@ class Overlay:
         committed = dict(zip(missing, self._store.get(missing), strict=True)) if missing else {}
         return [prepared[key] if key in prepared else committed[key] for key in keys]
 
-    def _remember(self, place: Place, data: bytes | None) -> Any:
+    def _remember(self, place: MemoryKey, data: bytes | None) -> Any:
         kind, name, key_bytes = place
         value = ABSENT if data is None else self.decoded(key_bytes, data)
         size = _total_bytes([key_bytes], [data])
@@ -290,7 +336,7 @@ class Overlay:
             raise of_key(error, key) from None
         self._set_bytes(place, data)
 
-    def delete(self, place: Place) -> None:
+    def delete(self, place: MemoryKey) -> None:
         """Remove the entry at `place`."""
         self._set_bytes(place, None)
 
@@ -301,7 +347,7 @@ class Overlay:
             self._set_bytes(self.place(self.codec.decode_key(key)), None)
         return len(keys)
 
-    def _set_bytes(self, place: Place, data: bytes | None) -> None:
+    def _set_bytes(self, place: MemoryKey, data: bytes | None) -> None:
         if self.pending is not None:
             self.pending.before_bytes(place, data)
         kind, name, _ = place

@@ -8,11 +8,43 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date
+from enum import Enum
 from itertools import islice
-from typing import Any
+from typing import Any, Final, Literal
 
 from statefx.state.contract.ranges import OrderedEntries
-from statefx.state.view.places import UNKNOWN, Kind, Packed, Place
+
+
+class Missing(Enum):
+    """What memory says of a key whose value it does not have."""
+
+    ABSENT = "known not to be there"
+    UNKNOWN = "only the store can tell"
+
+
+ABSENT: Final[Literal[Missing.ABSENT]] = Missing.ABSENT
+UNKNOWN: Final[Literal[Missing.UNKNOWN]] = Missing.UNKNOWN
+
+
+class Packed:
+    """The kind of keys that are looked up by their bytes: those of no other kind."""
+
+
+# Looked up as they are, each type in a dict of its own, so that 1, 1.0 and True do not meet. Not among them are
+# datetimes, whose == between zones isn't by instant in the hour of a clock change, and Decimals, of which some
+# have no hash.
+PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str, bytes, date})
+
+Kind = type | tuple[type, ...]
+"""A type in `PLAIN`; for a tuple of such elements their types; else `Packed`."""
+
+MAX_KINDS = 64
+"""Kinds of tuple beyond this are `Packed`: each kind has four dicts, and every prepare goes through all of them."""
+
+MemoryKey = tuple[Kind, Any, bytes]
+"""Kind, name and key bytes. The entry is under ``[kind][name]``; the name is the key, or its bytes if `Packed`."""
+
 
 Change = tuple[Any, Any] | bytes | None
 """Of an immutable value (key, value) as they are; of a mutable one its bytes; None: deleted."""
@@ -90,7 +122,7 @@ class PendingKeys:
             self._asked = len(keys)
         return len(keys) - self._deletions - self._hidden
 
-    def before_value(self, place: Place) -> None:
+    def before_value(self, place: MemoryKey) -> None:
         """Take note that the entry at `place` is about to become one of `changed`."""
         kind, name, key = place
         if self._changed_bytes[kind].get(name, UNKNOWN) is None:
@@ -102,7 +134,7 @@ class PendingKeys:
                 if scan is not None:
                     scan.keep(key, before)
 
-    def before_bytes(self, place: Place, data: bytes | None) -> None:
+    def before_bytes(self, place: MemoryKey, data: bytes | None) -> None:
         """Take note that the entry at `place` is about to become one of `changed_bytes`."""
         self.before_value(place)
         self._deletions += data is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from enum import Enum
 from operator import itemgetter
 from typing import Any
 
@@ -11,10 +12,26 @@ from statefx.state.contract.ranges import OrderedEntries
 from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import EMPTY, StateStore, Version, Write, prepare_as
 from statefx.state.encoding.codec import Codec
-from statefx.state.view.phase import Phase
-from statefx.state.view.places import Kind
-from statefx.state.view.reads import StoreReads
+from statefx.state.view.overlay import StoreReads
+from statefx.state.view.pending import Kind
 from statefx.state.view.upgrading import Upgrade, overlay_for
+
+
+class Phase(Enum):
+    """Where a `KeyValueState` is in its transaction.
+
+    ::
+
+        OPEN --prepareCommit(t)--> PREPARED --commit(t)--> OPEN
+                                            --rollback()--> OPEN
+        any  --close()--> CLOSED
+    """
+
+    OPEN = "open"
+    PREPARED = "prepared"
+    READ_ONLY = "read-only"
+    CLOSED = "closed"
+
 
 CACHE_BYTES = 64 << 20
 """Default bound on what is remembered of entries that were read."""

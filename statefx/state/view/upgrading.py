@@ -10,9 +10,8 @@ from statefx.state.contract.spaces import Space
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.envelope import envelope, unwrap, wrap
 from statefx.state.encoding.guard import GuardedCodec
-from statefx.state.view.overlay import Overlay, of_key
-from statefx.state.view.places import Kind, Packed, Place
-from statefx.state.view.reads import StoreReads
+from statefx.state.view.overlay import Overlay, StoreReads, of_key
+from statefx.state.view.pending import Kind, MemoryKey, Packed
 
 Upgrade = Callable[[int, Any, Any], Any]
 """(version, key, value) -> the value in its current form."""
@@ -81,7 +80,7 @@ class VersionedOverlay(Overlay):
     def _as_version_1(self, value: Any) -> bytes:
         return wrap(1, self.codec.encode_value(value))
 
-    def place(self, key: Any) -> Place:
+    def place(self, key: Any) -> MemoryKey:
         """Return where `key` is kept; raises CodecError for what can't be a key."""
         if not self._strict:
             return super().place(key)

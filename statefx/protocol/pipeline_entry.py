@@ -63,7 +63,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PipelineEntry:
     """One transaction in flight.
 
     Attributes

@@ -1,4 +1,4 @@
-"""What this driver knows of the attempts in flight: their input and their acks; their orders and records follow."""
+"""What this driver knows of the attempts that are running: their input and acks; orders and records follow."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress
-from statefx.coordinator.snapshots import SnapshotPolicy
 from statefx.coordinator.source import Batch
+from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import FailedException, StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Append, Run, Segment
@@ -29,7 +29,7 @@ logger = logging.getLogger("statefx")
 
 
 @dataclass
-class _Flight:
+class _RunningAttempt:
     batch: Batch
     acks: list[Ack] = field(default_factory=list)
     complete: Complete | None = None
@@ -37,8 +37,8 @@ class _Flight:
 
 
 @dataclass
-class Flights:
-    """The attempts in flight, from PREPARING to COMMITTING or ROLLED_BACK.
+class RunningAttempts:
+    """The attempts of this driver, from PREPARING to COMMITTING or ROLLED_BACK.
 
     Those that a former driver left are not among them: the log has all that is needed of these.
 
@@ -56,19 +56,19 @@ class Flights:
     judge: Judge
     policy: SnapshotPolicy
     progress: Progress
-    _flights: dict[TransactionAttempt, _Flight] = field(default_factory=dict, init=False)
+    _running: dict[TransactionAttempt, _RunningAttempt] = field(default_factory=dict, init=False)
 
     def job(self, run: Run) -> Work:
         """Return what the job of a segment runs."""
         self.progress.running(run.attempt)
-        flight = self._flights[run.attempt]
-        emissions = flight.batch.emissions
-        if flight.orders is None:
+        running = self._running[run.attempt]
+        emissions = running.batch.emissions
+        if running.orders is None:
             try:
-                flight.orders = {} if emissions is None else emissions.orders()
+                running.orders = {} if emissions is None else emissions.orders()
             except FailedException as failure:  # a spout's on the driver fails the attempt as one in a task does
                 return DriverCall(partial(_raise, failure))
-        return SegmentRun(run.segment, self._order(run.attempt, flight.orders), flight.batch.work)
+        return SegmentRun(run.segment, self._order(run.attempt, running.orders), running.batch.work)
 
     def _order(self, attempt: TransactionAttempt, emissions: Mapping[TaskId, EmissionOrder]) -> Order:
         """Return what the tasks of an attempt are told.
@@ -83,15 +83,15 @@ class Flights:
 
     def judged(self, run: Run, acks: Iterable[Ack]) -> StatefxError | None:
         """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
-        flight = self._flights[run.attempt]
-        flight.acks += acks  # rule 9.2: those of P are judged again with those of O, which may have run P's tasks again
-        verdict = self.judge.judge(run.segment, run.attempt, flight.acks)
-        emissions = flight.batch.emissions
-        if emissions is not None and (difference := emissions.difference(run.attempt, flight.acks)) is not None:
-            return difference  # also of an attempt that has failed: no further one would be right
+        running = self._running[run.attempt]
+        running.acks += (
+            acks  # rule 9.2: those of P are judged again with those of O, which may have run P's tasks again
+        )
+        verdict = self.judge.judge(run.segment, run.attempt, running.acks)
+        emissions = running.batch.emissions
         if isinstance(verdict, StatefxError):
             return verdict
-        flight.complete = verdict
+        running.complete = verdict
         if emissions is not None:
             emissions.processed(verdict.acks.values())
         if run.segment is Segment.PROCESSING:
@@ -108,7 +108,7 @@ class Flights:
         # Durable before any task begins: another driver has to find what this attempt reads (rules 3.7 and 3.9).
         record = Preparing(name.txid, name.attempt, generation, batch.input, append.committed, batch.planned)
         self.log.append(record)
-        self._flights[name] = _Flight(batch)
+        self._running[name] = _RunningAttempt(batch)
 
     def go_on(self, append: Append) -> None:
         """Make any other record of a transaction that goes on durable.
@@ -117,20 +117,19 @@ class Flights:
         """
         name = append.attempt
         if append.kind == "PROCESSED":
-            flight = self._flights[name]
-            contents = {} if flight.batch.emissions is None else flight.batch.emissions.contents()
-            self.log.append(Processed(name.txid, name.attempt, _emitted(flight, Emission.NEW), contents))
+            running = self._running[name]
+            self.log.append(Processed(name.txid, name.attempt, _emitted(running, Emission.NEW)))
         elif append.kind == "COMMITTING":
             # Forgotten before the append: whatever comes of that, this driver never rolls the attempt back.
-            flight = self._flights.pop(name)
-            complete = flight.complete
+            running = self._running.pop(name)
+            complete = running.complete
             assert complete is not None
             record = self.participants.decide(
                 name,
                 complete.acks,
                 input_rows=self.judge.input_rows(complete),
                 output_rows=self.judge.output_rows(complete),
-                emitted=_emitted(flight, Emission.OPAQUE),
+                emitted=_emitted(running, Emission.OPAQUE),
                 committed=append.committed,
             )
             self.log.append(record)
@@ -143,13 +142,15 @@ class Flights:
         self.log.append(RolledBack(name.txid, name.attempt, reason))
         self.progress.rolled_back(name, reason)
         logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
-        flight = self._flights.pop(name, None)  # a former driver's attempt has none: its input is in the log (rule 3.9)
-        return None if flight is None else flight.batch
+        running = self._running.pop(
+            name, None
+        )  # a former driver's attempt has none: its input is in the log (rule 3.9)
+        return None if running is None else running.batch
 
 
 def _raise(failure: FailedException) -> Never:
     raise failure
 
 
-def _emitted(flight: _Flight, emission: Emission) -> BySpout:
-    return {} if flight.batch.emissions is None else flight.batch.emissions.emitted(emission)
+def _emitted(running: _RunningAttempt, emission: Emission) -> BySpout:
+    return {} if running.batch.emissions is None else running.batch.emissions.emitted(emission)

@@ -1,0 +1,157 @@
+"""What waits to leave a task: in memory up to a bound, and beyond it in a file.
+
+What a bolt emits leaves its process when the bolt returns. `finishBatch`, `executeBatch`, and `execute` with one tuple
+may emit any number of rows before that. They can't be paused in the middle: the user's code would have to be a
+generator, or run in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Generic, TypeVar
+
+import pyarrow as pa
+
+from statefx.plan.wire import BATCH_BYTES, Address, WireRow, to_batch
+
+HELD_BYTES_MAX = 4 * BATCH_BYTES
+"""Bytes of batches that a queue keeps in memory. Bolts that are asked to pause hold one or two batches."""
+
+Tag = TypeVar("Tag")
+
+
+class BatchQueue(Generic[Tag]):
+    """Arrow batches, each with a tag, first in, first out; what is more than a bound waits in a temporary file.
+
+    The file has no name, and is gone with the process. Its folder is Spark's for such files, where it is known.
+
+    Parameters
+    ----------
+    bytes_max : int
+        Bytes of batches in memory, or of one batch that is larger.
+
+    Attributes
+    ----------
+    held_bytes : int
+        Of those in memory.
+    """
+
+    def __init__(self, bytes_max: int = 0) -> None:
+        self._bytes_max = bytes_max or HELD_BYTES_MAX
+        self._waiting: deque[tuple[Tag, pa.RecordBatch | None, tuple[pa.Schema, int, int] | None]] = deque()
+        self._file: IO[bytes] | None = None
+        self._in_file = 0
+        self.held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def append(self, tag: Tag, batch: pa.RecordBatch) -> None:
+        """Take a batch.
+
+        Raises
+        ------
+        OSError
+            The file can't be written.
+        """
+        if not self.held_bytes or self.held_bytes + batch.nbytes <= self._bytes_max:
+            self.held_bytes += batch.nbytes
+            self._waiting.append((tag, batch, None))
+            return
+        if self._file is None:
+            folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+            self._file = tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None)  # noqa: SIM115 - see close
+        start = self._file.seek(0, os.SEEK_END)
+        size = self._file.write(batch.serialize())
+        self._in_file += 1
+        self._waiting.append((tag, None, (batch.schema, start, size)))
+
+    def popleft(self) -> tuple[Tag, pa.RecordBatch]:
+        """Return the batch that has waited longest."""
+        tag, batch, place = self._waiting.popleft()
+        if batch is not None:
+            self.held_bytes -= batch.nbytes
+            return tag, batch
+        assert place is not None
+        assert self._file is not None
+        schema, start, size = place
+        self._file.seek(start)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(self._file.read(size)), schema)
+        self._in_file -= 1
+        if not self._in_file:
+            self.close()
+        return tag, batch
+
+    def close(self) -> None:
+        """Delete the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Rows that one Spark task has to send, gathered into Arrow batches of some `BATCH_BYTES`; see `BatchQueue`.
+
+    Parameters
+    ----------
+    level, partition : int
+        Where the sending Spark task runs.
+    widths : tuple of int
+        Partitions of every level.
+
+    Attributes
+    ----------
+    pressing : bool
+        So much is waiting, here or on its way to it, that it should be taken before more is made. A mere attribute:
+        it is looked at for every tuple.
+    """
+
+    level: int
+    partition: int
+    widths: tuple[int, ...]
+    pressing: bool = False
+    _size_bytes: int = 0
+    _rows: list[WireRow] = field(default_factory=list)
+    _batches: BatchQueue[None] = field(default_factory=BatchQueue)
+
+    def send(self, address: Address, kind: int, rows: int, payload: bytes) -> None:
+        """Queue one row for the task that `address` names."""
+        self.forward(address.level, address.partition, kind, rows, address.pack(), payload)
+
+    def forward(self, level: int, partition: int, kind: int, rows: int, head: bytes, payload: bytes) -> None:
+        """Queue one row; beyond the next level it goes through one fixed relay per source and target."""
+        # One relay for rows and barrier of a channel (rule 5.5): else a relay that Spark runs twice might pass on the
+        # rows of one run of the sender, and another relay the barrier of another. The sum spreads channels over all.
+        following = self.level + 1
+        if level == following or following >= len(self.widths):
+            target = partition
+        else:
+            target = (self.partition + partition) % self.widths[following]
+        self._rows.append((target, kind, rows, head, payload))
+        self._size_bytes += len(payload)
+        if self._size_bytes >= BATCH_BYTES:
+            self._pack()
+            self.pressing = True
+
+    def _pack(self) -> None:
+        """Make a batch of the rows at once: a column of more than 2 GiB would be none, and payloads are held twice."""
+        if self._rows:
+            self._batches.append(None, to_batch(self._rows))
+        self._rows.clear()
+        self._size_bytes = 0
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Yield what has gathered, if anything, and forget it."""
+        self._pack()
+        while self._batches:
+            yield self._batches.popleft()[1]
+        self.pressing = False
+
+    def close(self) -> None:
+        """Forget what nobody will take."""
+        self._batches.close()

@@ -1,0 +1,449 @@
+"""The conformance suite of spouts, shipped for those who write one; needs the extra ``testing``."""
+
+# ruff: noqa: D102  # the names of tests say what docstrings would
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from statefx.config import Config
+from statefx.coordinator.driver_spout import DriverSpout
+from statefx.operators import BasicBolt, Context, ReplayingSpout, StatefulBolt, TransactionalSpout
+from statefx.operators.context import DRIVER
+from statefx.operators.spouts import check_json
+from statefx.protocol.barrier import LeftOut
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.order import Emission, EmissionOrder
+from statefx.testing.processes import WatchingCollector
+from statefx.testing.steps import Crash
+from statefx.testing.tester import TopologyTester
+from statefx.topology import TopologyBuilder
+
+TRANSACTIONS_MAX = 1000
+LOOKS_MAX = 5
+"""How often in a row a spout may find nothing before it counts as having read all that there is."""
+
+Rows = Counter[str]
+Said = dict[str, Any]
+"""Metadata by partition; a TransactionalSpout has one, without a name."""
+
+
+@dataclass
+class Emitted:
+    """What came of one transaction: its metadata, its rows, and what the one before had said."""
+
+    txid: int
+    before: Said
+    said: Said = field(default_factory=dict)
+    rows: Rows = field(default_factory=Counter)
+
+    @property
+    def something(self) -> bool:
+        """Whether anything was read; metadata that stays as it was says that nothing was."""
+        return bool(self.rows) or any(self.before.get(name) != each for name, each in self.said.items())
+
+
+def _copy(spout: ReplayingSpout) -> ReplayingSpout:
+    """Return a spout as another process gets it."""
+    found: ReplayingSpout = pickle.loads(pickle.dumps(spout))
+    return found
+
+
+def _context(task: int, parallelism: int, config: Mapping[str, Any]) -> Context:
+    settings = Config.parse(config, "spout").mapping()
+    return Context(settings, "spout", task, parallelism, 1, "origin")
+
+
+def _emit(
+    spout: ReplayingSpout, emission: Emission, attempt: TransactionAttempt, told: Said, outputs: Mapping[str, pa.Schema]
+) -> tuple[Said, Rows]:
+    """Emit what one task is told; return what it says of that, and its rows."""
+    collector = WatchingCollector("spout", outputs, (), attempt, "spout")
+    said = {}
+    for name, metadata in told.items():
+        before = json.dumps(metadata)
+        call: Any = spout
+        if isinstance(spout, TransactionalSpout):
+            returned: Any = spout.emitBatch(attempt, metadata, collector)
+        elif emission is Emission.NEW:
+            returned = call.emitPartitionBatchNew(attempt, collector, int(name), metadata)
+        else:
+            returned = call.emitPartitionBatch(attempt, collector, int(name), metadata)
+        if inspect.isgenerator(returned):
+            returned = _run(returned)
+        if emission is not Emission.AGAIN and returned is not None and not isinstance(returned, LeftOut):
+            said[name] = check_json(returned)
+        elif emission is Emission.AGAIN:
+            said[name] = json.loads(before)
+    return said, Counter(repr((stream, row)) for (_, stream), rows in collector.watched.items() for row in rows)
+
+
+def _run(rows: Iterator[object]) -> Any:
+    while True:
+        try:
+            assert next(rows) is None, "a generator yields nothing: rows are emitted by collector.emit"
+        except StopIteration as end:
+            return end.value
+
+
+class _Tasks:
+    """The tasks' copies of a spout, all of them new."""
+
+    def __init__(self, contract: SpoutContract, spout: ReplayingSpout, parallelism: int) -> None:
+        self._outputs = _outputs(spout)
+        self._copies = [_copy(spout) for _ in range(parallelism)]
+        for task, own in enumerate(self._copies):
+            own.open(_context(task, parallelism, contract.config))
+
+    def emit(self, attempt: TransactionAttempt, orders: Sequence[EmissionOrder]) -> tuple[Said, Rows]:
+        """Emit what the tasks are told; return what they say together, and all rows."""
+        said: Said = {}
+        rows: Rows = Counter()
+        for own, order in zip(self._copies, orders, strict=True):
+            if order.cleanup_before:
+                own.cleanupBefore(order.cleanup_before)
+            told = copy.deepcopy(dict(order.partitions))
+            new, found = _emit(own, order.emission, attempt, told, self._outputs)
+            said |= new
+            rows += found
+        return said, rows
+
+    def close(self) -> None:
+        for own in self._copies:
+            own.close()
+
+
+class _Driver:
+    """A driver and its tasks, from one start to the next."""
+
+    def __init__(
+        self, contract: SpoutContract, spout: ReplayingSpout, said: Said | None = None, parallelism: int = 0
+    ) -> None:
+        self.contract = contract
+        self.said = dict(said or {})
+        """The newest metadata of each partition."""
+        self.parallelism = parallelism or contract.parallelism
+        self.spout = spout
+        self.own = DriverSpout("spout", _copy(spout), self.parallelism)
+        self.own.spout.open(_context(DRIVER, self.parallelism, contract.config))
+        if not isinstance(spout, TransactionalSpout):
+            known = {int(name): copy.deepcopy(each) for name, each in self.said.items()}
+            self.own.spout.initPartitions(known)  # type: ignore[attr-defined]  # those with partitions have it
+        self.tasks = _Tasks(contract, spout, self.parallelism)
+
+    @property
+    def plans(self) -> bool:
+        return self.own.emission is Emission.AGAIN
+
+    def plan(self, txid: int, before: Said | None = None) -> Said:
+        """Return what the driver plans; of a spout that plans nothing, what its tasks are told."""
+        ready = self.own.spout.isReady()
+        assert isinstance(ready, bool), f"isReady returns True or False, not {ready!r}"
+        before = copy.deepcopy(self.said if before is None else before)
+        if self.plans:
+            return self.own.plan(txid, before) if ready else {}
+        names = self.own.partitions(txid, before)
+        return {name: before.get(name) for name in names} if ready else {}
+
+    def orders(self, told: Said, emission: Emission | None = None, committed: int = -1) -> list[EmissionOrder]:
+        return [each for _, each in self.own.orders(emission or self.own.emission, told, committed)]
+
+    def next(self, txid: int, attempt: int = 0, tasks: _Tasks | None = None) -> Emitted:
+        """Run a transaction; it counts when `take` is given it."""
+        found = Emitted(txid, dict(self.said))
+        orders = self.orders(self.plan(txid), committed=txid - 1)
+        found.said, found.rows = (tasks or self.tasks).emit(TransactionAttempt(txid, attempt), orders)
+        return found
+
+    def take(self, emitted: Emitted) -> None:
+        self.said = {**self.said, **emitted.said}
+
+    def drain(self, first: int = 1, transactions: int = TRANSACTIONS_MAX) -> list[Emitted]:
+        """Run transactions until there is nothing more to read; return those that had something."""
+        found: list[Emitted] = []
+        nothing = 0
+        for txid in range(first, first + TRANSACTIONS_MAX):
+            emitted = self.next(txid)
+            self.take(emitted)
+            nothing = 0 if emitted.something else nothing + 1
+            assert emitted.said or not emitted.rows, "rows without metadata would come again and again"
+            if emitted.something:
+                found.append(emitted)
+            if nothing == LOOKS_MAX or len(found) == transactions:
+                return found
+        raise AssertionError(f"there was something to read in each of {TRANSACTIONS_MAX} transactions")
+
+    def again(self, emitted: Emitted, attempt: int = 1) -> tuple[Said, Rows]:
+        """Emit a transaction again, as tasks do that have seen nothing yet."""
+        tasks = _Tasks(self.contract, self.spout, self.parallelism)
+        try:
+            # What is emitted again is not committed, and neither is what comes after it.
+            orders = self.orders(emitted.said, Emission.AGAIN, emitted.txid - 1)
+            return tasks.emit(TransactionAttempt(emitted.txid, attempt), orders)
+        finally:
+            tasks.close()
+
+    def close(self) -> None:
+        self.own.spout.close()
+        self.tasks.close()
+
+
+def _outputs(spout: ReplayingSpout) -> Mapping[str, pa.Schema]:
+    outputs: Mapping[str, pa.Schema] = _topology(spout, 1, Reader).component("spout").outputs
+    return outputs
+
+
+def _together(emitted: Sequence[Emitted]) -> Rows:
+    found: Rows = Counter()
+    for each in emitted:
+        found += each.rows
+    return found
+
+
+class Reader(BasicBolt):
+    """Reads a stream."""
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        pass
+
+
+class Count(StatefulBolt):
+    """Counts rows."""
+
+    def initState(self, state: Any) -> None:
+        self.counts = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        row = repr((tup._stream, tuple(tup)))
+        self.counts[row] = self.counts.get(row, 0) + 1
+
+
+def _topology(spout: ReplayingSpout, parallelism: int, bolt: type[Any]) -> Any:
+    builder = TopologyBuilder("spout")
+    builder.setSpout("spout", spout, parallelism=parallelism)
+    reader = builder.setBolt("count", bolt())
+    declared = spout.outputFields
+    for stream in declared if isinstance(declared, Mapping) else ["default"]:
+        reader.globalGrouping("spout", stream=stream)
+    return builder.createTopology()
+
+
+class SpoutContract:
+    """What statefx relies on in a spout, as pytest tests.
+
+    Subclass it in a test module and define `make` and `rows`. No test may be overridden.
+    """
+
+    parallelism = 2
+    """How many tasks read it."""
+
+    config: ClassVar[Mapping[str, Any]] = {}
+    """The topology's settings."""
+
+    def make(self, place: Path) -> ReplayingSpout:
+        """Return a spout over a source that has rows for three transactions or more.
+
+        What it needs is made below `place`, or is there already; it is called once in a test.
+        """
+        raise NotImplementedError
+
+    def rows(self, place: Path) -> Sequence[tuple[Any, ...]]:
+        """Return all rows that the source has; of the stream ``default``, or as (stream, row) of several ones."""
+        raise NotImplementedError
+
+    def more(self, place: Path) -> Sequence[tuple[Any, ...]]:
+        """Add rows to the source and return them; none, if rows can't be added."""
+        return ()
+
+    @contextmanager
+    def _driver(self, place: Path, spout: ReplayingSpout, **options: Any) -> Iterator[_Driver]:
+        driver = _Driver(self, spout, **options)
+        try:
+            yield driver
+        finally:
+            driver.close()
+
+    def _all(self, rows: Sequence[tuple[Any, ...]]) -> Rows:
+        return Counter(repr(row if _has_stream(row) else ("default", row)) for row in rows)
+
+    def test_every_row_comes_once_in_three_transactions_or_more(self, tmp_path: Path) -> None:
+        with self._driver(tmp_path, self.make(tmp_path)) as driver:
+            emitted = driver.drain()
+        assert _together(emitted) == self._all(self.rows(tmp_path))
+        assert len(emitted) >= 3, "the contract needs a source for several transactions"
+
+    def test_the_same_metadata_emits_the_same_rows_in_another_task(self, tmp_path: Path) -> None:
+        spout = self.make(tmp_path)
+        with self._driver(tmp_path, spout) as driver:
+            self._replays(driver)
+            for each in driver.drain():
+                assert driver.again(each)[1] == each.rows, f"transaction {each.txid}"
+
+    def test_a_transaction_is_emitted_again_when_all_was_read(self, tmp_path: Path) -> None:
+        """Also backwards: which one fails, and when, nobody knows."""
+        spout = self.make(tmp_path)
+        with self._driver(tmp_path, spout) as driver:
+            self._replays(driver)
+            emitted = driver.drain()
+            self.more(tmp_path)
+            for each in reversed(emitted):
+                assert driver.again(each)[1] == each.rows, f"transaction {each.txid}"
+
+    def test_the_same_metadata_emits_the_same_rows_in_another_process(self, tmp_path: Path) -> None:
+        spout = self.make(tmp_path)
+        with self._driver(tmp_path, spout) as driver:
+            self._replays(driver)
+            emitted = driver.drain()
+            orders = [driver.orders(each.said, Emission.AGAIN, each.txid - 1) for each in emitted]
+            asked = [(TransactionAttempt(each.txid, 1), order) for each, order in zip(emitted, orders, strict=True)]
+            work = pickle.dumps((self.config, self.parallelism, spout, asked))
+        program = "from statefx.testing import spout_contract; spout_contract.run_process()"
+        own = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path])), "PYTHONHASHSEED": "7"}
+        done = subprocess.run(
+            [sys.executable, "-c", program], input=work, env=os.environ | own, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        assert pickle.loads(done.stdout) == [each.rows for each in emitted]
+
+    def test_another_attempt_of_the_same_transaction_emits_the_same_rows_from_a_task_that_goes_on(
+        self, tmp_path: Path
+    ) -> None:
+        """The tasks' copies are kept: what they remember of the attempt that failed may not count."""
+        with self._driver(tmp_path, self.make(tmp_path)) as driver:
+            self._replays(driver)
+            for each in driver.drain():
+                orders = driver.orders(each.said, Emission.AGAIN, each.txid - 1)
+                assert driver.tasks.emit(TransactionAttempt(each.txid, 1), orders)[1] == each.rows
+
+    def test_an_attempt_that_failed_leaves_nothing_out_and_doubles_nothing(self, tmp_path: Path) -> None:
+        """Each transaction is tried twice; where its metadata was not durable, the second attempt finds out anew."""
+        emitted = []
+        with self._driver(tmp_path, self.make(tmp_path)) as driver:
+            for txid in range(1, TRANSACTIONS_MAX):
+                first = driver.next(txid)
+                found = first if driver.plans else driver.next(txid, 1)
+                driver.take(found)
+                emitted.append(found)
+                if not any(each.something for each in emitted[-LOOKS_MAX:]) and txid >= LOOKS_MAX:
+                    break
+        assert _together(emitted) == self._all(self.rows(tmp_path))
+
+    def test_the_next_driver_goes_on_behind_what_was_read(self, tmp_path: Path) -> None:
+        spout = self.make(tmp_path)
+        said: Said = {}
+        emitted: list[Emitted] = []
+        for _ in range(TRANSACTIONS_MAX):
+            with self._driver(tmp_path, spout, said=said) as driver:
+                found = driver.drain(len(emitted) + 1, transactions=1)
+                said = driver.said
+            if not found:
+                break
+            emitted += found
+        assert _together(emitted) == self._all(self.rows(tmp_path))
+
+    def test_what_a_driver_has_planned_and_not_written_down_is_planned_again(self, tmp_path: Path) -> None:
+        spout = self.make(tmp_path)
+        said: Said = {}
+        emitted = []
+        for txid in range(1, TRANSACTIONS_MAX):
+            with self._driver(tmp_path, spout, said=said) as killed:
+                killed.plan(txid)
+            with self._driver(tmp_path, spout, said=said) as driver:
+                found = driver.next(txid)
+                driver.take(found)
+                said = driver.said
+            emitted.append(found)
+            if not any(each.something for each in emitted[-LOOKS_MAX:]) and txid >= LOOKS_MAX:
+                break
+        assert _together(emitted) == self._all(self.rows(tmp_path))
+
+    def test_where_there_is_nothing_new_nothing_is_read(self, tmp_path: Path) -> None:
+        with self._driver(tmp_path, self.make(tmp_path)) as driver:
+            emitted = driver.drain()
+            last = emitted[-1].txid
+            for txid in range(last + LOOKS_MAX + 1, last + 2 * LOOKS_MAX):
+                found = driver.next(txid)
+                assert not found.something
+                assert not (driver.plans and found.said), "transactions without rows would follow each other for ever"
+                driver.take(found)
+
+    def test_rows_that_are_added_come_once(self, tmp_path: Path) -> None:
+        spout = self.make(tmp_path)
+        with self._driver(tmp_path, spout) as driver:
+            emitted = driver.drain()
+            added = self._all(self.more(tmp_path))
+            if not added:
+                pytest.skip("rows can't be added to this source")
+            later = driver.drain(emitted[-1].txid + LOOKS_MAX + 1)
+            said = driver.said
+        assert _together(later) == added
+        with self._driver(tmp_path, spout, said=said) as successor:
+            assert _together(successor.drain(emitted[-1].txid + 100)) == Counter()
+
+    def test_other_tasks_emit_the_same_rows_together(self, tmp_path: Path) -> None:
+        """The parallelism may be another one after a restart, while a transaction waits to be tried again."""
+        spout = self.make(tmp_path)
+        with self._driver(tmp_path, spout) as driver:
+            self._replays(driver)
+            emitted = driver.drain()
+            said = driver.said
+        for parallelism in (1, self.parallelism + 1):
+            with self._driver(tmp_path, spout, said=said, parallelism=parallelism) as other:
+                for each in emitted:
+                    assert other.again(each)[1] == each.rows
+
+    def test_cleaning_up_takes_nothing_that_is_not_committed(self, tmp_path: Path) -> None:
+        with self._driver(tmp_path, self.make(tmp_path)) as driver:
+            self._replays(driver)
+            emitted = driver.drain()
+            for txid in range(1, emitted[-1].txid + 1):
+                for each in emitted:
+                    if each.txid >= txid:
+                        orders = driver.orders(each.said, Emission.AGAIN, txid - 1)
+                        assert driver.tasks.emit(TransactionAttempt(each.txid, 1), orders)[1] == each.rows
+
+    def test_a_topology_whose_driver_crashes_at_any_step_counts_each_row_once(self, tmp_path: Path) -> None:
+        spout = self.make(tmp_path)
+        topology = _topology(spout, self.parallelism, Count)
+        with TopologyTester(topology, tmp_path / "rehearsal", self.config) as tester:
+            tester.drain()
+            moments = len(tester.steps)
+        for at in range(1, moments + 1, max(1, moments // 12)):
+            checkpoint = tmp_path / f"crash-{at}"
+            with suppress(Crash), TopologyTester(topology, checkpoint, self.config, crash_at=at) as tester:
+                tester.drain()
+            with TopologyTester(topology, checkpoint, self.config) as tester:
+                tester.drain()
+                assert tester.state("count") == self._all(self.rows(tmp_path)), f"crash at {at}"
+
+    def _replays(self, driver: _Driver) -> None:
+        if driver.own.emission is Emission.OPAQUE:
+            pytest.skip("an opaque spout may emit other rows")
+
+
+def _has_stream(row: tuple[Any, ...]) -> bool:
+    return len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], tuple)
+
+
+def run_process() -> None:
+    """Emit, in a process of its own, what standard input asks for."""
+    config, parallelism, spout, asked = pickle.load(sys.stdin.buffer)
+    contract = SpoutContract()
+    vars(contract)["config"] = config
+    tasks = _Tasks(contract, spout, parallelism)
+    sys.stdout.buffer.write(pickle.dumps([tasks.emit(attempt, orders)[1] for attempt, orders in asked]))
