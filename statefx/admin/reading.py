@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from types import TracebackType
@@ -43,6 +43,7 @@ def openState(
     *,
     codec: Codec | None = None,
     migrate: Upgrade | None = None,
+    byTask: bool = False,
 ) -> StateView:
     """Open the committed state of one bolt for reading; also while the topology runs.
 
@@ -63,6 +64,8 @@ def openState(
     migrate : callable (version, key, value) -> value, optional
         Is given what versions of the bolt before the present ``stateVersion`` have written, as ``migrateState`` is;
         by default every value is shown as it was written.
+    byTask : bool
+        Whether keys are shown as ``(task, key)``, for state in which several tasks hold one key.
 
     Returns
     -------
@@ -84,7 +87,7 @@ def openState(
     >>> with openState("checkpoints/word-count", "count") as counts:     # doctest: +SKIP
     ...     print(counts.txid, counts["spark"], len(counts))
     """
-    return StateView(_Request(Folders(local_path(checkpointLocation)), component, task, config, codec, migrate))
+    return StateView(_Request(Folders(local_path(checkpointLocation)), component, task, config, codec, migrate, byTask))
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class _Request:
     config: Mapping[str, Any] | None
     codec: Codec | None
     migrate: Upgrade | None
+    by_task: bool
 
     def open(self, known: _Opened | None = None) -> _Opened | None:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
@@ -184,7 +188,10 @@ class StateView(Mapping[Any, Any]):
     --------
     * All tasks are shown at the same txid, and what is committed later does not appear; where state lives in a
       server, which keeps no versions, each read shows its namespace as last committed.
-    * A key that several tasks hold raises AmbiguousKeyError; ``len`` and iteration count it once for each.
+    * A key that several tasks hold raises AmbiguousKeyError, also from iteration, when it comes to it, and ``len``.
+      With ``byTask=True`` there is no such key: each is ``(task, key)``.
+    * Nothing is held in memory but a block of each task. ``len`` reads all keys where several tasks have some, unless
+      ``byTask=True``.
     """
 
     def __init__(self, request: _Request) -> None:
@@ -225,35 +232,76 @@ class StateView(Mapping[Any, Any]):
         raise TypeError("a view of committed state is read-only: its bolt changes it, in execute")
 
     def __getitem__(self, key: Any) -> Any:
+        if self._request.by_task:
+            state, own = self._state_of(key)
+            if state is None or (value := state.get(own, _ABSENT)) is _ABSENT:
+                raise KeyError(key)
+            return value
         found = {n: value for n, state in self._states.items() if (value := state.get(key, _ABSENT)) is not _ABSENT}
         if not found:
             raise KeyError(key)
         if len(found) > 1:
-            raise AmbiguousKeyError(
-                f"tasks {sorted(found)} all hold {key!r}: open one of them with task=", key=key, tasks=sorted(found)
-            )
+            raise self._ambiguous(key, sorted(found))
         return next(iter(found.values()))
 
     def __contains__(self, key: Any) -> bool:
+        if self._request.by_task:
+            state, own = self._state_of(key)
+            return state is not None and own in state
         return any(key in state for state in self._states.values())
+
+    def _state_of(self, key: Any) -> tuple[KeyValueState[Any, Any] | None, Any]:
+        """Return the state of the task that a key names, if it is shown, and the task's own key."""
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise TypeError(f"the view was opened with byTask=True, and its keys are (task, key), not {key!r}")
+        return self._states.get(key[0]), key[1]
+
+    def _ambiguous(self, key: Any, tasks: list[int]) -> AmbiguousKeyError:
+        return AmbiguousKeyError(
+            f"tasks {tasks} of {self._request.component!r} all hold {key!r}: open the state with byTask=True, which "
+            "shows each key with its task, or one of them with task=",
+            key=key,
+            tasks=tasks,
+        )
 
     def __iter__(self) -> Iterator[Any]:
         return (key for key, _ in self.items())
 
     def __len__(self) -> int:
-        return sum(map(_length, self._states.values()))
+        lengths = [_length(state) for state in self._states.values()]
+        if self._request.by_task or sum(map(bool, lengths)) < 2:
+            return sum(lengths)
+        return sum(1 for _ in self.items())
 
     def items(  # type: ignore[override]  # an iterator with a range, as of KeyValueState: a view would look up each key
         self, start: Any = None, stop: Any = None, reverse: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield (key, value) with start <= key < stop in key order over all tasks, or the last first."""
-        encode = self._encode
-        tagged = [
-            ((encode(key), task, key, value) for key, value in state.items(start, stop, reverse))
-            for task, state in self._states.items()
-        ]
+        """Yield (key, value) with start <= key < stop in key order over all tasks, or the last first.
+
+        With ``byTask=True`` `start` and `stop` are keys without a task, and a key comes once for each of its tasks.
+
+        Raises
+        ------
+        AmbiguousKeyError
+            When it comes to a key that several tasks hold.
+        """
+        tagged = [self._tagged(task, state.items(start, stop, reverse)) for task, state in self._states.items()]
         merged = heapq.merge(*tagged, key=itemgetter(0, 1), reverse=reverse)
-        return ((key, value) for _, _, key, value in merged)
+        if self._request.by_task:
+            return (((task, key), value) for _, task, key, value in merged)
+        return self._unambiguous(merged)
+
+    def _tagged(self, task: int, items: Iterator[tuple[Any, Any]]) -> Iterator[tuple[bytes, int, Any, Any]]:
+        encode = self._encode
+        return ((encode(key), task, key, value) for key, value in items)
+
+    def _unambiguous(self, merged: Iterable[tuple[bytes, int, Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        before, former_task = None, 0
+        for encoded, task, key, value in merged:
+            if encoded == before:
+                raise self._ambiguous(key, sorted((former_task, task)))
+            before, former_task = encoded, task
+            yield key, value
 
     def close(self) -> None:
         """Release what the view holds; again is a no-op."""

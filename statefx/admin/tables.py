@@ -150,11 +150,11 @@ def entries(
     """Return the committed keys and values of a bolt."""
 
     def rows() -> Iterator[Row]:
-        with openState(checkpointLocation, component, task, config) as view:
-            for key, value in view.items():
-                yield {"key": key, "value": value}
+        with openState(checkpointLocation, component, task, config, byTask=True) as view:
+            for (owner, key), value in view.items():
+                yield {"task": owner, "key": key, "value": value}
 
-    return Listing(("key", "value"), rows(), lambda row: (repr(row["key"]), repr(row["value"])))
+    return Listing(("task", "key", "value"), rows(), lambda row: (row["task"], repr(row["key"]), repr(row["value"])))
 
 
 def _found(checkpointLocation: str | os.PathLike[str]) -> tuple[Folders, LogState]:

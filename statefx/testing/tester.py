@@ -21,7 +21,6 @@ from statefx.coordinator.progress import Progress
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import (
-    AmbiguousKeyError,
     BoltError,
     CheckpointMismatchError,
     ConfigError,
@@ -411,13 +410,8 @@ class TopologyTester:
         AmbiguousKeyError
             Several tasks hold a key; give `task`.
         """
-        found: dict[Any, Any] = {}
         with openState(self._folders.location, component, task, self._config) as view:
-            for key, value in view.items():
-                if key in found:
-                    raise AmbiguousKeyError(f"several tasks of {component!r} hold {key!r}: give task=", key=key)
-                found[key] = value
-        return found
+            return dict(view.items())
 
     def _transact(self, source: Input, work: Work) -> Sent:
         self._driving(lambda: self._coordinator.transact(source, work))

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from statefx import migrate, openState
-from statefx.errors import CheckpointError, ConfigError, ProviderError, StateClosedError
+from statefx import StatefulBolt, Topology, TopologyBuilder, migrate, openState
+from statefx.errors import AmbiguousKeyError, CheckpointError, ConfigError, ProviderError, StateClosedError
+from statefx.testing import rows
 from statefx_memory import MemoryStateProvider
 from statefx_redis import RedisStateProvider
 from statefx_rocksdb import RocksDbStateProvider
@@ -16,6 +17,22 @@ from tests.testing.topologies import Driver, lines, words
 __all__ = ["place"]
 
 WORK = [lines("to be or not to be", "that is"), lines("the question"), lines("to be")]
+
+
+class CountWords(StatefulBolt):
+    def initState(self, state: Any) -> None:
+        self.counts = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        for word in tup.value.split():
+            self.counts[word] = self.counts.get(word, 0) + 1
+
+
+def word_count_by_line() -> Topology:
+    builder = TopologyBuilder("word-count")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("count", CountWords(), parallelism=2).shuffleGrouping("lines")
+    return builder.createTopology()
 
 
 class Placed(MemoryStateProvider):
@@ -66,6 +83,39 @@ def test_a_view_is_refreshed_to_what_is_committed_by_then(place: Path) -> None:
                         next(entries)
         with pytest.raises(StateClosedError, match="call openState again"):
             view.refresh()
+
+
+def test_a_key_that_several_tasks_hold_is_never_shown_as_one(place: Path) -> None:
+    """Each word is counted by the task that its line came to, and not by the one that has its key."""
+    with Driver(place) as driver:
+        tester = driver.start(word_count_by_line())
+        tester.send(lines("a x", "b x", "c x", "d x"))
+        with openState(driver.folder, "count") as view:
+            assert view["a"] == 1
+            for ask in (
+                lambda: view["x"],
+                lambda: dict(view.items()),
+                lambda: list(view),
+                lambda: list(view.keys()),
+                lambda: len(view),
+                lambda: list(view.items(reverse=True)),
+            ):
+                with pytest.raises(AmbiguousKeyError, match=r"tasks \[0, 1\] of 'count' all hold 'x'.*byTask=True"):
+                    ask()
+            assert dict(view.items(stop="x")) == words([lines("a b c d")])
+        with openState(driver.folder, "count", byTask=True) as view:
+            found = dict(view.items())
+            assert {key: value for (task, key), value in found.items() if key != "x"} == words([lines("a b c d")])
+            assert [task for task, key in found if key == "x"] == [0, 1]
+            assert found[0, "x"] + found[1, "x"] == view[0, "x"] + view[1, "x"] == 4
+            assert len(view) == len(found) == 6
+            assert (0, "x") in view
+            assert (2, "x") not in view
+            assert view.get((1, "nothing")) is None
+            with pytest.raises(TypeError, match=r"its keys are \(task, key\), not 'x'"):
+                view["x"]
+        with openState(driver.folder, "count", task=1, byTask=True) as view:
+            assert {task for task, _ in view} == {1}
 
 
 def test_a_view_that_can_not_be_refreshed_shows_what_it_did(place: Path) -> None:
