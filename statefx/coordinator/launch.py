@@ -34,7 +34,7 @@ from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.state import SnapshotPolicy, StateParticipant
 from statefx.coordinator.transaction import TransactionProgress
-from statefx.errors import ConfigError
+from statefx.errors import ConfigError, FencedError, SinkError
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
@@ -48,6 +48,8 @@ from statefx.topology.checks import encodings_of
 from statefx.topology.graph import Topology
 from statefx.topology.identity import identify
 from statefx.topology.submission import check_misplaced, check_sendable, check_settings
+
+_CHECK_TRIES = 10
 
 
 class Launch:
@@ -139,19 +141,39 @@ class Launch:
 
         Raises
         ------
-        ConfigError, CheckpointError
+        ConfigError, CheckpointError, SinkError
             Names both sides and the remedy.
+        FencedError
+            Another driver started at the same time.
         """
         # Rule 1.5: all of it before a generation is taken. A start that is refused must not fence a driver that is
         # well.
-        found = read_checkpoint(self.folders)
+        for tries_left in reversed(range(_CHECK_TRIES)):
+            found = read_checkpoint(self.folders)
+            try:
+                self._check(found)
+            except (SinkError, FencedError) as error:
+                # Targets are looked at after the log: meanwhile a driver may have started, or gone on.
+                now = read_checkpoint(self.folders)
+                if (now.lineage, now.generation) != (found.lineage, found.generation):
+                    raise FencedError(
+                        f"another driver has started on the checkpoint in {self.folders.location} at the same time, as "
+                        f"generation {now.generation}: this one has changed nothing. There is one driver at a time",
+                        generation=now.generation,
+                    ) from error
+                if now == found or not tries_left:
+                    raise
+            else:
+                return found
+        raise AssertionError("unreachable")
+
+    def _check(self, found: LogState) -> None:
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         becomes = forked(found) if forks(found, self.folders, self._adopt) else found
         check_participants(becomes, self._others)
         check_spouts(found, self.topology.spouts)
         for sink in self._sinks:
             sink.check(becomes)
-        return found
 
     def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:
         """Take the next generation of the checkpoint; return its log, open for appending.
