@@ -260,6 +260,21 @@ def test_a_map_with_a_key_twice_is_refused_before_the_decision(database, driven,
         sink.prepare([{"n": [[[("a", 1)], [("a", 1), ("a", 2)]]]}])
 
 
+@pytest.mark.parametrize("column", ["json", "jsonb"])
+def test_numbers_that_json_has_not_are_texts_inside_of_it(database, driven, column):
+    database.run(f"create table words (list {column}, struct {column}, map {column})")
+    doubles = pa.list_(pa.float64()), pa.struct([("n", pa.float32())]), pa.map_(pa.string(), pa.float64())
+    sink = driven(schema=pa.schema(list(zip(("list", "struct", "map"), doubles, strict=True))))
+    nan, inf = float("nan"), float("inf")
+    sink.commit([{"list": [[1.5, nan, -inf]], "struct": [{"n": nan}], "map": [[("a", inf)]]}])
+    (found,) = database.run("select * from words")
+    assert [each if database.postgres else json.loads(each) for each in found] == [
+        [1.5, "NaN", "-Infinity"],
+        {"n": "NaN"},
+        {"a": "Infinity"},
+    ]
+
+
 NUL_IN = {
     "text": (pa.string(), "a\0b"),
     "large": (pa.large_string(), "a\0b"),

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from statefx.connectors.json_values import JsonType, refuse_keys
 from statefx.connectors.sql.target import SqlTable
-from statefx.connectors.sql.types import has_dates, has_maps, has_texts, sql_type
+from statefx.connectors.sql.types import contains, sql_type
 from statefx.connectors.sql.url import SqlUrl
 from statefx.connectors.staged import StagedRows, StagedSink, refuse_nulls
 from statefx.errors import ConfigError, SinkError, TopologyError
@@ -116,18 +116,22 @@ class _SqlWriter(SinkWriter):
         self._context = context
         self._stager = stager
         checks = [  # not even as dead letters
-            (has_dates, _has_far_date, "a time outside of the years 1 to 9999, which no driver of Python can write"),
-            (has_maps, _has_key_twice, "a map with a key that comes twice, which JSON can't hold"),
+            (
+                pa.types.is_temporal,
+                _has_far_date,
+                "a time outside of the years 1 to 9999, which no driver of Python can write",
+            ),
+            (pa.types.is_map, _has_key_twice, "a map with a key that comes twice, which JSON can't hold"),
         ]
         if sink.dead_letter is None and sink.backend == "sqlite":
             checks.append((pa.types.is_floating, _has_nan, "a NaN, which SQLite would make a null"))
         if sink.dead_letter is None and sink.backend == "postgresql":
-            checks.append((has_texts, _has_nul, "a text with a NUL character, which PostgreSQL can't hold"))
+            checks.append((_is_text, _has_nul, "a text with a NUL character, which PostgreSQL can't hold"))
         self._checks = [
             (number, check, what)
             for number, field in enumerate(context.schema)
             for fits, check, what in checks
-            if fits(field.type)
+            if contains(field.type, fits)
         ]
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -176,7 +180,11 @@ def _has_key_twice(column: pa.Array) -> bool:
 
 
 def _has_nan(column: pa.Array) -> bool:
-    return bool(pc.any(pc.is_nan(column)).as_py())
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _has_nul(column: pa.Array) -> bool:
@@ -190,4 +198,4 @@ def _has_nul(column: pa.Array) -> bool:
         return any(_has_nul(part.slice(start, stop - start)) for part in (column.keys, column.items))
     if pa.types.is_list(kind):
         return _has_nul(column.flatten())
-    return has_texts(kind) and bool(pc.any(pc.match_substring(column, "\0")).as_py())
+    return _is_text(kind) and bool(pc.any(pc.match_substring(column, "\0")).as_py())

@@ -47,23 +47,9 @@ _SQL_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any, bo
 )
 
 
-def has_dates(kind: pa.DataType) -> bool:
-    """Tell whether there is a date or a time in values of a type."""
-    return _has(kind, lambda each: pa.types.is_date(each) or pa.types.is_timestamp(each))
-
-
-def has_texts(kind: pa.DataType) -> bool:
-    """Tell whether there is a text in values of a type."""
-    return _has(kind, lambda each: pa.types.is_string(each) or pa.types.is_large_string(each))
-
-
-def has_maps(kind: pa.DataType) -> bool:
-    """Tell whether there is a map in values of a type."""
-    return _has(kind, pa.types.is_map)
-
-
-def _has(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
-    return fits(kind) or any(_has(kind.field(number).type, fits) for number in range(kind.num_fields))
+def contains(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
+    """Tell whether a type, or one inside of it, is of a kind."""
+    return fits(kind) or any(contains(kind.field(number).type, fits) for number in range(kind.num_fields))
 
 
 def converter(kind: pa.DataType, *, lite: bool) -> Callable[[Any], Any] | None:
