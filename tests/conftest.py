@@ -218,7 +218,7 @@ def sqlite_database(tmp_path: Path) -> "object":
     return SqliteDatabase(tmp_path)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.server])])
 def database(request: pytest.FixtureRequest) -> "object":
     return request.getfixturevalue(f"{request.param}_database")
 

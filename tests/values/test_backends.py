@@ -17,7 +17,9 @@ from tests.values.actors import Actor, Kept, add, context
 OLD, NEW, NEWER = Row("1.0 r o", "1", None), Row("2.0 r o", "2", "1"), Row("3.0 r o", None, "2")
 
 
-@pytest.fixture(params=["memory", "atomic", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=["memory", "atomic", "sqlite", pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.server])]
+)
 def backend(request, tmp_path):
     name = tmp_path.name
     if request.param in ("memory", "atomic"):
