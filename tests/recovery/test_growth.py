@@ -41,6 +41,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [LIMITS, NEVER], ids=["snapshots", "merges"])
 def test_over_hundreds_of_transactions_files_and_replay_stay_bounded(
     place: Path, provider: str, limits: Limits, read: list[str]

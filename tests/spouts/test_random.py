@@ -23,6 +23,7 @@ def play(seed, folder, monkeypatch):
     return life
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_a_random_life_loses_and_doubles_nothing(place, monkeypatch, seed):
     play(seed, place / "life", monkeypatch)

@@ -29,6 +29,7 @@ def test_each_row_is_read_once_and_the_next_start_goes_on(kind, tmp_path):
         assert other.state("count") == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), *((kind, n) for kind in KINDS[1:] for n in (1, 4))])
 def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, tmp_path):
     config = {"topology.max.spout.pending": pending}
@@ -62,6 +63,7 @@ def check_replays(kind, spout):
             assert len({str(batch) for each in runs.values() for batch, _ in each}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_driver_that_is_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(kind, place):
     config, rows = {"topology.max.spout.pending": 4}, 6 * TAKEN

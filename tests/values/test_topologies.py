@@ -126,6 +126,7 @@ def test_pre_rollback_takes_back_before_the_next_attempt(name, tmp_path):
         assert in_database(name) == tester.state("count") == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spout", "kind", "pending"), [(*MAPS[0], 1), (*MAPS[0], 3), (*MAPS[3], 3)])
 def test_a_crash_at_any_moment_leaves_the_values_exact(spout, kind, pending, name, tmp_path):
     config = {"topology.max.spout.pending": pending}
