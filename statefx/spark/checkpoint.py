@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
 
 from statefx.coordinator.generation import check_newest
 from statefx.coordinator.location import Folders
@@ -57,11 +58,14 @@ class SparkCheckpoint:
     folders : Folders
     log : TransactionLog
         With the generation of this driver.
+    sources : sequence of int
+        As for `source_notes.lists_of`.
     """
 
-    def __init__(self, folders: Folders, log: TransactionLog) -> None:
+    def __init__(self, folders: Folders, log: TransactionLog, sources: Sequence[int]) -> None:
         self._folders = folders
         self._log = log
+        self._numbers = sources
         self._local: RunFolder | None = None
         self._noting = threading.Lock()
         self.folder = ""
@@ -92,10 +96,12 @@ class SparkCheckpoint:
             for source in _known(state):
                 self._write("metadata", json.dumps({"id": source.query_id}))
                 self._write(f"offsets/{source.batch_id}", source.offsets)
-            self._sources = SourceFiles(os.path.join(self.folder, "sources"), self._log.storage, state.generation)
+            self._sources = SourceFiles(
+                os.path.join(self.folder, "sources"), self._log.storage, state.generation, self._numbers
+            )
             self._sources.restore(state.notes)
             self._sources.compact(
-                {each for given in _known(state) for each in lists_of(given.offsets)}, compact_interval
+                {each for given in _known(state) for each in lists_of(given.offsets, self._numbers)}, compact_interval
             )
         except OSError as error:
             # A successor may have deleted what is linked here: then this driver is fenced, and nothing is broken.

@@ -264,6 +264,21 @@ def streamed_paths(frame: DataFrame) -> Iterator[str]:
                 yield str(path.get())
 
 
+def sources_of(frame: DataFrame) -> list[int]:
+    """Return the number of the source behind each place where a streaming query reads, in the order of its offsets.
+
+    Spark makes one source for all places that read the same stream, and yet writes its offset once for each.
+    """
+    known: list[Any] = []
+    found: list[int] = []
+    for leaf in _leaves(_analyzed(frame)):
+        if leaf.isStreaming():
+            number = next((at for at, each in enumerate(known) if each.equals(leaf)), len(known))
+            known += [leaf] if number == len(known) else []
+            found.append(number)
+    return found
+
+
 def partitions(frame: DataFrame) -> int:
     """Return how many partitions a batch DataFrame has."""
     return int(frame._jdf.queryExecution().toRdd().getNumPartitions())

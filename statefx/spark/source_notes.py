@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -48,10 +48,17 @@ _MARK = "\0v"
 """How Kafka's source, and sources modelled on it, begin the file that says at which offsets the first batch begins."""
 
 
-def lists_of(offsets: str) -> dict[str, int]:
-    """Return, for each file source of a batch with these offsets, the number of the last list of files it reads."""
-    lines = enumerate(offsets.splitlines()[2:])  # after version and metadata, one line a source
-    found = {source: _LISTED.fullmatch(line) for source, line in lines}
+def lists_of(offsets: str, sources: Sequence[int]) -> dict[str, int]:
+    """Return, for each file source of a batch with these offsets, the number of the last list of files it reads.
+
+    Parameters
+    ----------
+    offsets : str
+        As Spark writes it: version, metadata, and a line for each place where the query reads a stream.
+    sources : sequence of int
+        The number of the source of each of these lines (`internals.sources_of`).
+    """
+    found = {source: _LISTED.fullmatch(line) for source, line in zip(sources, offsets.splitlines()[2:], strict=False)}
     return {str(source): int(each[1]) for source, each in found.items() if each}
 
 
@@ -73,9 +80,12 @@ class SourceFiles:
         Of the checkpoint.
     generation : int
         That of this driver.
+    sources : sequence of int
+        As for `lists_of`.
     """
 
-    def __init__(self, folder: str, storage: Storage, generation: int) -> None:
+    def __init__(self, folder: str, storage: Storage, generation: int, sources: Sequence[int]) -> None:
+        self._sources = sources
         self._folder = folder
         self._storage = storage
         self._generation = generation
@@ -152,8 +162,8 @@ class SourceFiles:
         with open(whole, "wb") as file:
             file.write(text.encode("utf-8", "surrogateescape"))
         folder, name = os.path.split(path)
-        self._see(folder, name)
-        self._hold(path, text)
+        self._mark_seen(folder, name)
+        self._keep_beginning(path, text)
         if _number(name) < sys.maxsize:
             self._newest[folder] = max(self._newest.get(folder, -1), _number(name))
 
@@ -185,8 +195,8 @@ class SourceFiles:
         known : SourceNotes
             What the log has now. What is returned must be its next notes; the same holds for `of_batch`.
         """
-        self._put_back()
-        return self._recorded(known, dict(self._look("", passed_over=self._newest)))
+        self._restore_beginnings()
+        return self._recorded(known, dict(self._changes("", passed_over=self._newest)))
 
     def of_batch(self, known: SourceNotes, offsets: str, before: str) -> SourceNotes:
         """Return what is new, for the record with which a batch begins.
@@ -204,10 +214,10 @@ class SourceFiles:
         CheckpointError
             A list of files that the batch reads is not there, or the notes can't be written.
         """
-        self._put_back()
-        lists = lists_of(offsets)
+        self._restore_beginnings()
+        lists = lists_of(offsets, self._sources)
         numbered = {source: self._newest[source] for source in lists if source in self._newest}
-        new = dict(self._look("", passed_over=numbered)) | self._made
+        new = dict(self._changes("", passed_over=numbered)) | self._made
         self._made = {}
         for source, last in numbered.items():
             for number in range(last + 1, lists[source] + 1):
@@ -220,8 +230,8 @@ class SourceFiles:
                     "next transaction reads. Who deletes in the folder of a query that is at work? Submit again",
                     path=os.path.join(self._folder, source, str(number)),
                 )
-        for source, number in lists_of(before).items():
-            new |= dict.fromkeys(self._cover(source, number))
+        for source, number in lists_of(before, self._sources).items():
+            new |= dict.fromkeys(self._superseded(source, number))
         return self._recorded(known, new)
 
     def _take(self, folder: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -230,15 +240,15 @@ class SourceFiles:
             path = f"{folder}/{name}" if folder else name
             text = self._text(path)
             if text is not None:
-                self._see(folder, name)
-                self._hold(path, text)
+                self._mark_seen(folder, name)
+                self._keep_beginning(path, text)
                 yield path, text
 
-    def _hold(self, path: str, text: str) -> None:
+    def _keep_beginning(self, path: str, text: str) -> None:
         if text.startswith(_MARK) and os.path.basename(path) == "0":
             self._begun[path] = text
 
-    def _put_back(self) -> None:
+    def _restore_beginnings(self) -> None:
         """Write again where a source begins, if that file is missing or is not what the source wrote.
 
         Without the file, the source would begin at what ``startingOffsets`` means at that moment, without a word: rows
@@ -255,12 +265,12 @@ class SourceFiles:
                 logger.warning("%s was deleted or changed; it is written again", os.path.join(self._folder, path))
                 self._write(path, text)
 
-    def _see(self, folder: str, name: str) -> None:
+    def _mark_seen(self, folder: str, name: str) -> None:
         self._seen.setdefault(folder, {})[name] = _signature(os.stat(os.path.join(self._folder, folder, name)))
         if name.endswith(".compact"):
             self._compacted.setdefault(folder, set()).add(_number(name))
 
-    def _look(self, folder: str, passed_over: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
+    def _changes(self, folder: str, passed_over: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
         """Yield what has changed in a folder and below, since the last look: path and content, None if it has gone."""
         whole = os.path.join(self._folder, folder)
         try:
@@ -276,20 +286,22 @@ class SourceFiles:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(os.path.join(folder, entry.name))
-                    elif not _passing(entry.name):
+                    elif not _is_transient(entry.name):
                         there.add(entry.name)
                         if seen.get(entry.name) != _signature(entry.stat()):
                             yield from self._take(folder, (entry.name,))
             for name in seen.keys() - there:
                 del seen[name]
-                if os.path.join(folder, name) not in self._begun:  # gone since it was put back: the next look does so
+                if (
+                    os.path.join(folder, name) not in self._begun
+                ):  # else the next call restores it
                     yield os.path.join(folder, name), None
             self._folders[folder] = tuple(folders)
         for below in self._folders.get(folder, ()):
             if below not in passed_over:
-                yield from self._look(below, passed_over)
+                yield from self._changes(below, passed_over)
 
-    def _cover(self, source: str, number: int) -> Iterator[str]:
+    def _superseded(self, source: str, number: int) -> Iterator[str]:
         """Yield the lists of a file source that are needed no more, because a compacted one holds what they hold.
 
         Spark reads the newest compacted list and those after it, and again those of the last batches, from `number` on.
@@ -311,7 +323,7 @@ class SourceFiles:
         size = sum(len(text) for text in inline.values() if text is not None)
         if size <= INLINE_BYTES_MAX:  # rule 3.8: durable with PREPARING itself, or with NOTED
             return SourceNotes(new)
-        kept, merged = self._alike(size)
+        kept, merged = self._files_to_merge(size)
         texts = {path: inline.get(path) or self._text(path) for path in inline.keys() | merged if self._is_live(path)}
         gone = {path for each in kept for path in each.paths if not self._is_live(path)}
         files = dict.fromkeys(gone) | {path: text for path, text in texts.items() if text is not None}
@@ -328,7 +340,7 @@ class SourceFiles:
         self._aside = [*kept, _Aside(ref, texts.keys())]
         return SourceNotes({}, tuple(each.ref for each in self._aside))
 
-    def _alike(self, size: int) -> tuple[list[_Aside], set[str]]:
+    def _files_to_merge(self, size: int) -> tuple[list[_Aside], set[str]]:
         """Return the files that stay when one of this size is added, and the paths of those that it takes in."""
         live = [each for each in self._aside if any(map(self._is_live, each.paths))]
         number = 0
@@ -363,7 +375,7 @@ class SourceFiles:
             return None
 
 
-def _passing(name: str) -> bool:
+def _is_transient(name: str) -> bool:
     """Tell whether a file is one of Hadoop's checksums, or is just being written."""
     return name.startswith(".") and name.endswith((".crc", ".tmp"))
 

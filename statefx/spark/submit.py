@@ -24,7 +24,7 @@ from statefx.spark.engine import SparkEngine
 from statefx.spark.failures import unburied
 from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import no_rows, unite
-from statefx.spark.internals import clone, interval_ms
+from statefx.spark.internals import clone, interval_ms, sources_of
 from statefx.spark.pickling import dumps
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
 from statefx.spark.query import Feed, Query
@@ -138,7 +138,7 @@ def _stream_feed(
     log = coordinator.log
     # Spark wants a name that is unique in a session; it is the same at each start.
     name = f"{launch.topology.name}-{log.state.lineage[:8]}"
-    checkpoint = SparkCheckpoint(launch.folders, log)
+    checkpoint = SparkCheckpoint(launch.folders, log, sources_of(frame))
     return StreamFeed(frame, launch.folders, checkpoint, trigger, name, coordinator, engine, unasked_ms)
 
 

@@ -31,7 +31,7 @@ class Checkpoint:
     def start(self, compact_interval: int = 10, adopt: str | None = None) -> None:
         """A driver starts, and Spark's query: the one before is dead, or sleeps."""
         self.generation(adopt)
-        self.spark_s = SparkCheckpoint(self.folders, self.log)
+        self.spark_s = SparkCheckpoint(self.folders, self.log, [0])
         self.all_of_spark.append(self.spark_s)
         self.spark_s.rebuild(compact_interval)
         if not (self.spark / "metadata").exists():

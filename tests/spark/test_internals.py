@@ -176,6 +176,18 @@ def test_operators_and_folders_of_a_stream(spark, place):
 
 
 @pytest.mark.slow
+def test_a_stream_that_is_read_twice_has_one_source(spark, place):
+    for name in ("one", "two"):
+        (place / name).mkdir()
+    one, two = (lines_of(spark, place / name) for name in ("one", "two"))
+    rates = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+    united = one.union(two).union(one.selectExpr("upper(value) as value")).union(rates).union(rates).union(two)
+    assert internals.sources_of(united) == [0, 1, 0, 2, 2, 1]
+    assert internals.sources_of(one.join(spark.range(1))) == [0]
+    assert internals.sources_of(one.union(lines_of(spark, place / "one"))) == [0, 1], "of the same folder"
+
+
+@pytest.mark.slow
 def test_partitions_of_a_batch(spark):
     assert internals.partitions(spark.range(0, 10, 1, 5)) == 5
 

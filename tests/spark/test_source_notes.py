@@ -270,7 +270,7 @@ def test_what_a_transaction_costs_does_not_grow_with_those_before_it(
     ],
 )
 def test_only_file_sources_have_lists(text: str, found: dict[str, int]) -> None:
-    assert lists_of(text) == found
+    assert lists_of(text, range(9)) == found
 
 
 def test_one_that_has_no_lists_has_none_to_lose(ck: Checkpoint) -> None:

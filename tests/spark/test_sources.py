@@ -1,12 +1,14 @@
 """Other sources than files: what they write down for themselves comes back with every start."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from statefx import submit
+from statefx import TopologyBuilder, submit
 from statefx.spark.checkpoint import SparkCheckpoint
-from tests.spark.running import BOUND_SECS, kept, lines_of, records, wait_for
+from tests.spark.bolts import Keep
+from tests.spark.running import BOUND_SECS, feed, kept, lines_of, records, run, wait_for
 from tests.spark.test_spark_state import keeping
 
 pytestmark = pytest.mark.slow
@@ -28,6 +30,25 @@ def test_a_source_that_begins_now_goes_on_from_there(spark, place):
     values = [value for (value,) in kept(place / "ck", "keep", 1)[0]]
     assert values == list(range(len(values)))
     assert len(values) >= 50
+
+
+def test_the_same_stream_may_be_read_in_several_places(spark, place):
+    """Spark has one source for them, and in a batch's offsets a line for each: the second source has number 1."""
+    feed(place / "in", a=["x"], b=["y"])
+    feed(place / "other", a=["z"])
+    for number in range(2):
+        lines = lines_of(spark, place / "in")
+        builder = TopologyBuilder("several")
+        builder.setStream("one", lines.union(lines))
+        builder.setStream("two", lines)
+        builder.setStream("three", lines_of(spark, place / "other"))
+        keep = builder.setBolt("keep", Keep())
+        for name in ("one", "two", "three"):
+            keep.globalGrouping(name)
+        run(builder.createTopology(), spark, place / "ck", trigger={"availableNow": True})
+        feed(place / "in", **{f"c{number}": ["v"]})
+        feed(place / "other", **{f"c{number}": ["w"]})
+    assert Counter(value for (value,) in kept(place / "ck", "keep", 1)[0]) == Counter("xxxyyyvvvzw")
 
 
 @pytest.fixture

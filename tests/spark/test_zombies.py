@@ -95,6 +95,6 @@ def take_over(location):
     """Take the next generation and build Spark's folder, as a driver does that starts."""
     folders = Folders(str(location))
     log = take_generation(folders, read_checkpoint(folders).topology, frozenset(), shared=False)
-    found = SparkCheckpoint(folders, log)
+    found = SparkCheckpoint(folders, log, [0])
     found.rebuild(10)
     return found
