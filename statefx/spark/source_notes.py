@@ -292,9 +292,7 @@ class SourceFiles:
                             yield from self._take(folder, (entry.name,))
             for name in seen.keys() - there:
                 del seen[name]
-                if (
-                    os.path.join(folder, name) not in self._begun
-                ):  # else the next call restores it
+                if os.path.join(folder, name) not in self._begun:  # else the next call restores it
                     yield os.path.join(folder, name), None
             self._folders[folder] = tuple(folders)
         for below in self._folders.get(folder, ()):

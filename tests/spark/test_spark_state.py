@@ -43,8 +43,8 @@ def timed(lines):
     return lines.selectExpr("value", "current_timestamp() as at").withWatermark("at", "1 minute")
 
 
-def joined(lines):
-    return lines.join(lines.selectExpr("value as other"), expr("value = other")).select("value")
+def joined(lines, how="inner"):
+    return lines.join(lines.selectExpr("value as other"), expr("value = other"), how).select("value")
 
 
 KEEP = {
@@ -54,6 +54,7 @@ KEEP = {
     "an aggregation": lambda lines: lines.groupBy("value").count(),
     "an aggregation, of windows": lambda lines: timed(lines).groupBy(expr("window(at, '1 minute')")).count(),
     "a join of two streams": joined,
+    "a join of two streams, which Spark refuses": lambda lines: joined(lines, "left"),
     "transformWithState": lambda lines: lines.groupBy("value").transformWithState(
         Count(), "value string", "Update", "None"
     ),
