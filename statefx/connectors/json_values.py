@@ -40,7 +40,7 @@ from statefx.errors import TopologyError
 _FLOAT_MAX = 3.4028235677973366e38
 """From here on a double becomes infinite as a float."""
 
-_BELOW_MICROSECONDS = re.compile(r"\.\d{6}\d*[1-9]")
+_BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]")
 
 _encode = msgspec.json.Encoder(decimal_format="string").encode
 

@@ -95,6 +95,7 @@ def test_values_of_postgresql_s_own_types(kind, literal, fields, value, postgres
         ("text", "'1.005'", "decimal(10, 2)"),
         ("text", "'2020-01-01 00:00:00'", "date"),
         ("text", "'2020-01-01 00:00:00.1234567'", "timestamp_ntz"),
+        ("text", "'2020-01-01 00:00:00,1234567'", "timestamp_ntz"),
         ("text", "'2020-01-01 00:00:00+05:00'", "timestamp_ntz"),
         ("text", "'x'", "binary"),
         ("timestamp", "1577836800", "timestamp"),
