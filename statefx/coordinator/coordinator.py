@@ -83,7 +83,7 @@ class Coordinator:
     committed : callable
         Called with what a transaction came to when it is committed for everybody.
     ended : callable
-        Called when the query ends; whatever it did beside transactions has ended when it returns.
+        Called when the query ends; whatever else it did has ended when it returns.
     policy : SnapshotPolicy
     retry_delay_secs : float
         How long the first pause of a transaction that failed is; see `backoff_secs`.

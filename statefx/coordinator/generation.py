@@ -63,13 +63,13 @@ def take_generation(
     ----------
     folders : Folders
     wanted : TopologyIdentity or None
-        Of the topology that shall go on; None: nothing goes on yet, the checkpoint stays that of whoever ran last.
+        Of the topology that goes on; None: nothing goes on yet, the checkpoint stays that of whoever ran last.
     adopt : frozenset of str
         As of `adoptions`.
     shared : bool
         As of `check_adoption`.
     others : Collection[str]
-        Names of the participants beside state.
+        Names of the participants besides state.
     opened : callable
         Opens the log; what it refuses by what it reads is refused before anything is changed, and nothing can have
         been appended between that reading and the GENERATION record.

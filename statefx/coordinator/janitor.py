@@ -1,4 +1,4 @@
-"""Deletes state files that no retained version needs, beside the transactions."""
+"""Deletes state files that no retained version needs, while transactions run."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Janitor:
 
     Who keeps a sweep from deleting what is needed: this class lists all namespaces *before* it reads the log, once for
     all of them, and refuses to go on if a newer generation stands there; the provider deletes only what was listed,
-    after it has made sure that no newer generation has fenced it. So a sweep may run beside transactions, and a driver
-    that was replaced while it swept deletes nothing that its successor may need; why, says
+    after it has made sure that no newer generation has fenced it. So a sweep may run while transactions do, and a
+    driver that was replaced while it swept deletes nothing that its successor may need; why, says
     `statefx.state.changelog.sweeping`.
 
     Parameters

@@ -79,11 +79,11 @@ class Launch:
     provider : StateProvider
         The driver's own; `deployment` has each worker load one.
     others : tuple of Participant
-        Who takes part in transactions beside state: those whom the caller brings, and the topology's sinks.
+        Who takes part in transactions besides state: those whom the caller brings, and the topology's sinks.
     pending : int
         How many transactions may be in flight; by default what ``topology.max.spout.pending`` says.
     references : list of str
-        What workers load beside statefx, as ``module:Class``: the state provider, the user's encodings.
+        What workers load besides statefx, as ``module:Class``: the state provider, the user's encodings.
 
     Raises
     ------
@@ -133,7 +133,7 @@ class Launch:
 
     @property
     def references(self) -> list[str]:
-        """What workers load beside statefx, as ``module:Class``."""
+        """What workers load besides statefx, as ``module:Class``."""
         return [self._provider_reference, *(each for one in self._encodings.values() for each in one.classes.values())]
 
     def check_checkpoint(self) -> LogState:

@@ -24,7 +24,7 @@ from statefx.storage import Storage
 
 @dataclass(frozen=True)
 class SnapshotPolicy:
-    """Which tasks shall write a snapshot in a transaction.
+    """Which tasks write a snapshot in a transaction.
 
     A snapshot costs what the state holds, and the transaction waits for it. So one is due when the changelogs come to
     as much, which pays for it; many small files are no reason, for these are merged

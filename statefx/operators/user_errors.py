@@ -83,7 +83,7 @@ def marker_gone(target: str) -> SinkMismatchError:
     """Return the error for a target that this checkpoint has written to, and that has no marker any more."""
     return SinkMismatchError(
         f"{target}: the marker is gone, which tells what was published. Restore the target; or stop, and start with "
-        "adopt='takeover' if it shall begin anew: rows that were lost with it stay missing, and those of a transaction "
+        "adopt='takeover' to begin anew: rows that were lost with it stay missing, and those of a transaction "
         "that was not ended may come twice",
         target=target,
     )

@@ -36,7 +36,7 @@ class StateOrder:
     snapshot : SnapshotRef or None
         The newest snapshot at or before that version, where there is one.
     snapshot_due : bool
-        Whether it shall write a snapshot of the version that it opens.
+        Whether it writes a snapshot of the version that it opens.
     previous : Version
         In a commit, the version before `version`.
     """
@@ -117,7 +117,7 @@ class Order:
     snapshots : Mapping[str, SnapshotRef]
         The newest snapshot at or before that version, where there is one.
     snapshot_due : frozenset of str
-        Tasks that shall write a snapshot of the version they open.
+        Tasks that write a snapshot of the version they open.
     emissions : Mapping[TaskId, EmissionOrder]
         For each task of a spout, what it emits.
     """

@@ -188,7 +188,7 @@ class Committing:
     emitted : Mapping[str, Metadata]
         What opaque spouts say that they emitted: they may emit other rows after a rollback, so it counts from here.
     committables : Mapping[str, JSON]
-        By participant beside state, what it needs to commit, also after a restart (rule 10).
+        By participant other than state, what it needs to commit, also after a restart (rule 10).
     acknowledged : Mapping[str, JSON]
         By spout, which tuples have been processed.
     committed : int or None

@@ -20,7 +20,7 @@ class CodecContract:
     Attributes
     ----------
     keys : sequence
-        Keys that differ from each other, in the order in which ``items`` shall yield them.
+        Keys that differ from each other, in the order in which ``items`` has to yield them.
     values : sequence
         Some of each kind that the bolt puts.
 

@@ -339,7 +339,7 @@ class TopologyTester:
         topology : Topology, optional
             By default the same.
         **changes : Any
-            Arguments of the new tester that shall be others; ``cache=None`` is a machine without caches.
+            Arguments of the new tester that differ; ``cache=None`` is a machine without caches.
         """
         arguments: dict[str, Any] = {
             "config": self._config,

@@ -180,7 +180,7 @@ def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Calla
 def _remedy(error: Exception) -> str:
     if type(error).__module__.startswith("pyspark"):
         return (
-            "a SparkSession or a DataFrame can't be used in a bolt. What it shall read of a DataFrame comes as a "
+            "a SparkSession or a DataFrame can't be used in a bolt. What it reads of a DataFrame comes as a "
             "stream (setStream), or as plain values, such as df.collect() on the driver"
         )
     return "make connections, locks and files in open(), not in __init__"

@@ -6,9 +6,9 @@
 
 In this order (`StateProvider.artefacts` is 1, `StateProvider.sweep` is 3 and 4): a file that is there at 1 was written
 by a generation that had been taken by then, so whoever is the newest at 2 knows of all that can ever name it. It may
-run beside transactions. What is deleted was written in a transaction that is committed at 2 and is not named by what is
-retained then, and no later record names a file of a transaction that is committed: neither of this generation, nor of
-one that takes over between 2 and 4. So one look at the generation for each batch of deletions is enough.
+run while transactions do. What is deleted was written in a transaction that is committed at 2 and is not named by what
+is retained then, and no later record names a file of a transaction that is committed: neither of this generation, nor
+of one that takes over between 2 and 4. So one look at the generation for each batch of deletions is enough.
 """
 
 from __future__ import annotations

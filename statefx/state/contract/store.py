@@ -267,8 +267,8 @@ class StateProvider(ABC):
     def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Any], retained: Retention) -> int:
         """Delete what nothing needs of the artefacts `found`; return how many were deleted.
 
-        Called by the driver now and then, beside transactions, on a thread of its own. Only artefacts may go that are
-        among `found`, of a generation and written in a transaction at or below those retained, and that no retained
+        Called by the driver now and then, while transactions run, on a thread of its own. Only artefacts may go that
+        are among `found`, of a generation and written in a transaction at or below those retained, and that no retained
         version names.
 
         Raises

@@ -63,7 +63,7 @@ class StoreReads:
 
 
 ENTRY_BYTES = 200
-"""What Python needs to remember one entry, beside its bytes: two objects' heads and a place in a dict, about."""
+"""What Python needs to remember one entry, besides its bytes: two objects' heads and a place in a dict, about."""
 
 
 class Overlay:
