@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 from statefx import BatchBolt, FailedException, TopologyBuilder, TransactionAttempt, submit
-from statefx.errors import InputError
 from tests.spark.bolts import KilledOnce
 from tests.spark.running import BOUND_SECS, run, state, wait_for
 from tests.spark.test_faults import held
 from tests.spouts.numbers import ALL, Count, Planned, Whole, topology
-from tests.spouts.test_transactions import FailsOnce
 
 pytestmark = pytest.mark.slow
 
@@ -116,19 +114,3 @@ def test_it_waits_for_what_comes_later_and_stops(spark, place):
     assert query.exception() is None
     submit(topology(Growing(place)), spark, place / "ck", trigger={"once": True}).awaitTermination()
     assert state(place / "ck", "count") == ALL
-
-
-class Drifting(Planned):
-    """Its second attempts have other rows in partition 2."""
-
-    def emit(self, collector, partition, metadata):
-        shift = 500 if partition == 2 and collector.attempt.attempt else 0
-        for number in range(metadata["start"], metadata["stop"]):
-            collector.emit((partition * 1000 + number + shift,))
-
-
-def test_other_rows_after_a_failure_end_the_query(spark, place):
-    query = submit(topology(Drifting(place), FailsOnce()), spark, place / "ck", trigger={"availableNow": True})
-    with pytest.raises(InputError, match=r"spout 'numbers', partition 2: transaction 2 was tried again \(attempt 1\)"):
-        query.awaitTermination()
-    assert len(state(place / "ck", "count")) == 12, "of the first transaction"
