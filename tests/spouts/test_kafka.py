@@ -10,6 +10,7 @@ from statefx.connectors.kafka import planning
 from statefx.operators import Context
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
+from statefx.testing.spout_contract import SpoutContract
 from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
@@ -244,3 +245,22 @@ def test_what_a_client_fetches_ahead_is_counted_once(kafka, tmp_path):
         for number in range(10):
             tester.emit(*([JobFails(reason="lost")] if number % 3 == 1 else []))
         assert counted(tester) == once(*lines(0, 100))
+
+
+class TestContract(SpoutContract):
+    @pytest.fixture(autouse=True)
+    def broker(self, kafka):
+        self.kafka = kafka
+
+    def make(self, place):
+        self.topic = self.kafka.topic(partitions=2)
+        self.kafka.send(self.topic, *map(str, range(7)))
+        self.kafka.send(self.topic, "b", partition=1)
+        return spout(self.kafka, self.topic, maxRows=3)
+
+    def rows(self, place):
+        return [*((str(n),) for n in range(7)), ("b",)]
+
+    def more(self, place):
+        self.kafka.send(self.topic, "c", "d")
+        return [("c",), ("d",)]

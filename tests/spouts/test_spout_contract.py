@@ -1,4 +1,4 @@
-"""What SpoutContract asks for, of spouts that are sound and of our own; and of spouts that lack one thing each.
+"""What SpoutContract asks for, of spouts that are sound and of our own (KafkaSpout in test_kafka.py); and of spouts that lack one thing each.
 
 Of each broken one the test that is named for that thing says so.
 """
@@ -10,10 +10,8 @@ import pytest
 
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.connectors.files import FilePartitionedSpout
-from statefx.connectors.kafka import KafkaSpout
 from statefx.connectors.sql import SqlPartitionedSpout
 from statefx.testing.spout_contract import SpoutContract
-from tests.spouts.kafka_topologies import QUICK
 from tests.spouts.numbers import ALL, Emitted, Opaque, Planned, Whole
 
 
@@ -106,27 +104,6 @@ class TestSql(SpoutContract):
     def more(self, place):
         self.insert("h", "i")
         return [(8, "h"), (9, "i")]
-
-
-class TestKafka(SpoutContract):
-    @pytest.fixture(autouse=True)
-    def broker(self, kafka):
-        self.kafka = kafka
-
-    def make(self, place):
-        self.topic = self.kafka.topic(partitions=2)
-        self.kafka.send(self.topic, *map(str, range(7)))
-        self.kafka.send(self.topic, "b", partition=1)
-        return KafkaSpout(
-            self.kafka.address, self.topic, "string", columns=("value",), config=QUICK, maxRows=3, patience=20.0
-        )
-
-    def rows(self, place):
-        return [*((str(n),) for n in range(7)), ("b",)]
-
-    def more(self, place):
-        self.kafka.send(self.topic, "c", "d")
-        return [("c",), ("d",)]
 
 
 # ---- broken ones
