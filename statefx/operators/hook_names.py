@@ -1,4 +1,4 @@
-"""The names that statefx calls on bolts and on spouts, and names of other systems that are mistaken for them."""
+"""The names that statefx calls on bolts and on spouts, and Storm's names for them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ class HookNames:
         Hooks that only some kinds have.
     storm : Mapping[str, tuple of str]
         Storm's names, lower case, with ours; of several, that which a class's kind has.
-    foreign : Mapping[str, str]
-        Names of other systems, lower case, with ours or with what to do in their place. They are words that a helper
-        may bear too, so a method that the class's own code calls is left alone.
     generators : frozenset of str
         Hooks that may be generators.
     """
@@ -31,15 +28,12 @@ class HookNames:
     read: tuple[str, ...]
     owners: Mapping[str, str]
     storm: Mapping[str, tuple[str, ...]]
-    foreign: Mapping[str, str]
     generators: frozenset[str] = frozenset()
     hooks: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hooks", (*self.called, *self.read))
 
-
-_TIMERS = "statefx has no timers: keep due times as keys of the state, and look for them in execute or finishBatch"
 
 BOLTS = HookNames(
     called={
@@ -63,26 +57,8 @@ BOLTS = HookNames(
         ("initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"), "Stateful"
     ),
     storm={"declareoutputfields": ("outputFields",), "prepare": ("open",), "cleanup": ("close",)},
-    # Flink, Beam, Kafka Streams, PySpark's StatefulProcessor.
-    foreign=dict.fromkeys(("process", "processelement", "processelement1", "processelement2"), "execute")
-    | dict.fromkeys(("handleinputrows", "transform", "flatmap", "executetuple", "processtuple"), "execute")
-    | dict.fromkeys(("onmessage", "onnext"), "execute")
-    | dict.fromkeys(("processbatch", "foreachbatch", "onbatch"), "executeBatch")
-    | dict.fromkeys(("init", "setup", "initialize", "startbundle"), "open")
-    | dict.fromkeys(("createcombiner", "createaccumulator"), "initCombine")
-    | dict.fromkeys(("mergevalue", "mergecombiners", "mergeaccumulators", "addinput"), "combine")
-    | dict.fromkeys(("initializestate", "handleinitialstate", "restorestate"), "initState")
-    | dict.fromkeys(("finish", "flush", "finishbundle", "endbatch", "onbatchend"), "finishBatch")
-    | dict.fromkeys(("snapshotstate", "preparesnapshotprebarrier"), "prePrepare")
-    | dict.fromkeys(("notifycheckpointcomplete", "aftercommit", "postcommit", "oncommit"), "preCommit")
-    | dict.fromkeys(("notifycheckpointaborted", "afterrollback", "onrollback"), "preRollback")
-    | dict.fromkeys(("teardown", "dispose", "shutdown"), "close")
-    | dict.fromkeys(("ontimer", "onprocessingtime", "oneventtime", "handleexpiredtimer", "punctuate"), _TIMERS),
 )
 
-_BATCHES = "a spout emits whole batches: define emitBatch, or for partitions emitPartitionBatch"
-_ONE_CLASS = "a spout is one class, whose methods for the driver and for the tasks stand side by side"
-_ACKED_AS_WHOLE = "a transaction is acknowledged as a whole, and cleanupBefore tells which are committed"
 _PARTITIONED = "PartitionedTransactionalSpout"
 _OPAQUE = "OpaquePartitionedTransactionalSpout"
 
@@ -114,11 +90,7 @@ SPOUTS = HookNames(
         "emitbatchnew": ("emitPartitionBatchNew", "emitPartitionBatch", "emitBatch"),
         "getpartitionsforbatch": ("numPartitions", "initializeTransaction"),
         "refreshpartitions": ("initPartitions", "open"),
+        "nexttuple": ("emitPartitionBatch", "emitBatch"),
     },
-    foreign={"nexttuple": _BATCHES, "getcoordinator": _ONE_CLASS, "getemitter": _ONE_CLASS}
-    | dict.fromkeys(("ack", "fail", "success"), _ACKED_AS_WHOLE)
-    | dict.fromkeys(("activate", "init", "setup", "initialize"), "open")
-    | dict.fromkeys(("deactivate", "teardown", "dispose", "shutdown"), "close")
-    | dict.fromkeys(("latestoffset", "planinputpartitions"), "planPartitionBatch"),  # PySpark's readers of streams
     generators=frozenset({"emitBatch", "emitPartitionBatch", "emitPartitionBatchNew"}),
 )

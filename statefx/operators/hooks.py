@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from abc import ABC
 from collections.abc import Callable, Iterator
-from types import CodeType
 from typing import Generic
 
 from statefx.operators.hook_names import HookNames
@@ -29,7 +28,7 @@ def check_hooks(cls: type, names: HookNames) -> None:
     Raises
     ------
     TypeError
-        A name that is nearly a hook's or that of another system's hook, a hook of another kind of bolt or
+        A name that is nearly a hook's, or Storm's for it, a hook of another kind of bolt or
         spout, other arguments than the hook is called with or the same in another order, or a generator or coroutine,
         whose body would never run.
     """
@@ -40,8 +39,6 @@ def check_hooks(cls: type, names: HookNames) -> None:
             function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
             if name not in names.hooks:
                 _check_near_miss(cls, name, names)
-                if inspect.isfunction(function):
-                    _check_foreign(cls, name, names)
                 continue
             if not _has(cls, name):
                 raise TypeError(
@@ -77,37 +74,6 @@ def _check_near_miss(cls: type, name: str, names: HookNames) -> None:
             f"{cls.__name__}.{name} would never be called: the hook is {hook}. "
             f"Rename {name} to {hook}, or give it a name that is not mistaken for it."
         )
-
-
-def _check_foreign(cls: type, name: str, names: HookNames) -> None:
-    """Refuse the name of another system's hook, unless the class's own code calls it."""
-    hook = names.foreign.get(name.replace("_", "").lower())
-    if hook is None or any(name in _names_in(code) for code in _codes(cls)):
-        return
-    advice = hook
-    if hook in names.hooks:
-        owner = f" of {names.owners[hook]}" if hook in names.owners else ""
-        advice = f"the hook is {hook}{owner}. Rename {name} to {hook}"
-    raise TypeError(
-        f"{cls.__name__}.{name} would never be called: {advice}; if it is a helper of your own, call it from a hook, "
-        "or give it a name that is not mistaken for one."
-    )
-
-
-def _codes(cls: type) -> Iterator[CodeType]:
-    """Yield the code of every method that users wrote."""
-    for owner in _foreign(cls):
-        for value in vars(owner).values():
-            inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-            code = getattr(inspect.unwrap(inner) if callable(inner) else inner, "__code__", None)
-            if isinstance(code, CodeType):
-                yield code
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """Return the attributes and globals that a piece of code uses, with those of functions within it."""
-    within = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
-    return set(code.co_names).union(*within)
 
 
 def _alike(plain: str, hook: str) -> bool:
