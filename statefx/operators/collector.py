@@ -54,7 +54,7 @@ class Collector(ABC):
             A stream that ``outputFields`` declares.
         task : int, optional
             The consumer's task, 0..parallelism-1; required by, and only for, readers by ``directGrouping``.
-        anchors : Sequence of tuples
+        anchors : tuple, or Sequence of tuples
             The input tuples this one comes from. Only for a plain ``Bolt``. They have no effect, as `ack`.
         **fields : Any
             In place of `values`: every field of the stream by its name. A field that is named as one of the other
@@ -65,6 +65,8 @@ class Collector(ABC):
         SchemaError
             The stream is not declared, or the values do not fit its schema. At the latest when the
             transaction's rows are sent, so not always in the call that emitted them.
+        BoltError
+            `anchors` were given by another than a plain ``Bolt``, or are no tuples of its input.
 
         Contract
         --------

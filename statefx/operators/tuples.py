@@ -60,6 +60,35 @@ def tuple_maker(fields: pa.Schema, source: str, stream: str) -> type[Any]:
     return type(named.__name__, (tuple,), {**namespace, "_source": source, "_stream": stream})
 
 
+def is_tuple(value: Any) -> bool:
+    """Tell whether a bolt was given `value` as a tuple, or kept it in its state."""
+    return isinstance(value, tuple) and hasattr(type(value), "_names")
+
+
+_BY_TYPE = ("Value", "String", "Integer", "Long", "Double", "Float", "Boolean", "Short", "Byte", "Binary")
+
+STORM = {
+    **{f"get{kind}": "tup[position]" for kind in _BY_TYPE},
+    **{f"get{kind}ByField": 'tup["field"], or tup.field' for kind in _BY_TYPE},
+    "getSourceComponent": "tup._source",
+    "getSourceStreamId": "tup._stream",
+    "getValues": "tup, which is a tuple of the values",
+    "getFields": "tup._names",
+    "size": "len(tup)",
+}
+"""Methods of Storm's tuples, and what is written here instead."""
+
+
+class _Storm:
+    """A method of Storm's tuples that ours lack; costs nothing where it is not asked for, as ``__getattr__`` would."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tup: object, owner: type) -> Any:
+        raise AttributeError(f"{owner.__name__} has no {self._name}, which is Storm's: write {STORM[self._name]}")
+
+
 @cache
 def _tuple_class(names: tuple[str, ...]) -> type[Any]:
     if len(set(names)) != len(names):
@@ -101,6 +130,7 @@ def _tuple_class(names: tuple[str, ...]) -> type[Any]:
             "__repr__": __repr__,
             "__reduce__": __reduce__,
             "_names": names,
+            **{name: _Storm(name) for name in STORM if name not in names},
         },
     )
 

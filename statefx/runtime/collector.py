@@ -12,11 +12,13 @@ from statefx.errors import BoltError, FailedException, SchemaError
 from statefx.operators import DEFAULT_STREAM, Collector
 from statefx.operators.fitting import shown
 from statefx.operators.schema import to_ddl
+from statefx.operators.tuples import is_tuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.gathering import Gathering
 from statefx.runtime.outlets import Outlet
 
 _PLAIN = (tuple, list)
+_NO_ANCHORS = ()
 
 
 class TaskCollector(Collector):
@@ -33,6 +35,8 @@ class TaskCollector(Collector):
         Whose tuples it takes.
     kind : str
         Of the component, for messages.
+    anchoring : bool
+        Whether its bolt anchors and acks by hand.
     """
 
     def __init__(
@@ -42,12 +46,15 @@ class TaskCollector(Collector):
         outlets: Sequence[Outlet],
         attempt: TransactionAttempt,
         kind: str = "bolt",
+        *,
+        anchoring: bool = False,
     ) -> None:
         self.outlets = tuple(outlets)
         self._component = component
         self._who = f"{kind} {component!r}"
         self._outputs = outputs
         self.attempt = attempt
+        self._anchoring = anchoring
         self._closed = False
         self._failed: FailedException | None = None
         self._streams = {
@@ -67,7 +74,7 @@ class TaskCollector(Collector):
         /,
         stream: str = DEFAULT_STREAM,
         task: int | None = None,
-        anchors: Any = (),
+        anchors: Any = _NO_ANCHORS,
         **fields: Any,
     ) -> None:
         """Emit one tuple (see `Collector.emit`)."""
@@ -77,12 +84,28 @@ class TaskCollector(Collector):
             and task is None
             and stream is DEFAULT_STREAM  # an equal text that is another object goes the long way
             and not fields
+            and anchors is _NO_ANCHORS
         ):
             add = self._add_plain
             if add is not None:
                 add(values)
             return
+        if anchors is not _NO_ANCHORS:
+            self._check_anchors(anchors)
         self._emit(values, stream, task, fields)
+
+    def _check_anchors(self, anchors: Any) -> None:
+        """Refuse anchors where they have no meaning, and what is no tuple of the bolt's input."""
+        if not self._anchoring:
+            raise self._misused("emit(..., anchors=)", "only a plain Bolt anchors by hand: leave anchors out")
+        each = [anchors] if is_tuple(anchors) else anchors
+        if isinstance(each, str) or not isinstance(each, Iterable) or not all(map(is_tuple, each := list(each))):
+            raise self._misused(
+                f"emit(..., anchors={shown(anchors)})", "anchors are the tuples that execute was given: anchors=tup"
+            )
+
+    def _misused(self, call: str, remedy: str) -> BoltError:
+        return BoltError(f"{self._who} called {call}: {remedy}", component=self._component)
 
     def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
         """Emit what is no plain row of the default stream."""
@@ -199,6 +222,7 @@ class TaskCollector(Collector):
 
     def ack(self, tup: Any) -> None:
         """Do nothing: the barrier closes a transaction's tuples all at once."""
+        self._check_tuple("ack", tup)
 
     def fail(self, tup: Any) -> None:
         """Fail the transaction that `tup` is in."""
@@ -207,6 +231,11 @@ class TaskCollector(Collector):
 
     def resetTimeout(self, tup: Any) -> None:
         """Do nothing: no tuple of a stream has a timeout of its own."""
+        self._check_tuple("resetTimeout", tup)
+
+    def _check_tuple(self, method: str, tup: Any) -> None:
+        if not is_tuple(tup):
+            raise self._misused(f"{method}({shown(tup)})", "it takes a tuple that execute was given")
 
     def flush(self) -> None:
         """Send on whatever is gathered."""
@@ -240,6 +269,10 @@ class TaskCollector(Collector):
             )
         if not isinstance(stream, str):
             remedy = "emit takes one tuple of values: write emit((first, second)), or emit(values, stream='name')"
+            if is_tuple(values) or is_tuple(stream) or (isinstance(values, list) and any(map(is_tuple, values))):
+                named = f", stream={values!r}" if isinstance(values, str) else ""  # Storm's emit(stream, tup, values)
+                by_hand = f"write emit(values{named}, anchors=tup)"
+                remedy = by_hand if self._anchoring else f"write emit(values{named}), which is anchored by itself"
             return SchemaError(
                 f"{self._who} called emit({shown(values)}, {shown(stream)}); {remedy}",
                 component=self._component,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statefx.operators.bolts import BasicBolt, Bolt
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import EDGE_COLUMN
@@ -158,8 +159,9 @@ class Slot:
     _make_collector: Callable[..., TaskCollector] = TaskCollector
 
     def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
-        kind = self._plan.components[component].kind
-        return self._make_collector(component, outputs, outlets, self._order.attempt, kind)
+        part = self._plan.components[component]
+        anchoring = isinstance(part.operator, Bolt) and not isinstance(part.operator, BasicBolt)
+        return self._make_collector(component, outputs, outlets, self._order.attempt, part.kind, anchoring=anchoring)
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
         """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""

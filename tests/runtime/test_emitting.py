@@ -142,6 +142,67 @@ def test_a_plain_bolt_acks_by_hand_and_a_failed_tuple_fails_its_transaction(plac
         assert sent.emitted("anchors") == [("a",), ("bad",)]
 
 
+class Calls(Bolt):
+    """A plain bolt that calls its collector in one way."""
+
+    outputFields = "word string"
+
+    def __init__(self, call):
+        self.call = call
+
+    def execute(self, tup, collector):
+        self.call(collector, tup)
+
+
+class CallsBasic(BasicBolt):
+    outputFields = "word string"
+    __init__ = Calls.__init__
+    execute = Calls.execute
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c, tup: c.emit(("a",), anchors=tup),
+        lambda c, tup: c.emit(("a",), anchors=[tup, tup]),
+        lambda c, tup: c.emit(("a",), anchors=()),
+    ],
+)
+def test_a_plain_bolt_anchors_by_one_tuple_or_several(place: Path, call: Any) -> None:
+    assert calling(place, Calls(call)).emitted("calls") == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("bolt", "call", "says"),
+    [
+        (Calls, lambda c, tup: c.ack(None), r"called ack\(None\): it takes a tuple that execute was given"),
+        (Calls, lambda c, tup: c.resetTimeout(("a",)), r"called resetTimeout\(.*it takes a tuple"),
+        (Calls, lambda c, tup: c.emit(("a",), anchors=["nonsense"]), "anchors are the tuples that execute was given"),
+        (Calls, lambda c, tup: c.emit(("a",), anchors="nonsense"), "anchors are the tuples that execute was given"),
+        (Calls, lambda c, tup: c.emit(("a",), anchors=None), "anchors are the tuples that execute was given"),
+        (CallsBasic, lambda c, tup: c.emit(("a",), anchors=[tup]), "only a plain Bolt anchors by hand: leave anchors"),
+        (Calls, lambda c, tup: c.emit(tup, ["a"]), r"write emit\(values, anchors=tup\)"),
+        (Calls, lambda c, tup: c.emit([tup, tup], ["a"]), r"write emit\(values, anchors=tup\)"),
+        (Calls, lambda c, tup: c.emit("late", tup, ["a"]), r"write emit\(values, stream='late', anchors=tup\)"),
+        (CallsBasic, lambda c, tup: c.emit(tup, ("a",)), r"write emit\(values\), which is anchored by itself"),
+        (Calls, lambda c, tup: tup.getString(0), r"getString, which is Storm's: write tup\[position\]"),
+        (Calls, lambda c, tup: tup.getStringByField("value"), r'getStringByField, .* write tup\["field"\]'),
+        (Calls, lambda c, tup: tup.getSourceComponent(), r"getSourceComponent, .* write tup\._source"),
+    ],
+)
+def test_storm_s_way_is_refused_with_ours(place: Path, bolt: Any, call: Any, says: str) -> None:
+    with pytest.raises(BoltError, match=says):
+        calling(place, bolt(call))
+
+
+def calling(place: Path, bolt: Any) -> Any:
+    builder = TopologyBuilder("calls")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("calls", bolt).shuffleGrouping("lines")
+    with Driver(place) as driver:
+        return driver.start(builder.createTopology()).send({"lines": [("a",)]})
+
+
 class Careless(Anchors):
     """Catches whatever comes, and with it what `fail` raises."""
 
