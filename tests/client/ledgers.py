@@ -10,7 +10,7 @@ from statefx import FileSink, SqlSink, TransactionalClient, committedFiles
 from statefx.client.engine import LiveEngine
 from statefx.client.session import Session
 from statefx.runtime.worker import Worker
-from statefx.testing.steps import SteppedLog, SteppedProvider, SteppedStorage, Steps
+from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 
 SCHEMA = "n long, account string, amount long"
 TRANSFERS = [("ann", "bob", 5), ("bob", "cid", 7), ("ann", "cid", 90), ("cid", "ann", 3), ("ann", "bob", 8)]
@@ -82,7 +82,7 @@ def expected(transfers=TRANSFERS):
 class SteppedClient(TransactionalClient):
     """A client that crashes at a durable step."""
 
-    steps = Steps()
+    steps = DurableSteps()
     fold_after = 6
 
     def _opened(self, launch):

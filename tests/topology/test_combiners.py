@@ -95,8 +95,6 @@ def test_others_are_not(members, fields, grouping):
         ("Combine", "combine"),
         ("init_combine", "initCombine"),
         ("combined_fields", "combinedFields"),
-        ("mergeCombiners", "combine"),
-        ("createCombiner", "initCombine"),
     ],
 )
 def test_a_near_miss_names_the_hook(name, right):
