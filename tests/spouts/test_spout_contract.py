@@ -1,6 +1,6 @@
-"""What SpoutContract asks for, of spouts that are sound and of our own (KafkaSpout in test_kafka.py); and of spouts that lack one thing each.
+"""What SpoutContract asks for, of sound spouts and of our own; KafkaSpout's is in test_kafka.py.
 
-Of each broken one the test that is named for that thing says so.
+Of spouts that lack one thing each, the test that is named for that thing says so.
 """
 
 import json
