@@ -248,16 +248,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 return None
             stop, end = self._stop(path, start, until)
         except FileNotFoundError:
-            if lastMetadata is None:
-                self._files[partition] = None  # nothing of it was read: the partition can be another file
-                return None
-            if lastMetadata["end"]:
-                return None  # all of it was read: it may go
-            raise InputError(
-                f"{path} was deleted{', cut' if self.growing else ''} or moved away before all of it was read: put it "
-                "back, or start with a new checkpointLocation",
-                path=path,
-            ) from None
+            return self._missing(partition, path, lastMetadata)
         if stop == start:
             return None
         self._planned += 1
@@ -273,6 +264,20 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             planned["head"] = head_of(path, stop)
             self._logs.take(partition, planned)
         return planned
+
+    def _missing(self, partition: int, path: str, last: Any) -> None:
+        """Plan nothing of a file that is not there; InputError if some of it was not read."""
+        if last is None:
+            self._files[partition] = None  # nothing of it was read: the partition can be another file
+        elif last["end"]:
+            pass  # all of it was read: it may go
+        elif not self.growing or self._logs.locate(stats(self.path, self._entries()))[partition] is None:
+            raise InputError(
+                f"{path} was deleted{', cut' if self.growing else ''} or moved away before all of it was read: put it "
+                "back, or start with a new checkpointLocation",
+                path=path,
+            )
+        # else it was renamed while the folder was listed: the next look finds it
 
     def _readable(self, name: str, said: os.stat_result) -> int | None:
         """Return up to which byte this run reads a file; None: the file came after the beginning of the run."""
