@@ -1,4 +1,4 @@
-"""A real Kafka broker for tests: one node, KRaft, on loopback; it ends with the process that started it."""
+"""A real Kafka broker for tests: KRaft, on loopback, alone or with others; it ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,6 @@ JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-XX:-UsePerfD
 WATCH = 'cat >/dev/null; kill -9 "$1" 2>/dev/null; rm -rf "$2"'
 
 SETTINGS = {
-    "process.roles": "broker,controller",
-    "node.id": 1,
     "controller.listener.names": "CONTROLLER",
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 1,
@@ -90,6 +88,8 @@ class KafkaBroker:
         Further ones: the protocol of each, such as ``SASL_SSL``, by its name.
     port : int, optional
         By default a free one.
+    joins : KafkaBroker, optional
+        Whose cluster it joins, as another node; that one stays the controller.
     **settings : object
         As in server.properties; underscores stand for dots.
 
@@ -100,10 +100,20 @@ class KafkaBroker:
     """
 
     def __init__(
-        self, listeners: Mapping[str, str] | None = None, *, port: int | None = None, **settings: object
+        self,
+        listeners: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        joins: KafkaBroker | None = None,
+        **settings: object,
     ) -> None:
         self._libraries = libraries()
-        self.port, controller = port or free_port(), free_port()
+        self.port = port or free_port()
+        self._cluster: dict[str, Any] = {"id": _id(), "controller": free_port(), "nodes": 0}
+        if joins is not None:
+            self._cluster = joins._cluster
+        self._cluster["nodes"] += 1
+        self.node: int = self._cluster["nodes"]
         self.ports = {"PLAINTEXT": self.port} | {name: free_port() for name in listeners or {}}
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | dict(listeners or {})
         advertised = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
@@ -114,18 +124,20 @@ class KafkaBroker:
         self.admin = AdminClient(self.client())
         """A client that is not statefx's; kept, since one that is collected drops what it has not answered yet."""
         own = {
-            "listeners": f"{advertised},CONTROLLER://127.0.0.1:{controller}",
+            "process.roles": "broker" if joins else "broker,controller",
+            "node.id": self.node,
+            "listeners": advertised if joins else f"{advertised},CONTROLLER://127.0.0.1:{self._cluster['controller']}",
             "advertised.listeners": advertised,
             "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             # Voters that are named here, and the two lines below, are all that formatting would make: another JVM, 5 s.
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._cluster['controller']}",
             "log.dirs": self.folder / "data",
         }
         lines = SETTINGS | own | {name.replace("_", "."): value for name, value in settings.items()}
         (self.folder / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         (self.folder / "data").mkdir()
         (self.folder / "data" / "meta.properties").write_text(
-            f"version=1\ncluster.id={_id()}\nnode.id=1\ndirectory.id={_id()}\n"
+            f"version=1\ncluster.id={self._cluster['id']}\nnode.id={self.node}\ndirectory.id={_id()}\n"
         )
         self.start()
 
@@ -170,12 +182,23 @@ class KafkaBroker:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
 
-    def topic(self, partitions: int = 1, name: str | None = None, **config: object) -> str:
-        """Make a topic and return its name; of settings, underscores stand for dots."""
+    def topic(
+        self, partitions: int = 1, name: str | None = None, nodes: Sequence[int] | None = None, **config: object
+    ) -> str:
+        """Make a topic and return its name; of settings, underscores stand for dots.
+
+        Parameters
+        ----------
+        nodes : sequence of int, optional
+            For each partition the only node that has it.
+        """
         self._topics += 1
         name = name or f"t{self._topics}"
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-        made = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        where: dict[str, Any] = {"replication_factor": 1}
+        if nodes is not None:
+            partitions, where = len(nodes), {"replica_assignment": [[node] for node in nodes]}
+        made = NewTopic(name, num_partitions=partitions, config=settings, **where)
         self._decided(lambda: self.admin.create_topics([made])[name])
         return name
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from statefx.connectors.kafka import calls, open_transactions, planning, reading
+from statefx.connectors.kafka import calls, planning, reading
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, InputError
 from statefx.operators import Context
 from statefx.protocol.barrier import LeftOut
@@ -347,36 +347,6 @@ def test_a_task_waits_for_a_broker_that_is_away_when_it_asks_which_topic_it_has_
     threading.Timer(0.5, kafka.start).start()
     assert readers.topic_id(topic) == known
     readers.close()
-
-
-def test_a_transaction_that_a_producer_has_left_open_is_told_once(kafka, monkeypatch, caplog):
-    monkeypatch.setattr(open_transactions, "LOOK_SECS", 0.0)
-    topic = kafka.topic(partitions=2)
-    kafka.send(topic, *lines(0, 5))
-    reads = spout(kafka, topic)
-    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
-    reads.initPartitions({})
-    metadata = {}
-
-    def looks(count):
-        for _ in range(count):
-            for partition in range(reads.numPartitions()):
-                metadata[partition] = (
-                    reads.planPartitionBatch(partition, metadata.get(partition)) or metadata[partition]
-                )
-        return [each.message for each in caplog.records if "has open" in each.message]
-
-    with kafka.open_transaction(topic, "open") as transaction:
-        kafka.send(topic, "behind")
-        assert looks(2) == []
-        said = looks(3)
-        assert len(said) == 1
-        assert said[0].startswith(f"{topic}-0 is read up to offset 5, and 2 offsets behind it wait")
-        transaction.commit_transaction(30)
-    kafka.settle(topic)
-    assert looks(3) == said
-    assert metadata[0]["end"] == 8
-    reads.close()
 
 
 def test_a_failed_attempt_leaves_clients_that_can_go_on(kafka, tmp_path):

@@ -111,7 +111,6 @@ def test_empty_values_are_no_tombstones():
     assert read(spout("bytes"), b"", None) == ([{"value": b""}, {"value": None}], [])
     assert read(spout("json", "a int"), None, b"") == ([{"a": None}], [1])
     assert read(spout("avro", '"long"'), None, b"") == ([{"value": None}], [1])
-    assert read(spout("avro", '"long"', schemas={1: "long"}), None, b"") == ([{"value": None}], [1])
 
 
 def test_json_is_one_object_in_each_value():
@@ -186,20 +185,6 @@ def test_avro_of_a_schema():
     assert read(spout("avro", '"long"'), avro(5, "long"))[0] == [{"value": 5}]
 
 
-def test_avro_with_the_number_of_the_schema_it_was_written_with():
-    former = {"type": "record", "name": "P", "fields": [{"name": "n", "type": "int"}]}
-    later = {
-        "type": "record",
-        "name": "P",
-        "fields": [{"name": "n", "type": "long"}, {"name": "m", "type": "int", "default": 9}],
-    }
-    reads = spout("avro", later, schemas={1: former, 2: later})
-    values = [avro({"n": 4}, former, b"\0\0\0\0\1"), avro({"n": 5, "m": 6}, later, b"\0\0\0\0\2")]
-    rows, refused = read(reads, *values, avro({"n": 4}, former, b"\0\0\0\0\7"), avro({"n": 4}, former), b"")
-    assert rows == [{"n": 4, "m": 9}, {"n": 5, "m": 6}]
-    assert refused == [2, 3, 4]
-
-
 def test_logical_types_of_avro_that_have_no_column_are_what_they_are_written_as():
     kinds = {
         "id": {"type": "string", "logicalType": "uuid"},
@@ -216,48 +201,16 @@ def test_logical_types_of_avro_that_have_no_column_are_what_they_are_written_as(
 
 
 @pytest.mark.parametrize(
-    ("written", "meant", "value", "expected"),
-    [
-        ("long", "timestamp-millis", 5, datetime(1970, 1, 1, 0, 0, 0, 5_000, UTC)),
-        ({"type": "long"}, "timestamp-micros", 5, datetime(1970, 1, 1, 0, 0, 0, 5, UTC)),
-        (
-            {"type": "long", "logicalType": "timestamp-micros"},
-            "timestamp-millis",
-            datetime(2024, 1, 1, tzinfo=UTC),
-            None,
-        ),
-        ({"type": "long", "logicalType": "timestamp-micros"}, None, datetime(1970, 1, 1, 0, 0, 0, 5, UTC), 5),
-        (["null", "long"], "timestamp-millis", 5, datetime(1970, 1, 1, 0, 0, 0, 5_000, UTC)),
-    ],
-)
-def test_numbers_of_avro_mean_what_the_schema_says_that_reads_them(written, meant, value, expected):
-    """Those of a writer that knew of no time yet would else be taken for microseconds."""
-    to = {"type": "long", "logicalType": meant} if meant else "long"
-    reads = spout("avro", field(["null", to]), schemas={1: field(written)})
-    rows, refused = read(reads, avro({"f": value}, field(written), b"\0\0\0\0\1"))
-    assert (rows, refused) == ([{"f": value if expected is None else expected}], [])
-    inside = {"type": "array", "items": {"type": "map", "values": written}}
-    reads = spout(
-        "avro", field({"type": "array", "items": {"type": "map", "values": ["null", to]}}), schemas={1: field(inside)}
-    )
-    rows, _ = read(reads, avro({"f": [{"k": value}]}, field(inside), b"\0\0\0\0\1"))
-    assert rows == [{"f": [[("k", value if expected is None else expected)]]}]
-
-
-@pytest.mark.parametrize(
     ("reads", "value", "words"),
     [
         (("avro", '"long"'), b"\0\0\0\0\7\2", "the number of its schema, 7"),
-        (("avro", '"long"', {1: "long", 2: "long"}), b"\0\0\0\0\7\2", "of schema 7, and schemas= has 1, 2"),
-        (("avro", '"long"', {1: "long"}), b"\2", "not with a zero byte"),
         (("json", "a int"), b"\0\0\0\0\7{}", r"no object of JSON: b'\x00\x00"),
         (("json", "a int"), b'{"a": "x"}', "field 'a' is declared as number, and is string"),
         (("string",), b"\xff", "its value is no text in UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_value_is_said(reads, value, words):
-    kind, schema, schemas = (*reads, None, None)[:3]
-    _, refused = spout(kind, schema, schemas=schemas).rows.of(PLACE, records(value))
+    _, refused = spout(*reads).rows.of(PLACE, records(value))
     assert words in refused[0].reason
     assert "row" not in refused[0].reason
 
@@ -285,18 +238,6 @@ def field(kind, **more):
         ({"value": "avro", "schema": field(["null", "P"])}, "contains itself"),
         ({"value": "avro", "schema": field("null")}, "nothing but null"),
         ({"value": "avro", "schema": field({"type": "bytes", "logicalType": "decimal", "precision": 39})}, "1 to 38"),
-        ({"value": "avro", "schema": '"int"', "schemas": {"1": "int"}}, "by their numbers"),
-        ({"value": "avro", "schema": '"int"', "schemas": {}}, "by their numbers"),
-        ({"value": "avro", "schema": '"int"', "schemas": {1: "nope"}}, "schema 1 of schemas= is no Avro schema"),
-        (
-            {
-                "value": "avro",
-                "schema": field({"type": "long", "logicalType": "timestamp-millis"}),
-                "schemas": {1: field("int")},
-            },
-            "field 'f' was written as int",
-        ),
-        ({"schemas": {1: "int"}}, "schemas= is for"),
         ({"value": "json", "schema": "key int", "columns": ("key", "value")}, "two columns 'key'"),
         ({"columns": ("valeu",)}, "no column 'valeu'"),
         ({"columns": "value"}, "columns= names what is emitted"),
@@ -313,7 +254,6 @@ def field(kind, **more):
         ({"start": {"payments": {0: 5}}}, "'payments', which topics= does not name"),
         ({"topics": re.compile("p-.*"), "start": {"payments": {0: 5}}}, "'payments', which topics= does not name"),
         ({"maxRows": 0}, "maxRows"),
-        ({"maxBytes": "1MB"}, "maxBytes"),
         ({"maxPartitions": 1.0}, "maxPartitions"),
         ({"patience": 0}, "patience"),
         ({"patience": "30"}, "patience"),
@@ -362,14 +302,12 @@ def test_a_spout_goes_into_a_topology_and_over_the_wire():
 
 
 def test_shares_are_bounded_fair_and_leave_nobody_behind():
-    assert Shares(Limits(None, None, None)).of({0: 5, 1: 0, 2: 7}, {}) == {0: 5, 2: 7}
-    assert Shares(Limits(10, None, None)).of({0: 100, 1: 2, 2: 100}, {}) == {1: 2, 0: 4, 2: 4}
-    shares = Shares(Limits(2, None, None))
-    turns = [sorted(shares.of(dict.fromkeys(range(5), 10), {})) for _ in range(3)]
+    assert Shares(Limits(None, None)).of({0: 5, 1: 0, 2: 7}) == {0: 5, 2: 7}
+    assert Shares(Limits(10, None)).of({0: 100, 1: 2, 2: 100}) == {1: 2, 0: 4, 2: 4}
+    shares = Shares(Limits(2, None))
+    turns = [sorted(shares.of(dict.fromkeys(range(5), 10))) for _ in range(3)]
     assert turns == [[0, 1], [2, 3], [0, 4]]
-    assert sum(Shares(Limits(None, 1_000, None)).of({0: 50, 1: 50}, {0: 50.0, 1: 150.0}).values()) == 10
-    assert sum(Shares(Limits(None, 10, None)).of({0: 50}, {0: 500.0}).values()) == 1, "one record at least"
-    assert sorted(Shares(Limits(None, None, 2)).of(dict.fromkeys(range(5), 10), {})) == [0, 1]
+    assert sorted(Shares(Limits(None, 2)).of(dict.fromkeys(range(5), 10))) == [0, 1]
 
 
 def test_how_far_it_is_behind_what_there_is():

@@ -12,7 +12,6 @@
               ranges             driver: what a transaction reads of each partition
               planning           driver: which partitions there are, how far each can be read, and the share of each
               group              driver: the consumer group that is told what is committed
-              open_transactions  driver: warns of partitions that stand still behind a transaction of a producer
               reading            tasks: the records of a range of offsets, and no others
               rows               tasks: records as Arrow columns
               values, avro       tasks: what values mean

@@ -125,7 +125,7 @@ def check_bound(name: str, most: int | None) -> None:
         raise TopologyError(f"{name} is a whole number from 1, or None, not {most!r}")
 
 
-def format_of(value: str, schema: Any, schemas: Mapping[int, Any] | None) -> Format:
+def format_of(value: str, schema: Any) -> Format:
     """Return what reads values."""
     if value not in ("bytes", "string", "json", "avro"):
         raise TopologyError(f"KafkaSpout has no values as {value!r}: there are bytes, string, json and avro")
@@ -138,10 +138,8 @@ def format_of(value: str, schema: Any, schemas: Mapping[int, Any] | None) -> For
             else "need schema=, an Avro schema"
         )
         raise TopologyError(f"KafkaSpout: values as {value} {wants}")
-    if schemas is not None and value != "avro":
-        raise TopologyError("KafkaSpout: schemas= is for values in Avro that begin with the number of one")
     if value == "avro":
-        return Avro(schema, schemas)
+        return Avro(schema)
     if value == "json":
         return Json(schema)
     return Bytes("value") if value == "bytes" else Text("value")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.connectors.kafka.calls import REQUEST_SECS, answer, close_consumer
-from statefx.connectors.kafka.clients import Clients
+from statefx.connectors.kafka.clients import Clients, denial
 from statefx.connectors.kafka.group import Group
-from statefx.connectors.kafka.library import has_code, kafka
+from statefx.connectors.kafka.library import has_code, kafka, text_of
 from statefx.connectors.kafka.rows import Place
 from statefx.errors import FailedException, InputError
 
@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("statefx")
 
-END, _BEGINNING = -1, -2
+END, BEGINNING = -1, -2
 """What the protocol has in the place of a time."""
+
+_NO_LEADER = -1
+"""What a broker answers for the leader of a partition that has none."""
+
+_UNANSWERED = "the offsets of partitions can't be asked for"
 
 _EPOCH, _MILLI = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
@@ -33,10 +38,11 @@ DOUBT_SECS = 5.0
 """How long a broker must say what would end the query before it is believed. One that has just started does not know
 all topics yet, and its partitions may end before where they ended; both pass."""
 
-SAMPLE_ROWS = 50
-SAMPLE_SECS = 1.0
-SAMPLE_AGAIN_SECS = 30.0
-"""How the size of records is found out where bytes are bounded: no request tells it."""
+LEADER_SECS = 1.0
+"""With ``unavailable='skip'``: how long a leader may take to answer when it is asked apart from the others."""
+
+LEADER_AGAIN_SECS = 5.0
+"""With ``unavailable='skip'``: the pause before leaders that did not answer are asked again, each for `LEADER_SECS`."""
 
 SHOWN = 100
 """Partitions whose offsets are shown with each transaction: the last hundred transactions are kept."""
@@ -53,7 +59,6 @@ class Limits(NamedTuple):
     """What one transaction reads at most; None: as much as there is."""
 
     rows: int | None
-    bytes: int | None
     partitions: int | None
 
 
@@ -68,19 +73,38 @@ class Cluster:
     topics : sequence of str or re.Pattern
     clock : callable
         Seconds.
+    skips : bool
+        Whether `ends` and `beginnings` leave out partitions whose leader does not answer (``unavailable='skip'``).
+
+    Attributes
+    ----------
+    away : set of Place
+        Partitions whose leader did not answer when it was asked last.
     """
 
     def __init__(
-        self, clients: Clients, group: str, topics: Sequence[str] | re.Pattern[str], clock: Any = time.monotonic
+        self,
+        clients: Clients,
+        group: str,
+        topics: Sequence[str] | re.Pattern[str],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        skips: bool = False,
     ) -> None:
-        # It reads no more than a few records, to see how large they are.
-        small = {"fetch.message.max.bytes": 65_536, "queued.max.messages.kbytes": 1_024, "socket.timeout.ms": 10_000}
         self._group = Group(group)
-        self.consumer: Consumer = clients.consumer(group, **small, on_commit=self._group.on_commit)
+        self.consumer: Consumer = clients.consumer(
+            group, on_commit=self._group.on_commit, **{"socket.timeout.ms": 10_000}
+        )
         self._clients = clients
         self._admin = clients.admin()
         self._topics = topics
         self._clock = clock
+        self._skips = skips
+        self.away: set[Place] = set()
+        self._away_until = 0.0
+        """When those of `away` are asked again."""
+        self._trouble = ""
+        """Why a leader did not answer."""
         self._looked: float | None = None
         self._doubts: dict[str, float] = {}
         self.ids: dict[str, str] = {}
@@ -178,28 +202,80 @@ class Cluster:
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return how far partitions can be read: with ``read_committed``, their last stable offsets."""
-        told = self._told(dict.fromkeys(places, END))
+        told = self._ask_available(dict.fromkeys(places, END))
         self.epochs = {place: each.leader_epoch for place, each in told.items() if each.leader_epoch is not None}
         return {place: each.offset for place, each in told.items()}
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return the first offsets that are there."""
-        return self.offsets(dict.fromkeys(places, _BEGINNING))
+        told = self._ask_available(dict.fromkeys(places, BEGINNING))
+        return {place: each.offset for place, each in told.items()}
 
     def offsets(self, times: Mapping[Place, int]) -> dict[Place, int]:
-        """Return the offsets of times, or of what stands for the ends of a partition; one request for each broker.
+        """Return the offsets of times, `END` or `BEGINNING`, of all these partitions; one request for each broker.
 
         The client for administrators has a call of its own for this, and it is not to be trusted: while a broker did
         not answer, it told offsets all the same, and it ended the process by a failed assertion.
         """
-        return {place: each.offset for place, each in self._told(times).items()}
+        return {place: each.offset for place, each in self._ask(times).items()}
 
-    def _told(self, times: Mapping[Place, int]) -> dict[Place, Any]:
+    def _ask(self, times: Mapping[Place, int]) -> dict[Place, Any]:
         try:
-            return ask_offsets(self.consumer, times)
+            return _ask_offsets(self.consumer, times)
         except kafka().KafkaException as error:
             self._looked = None  # a topic may be gone
-            raise self._clients.failure(error, "the offsets of partitions can't be asked for") from None
+            raise self._clients.failure(error, _UNANSWERED) from None
+
+    def _ask_available(self, times: Mapping[Place, int]) -> dict[Place, Any]:
+        """Ask as `_ask` does; with `skips`, leave out partitions whose leader does not answer, and note them."""
+        if not self._skips:
+            return self._ask(times)
+        asked = {place: at for place, at in times.items() if place not in self.away}
+        try:
+            told = _ask_offsets(self.consumer, asked)
+        except kafka().KafkaException:
+            # One leader that does not answer fails the question to all of them.
+            self._looked = None
+            told = self._ask_leaders(times)
+        else:
+            if len(asked) < len(times) and self._clock() >= self._away_until:
+                told |= self._ask_leaders({place: at for place, at in times.items() if place not in asked})
+        self._note_away(times, told)
+        if times and not told:
+            raise FailedException(f"{_UNANSWERED}: no leader answers: {self._trouble}")
+        return told
+
+    def _ask_leaders(self, times: Mapping[Place, int]) -> dict[Place, Any]:
+        """Ask the leader of each partition apart from the others; return what those say that answer."""
+        topics = self._listed()
+        by_leader: dict[int, dict[Place, int]] = {}
+        for place, at in times.items():
+            partition = topics[place.topic].partitions.get(place.partition) if place.topic in topics else None
+            by_leader.setdefault(_NO_LEADER if partition is None else partition.leader, {})[place] = at
+        told: dict[Place, Any] = {}
+        for leader, asked in by_leader.items():
+            if leader == _NO_LEADER:
+                self._trouble = "the cluster knows of no leader"
+                continue
+            try:
+                told |= _ask_offsets(self.consumer, asked, LEADER_SECS)
+            except kafka().KafkaException as error:
+                if denied := denial(error, _UNANSWERED):
+                    raise denied from None
+                self._trouble = text_of(error)
+        self._away_until = self._clock() + LEADER_AGAIN_SECS
+        return told
+
+    def _note_away(self, asked: Collection[Place], told: Collection[Place]) -> None:
+        before = self.away
+        self.away = (before - {*asked}) | ({*asked} - {*told})
+        if gone := self.away - before:
+            logger.warning(
+                "%s: no leader answers (%s), so the other partitions are read without (unavailable='skip')",
+                _shown(gone), self._trouble,
+            )  # fmt: skip
+        if back := before - self.away:
+            logger.warning("%s: the leader answers again", _shown(back))
 
     def tell_group(self, read: Mapping[Place, int]) -> None:
         """Commit to the group what was read, for those who watch it."""
@@ -210,12 +286,18 @@ class Cluster:
         close_consumer(self.consumer)
 
 
-def ask_offsets(consumer: Consumer, times: Mapping[Place, int]) -> dict[Place, Any]:
+def _shown(places: Collection[Place]) -> str:
+    """Return the names of partitions, of many the first ten."""
+    more = f" and {len(places) - 10} more" if len(places) > 10 else ""
+    return ", ".join(map(str, sorted(places)[:10])) + more
+
+
+def _ask_offsets(consumer: Consumer, times: Mapping[Place, int], secs: float | None = None) -> dict[Place, Any]:
     """Return what the brokers say of the offsets of times; KafkaException if one of them is not known."""
     if not times:
         return {}
     asked = [kafka().TopicPartition(*place, at) for place, at in times.items()]
-    told: list[Any] = consumer.offsets_for_times(asked, timeout=REQUEST_SECS)
+    told: list[Any] = consumer.offsets_for_times(asked, timeout=REQUEST_SECS if secs is None else secs)
     wrong = next((each.error for each in told if each.error is not None), None)
     if wrong is not None:
         raise kafka().KafkaException(wrong)
@@ -223,14 +305,15 @@ def ask_offsets(consumer: Consumer, times: Mapping[Place, int]) -> dict[Place, A
 
 
 def first_offsets(cluster: Cluster, start: Start, places: Sequence[Place]) -> dict[Place, int]:
-    """Return where a first run begins, by partition.
+    """Return where a first run begins, by partition: all of them have to answer, since a later look finds other ends.
 
     Raises
     ------
     InputError
         An offset was given that is not there, or of a partition that is not there.
     """
-    found, ends = cluster.beginnings(places), cluster.ends(places)
+    found = cluster.offsets(dict.fromkeys(places, BEGINNING))
+    ends = cluster.offsets(dict.fromkeys(places, END))
     if start == "latest":
         return ends
     if isinstance(start, datetime):
@@ -252,8 +335,11 @@ def first_offsets(cluster: Cluster, start: Start, places: Sequence[Place]) -> di
     return found
 
 
-def distances(read: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[str, Any]:
-    """Return how far reading is behind the ends, for those who watch; by the names of Spark's own connector."""
+def distances(read: Mapping[Place, int], ends: Mapping[Place, int], away: Collection[Place] = ()) -> dict[str, Any]:
+    """Return how far reading is behind the ends, for those who watch; by the names of Spark's own connector.
+
+    Of partitions that are `away`, the end is the last one that is known.
+    """
     behind = [max(0, ends.get(place, offset) - offset) for place, offset in read.items()]
     found: dict[str, Any] = {
         "partitions": len(behind),
@@ -261,6 +347,8 @@ def distances(read: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[str,
         "avgOffsetsBehindLatest": round(sum(behind) / max(1, len(behind)), 1),
         "maxOffsetsBehindLatest": max(behind, default=0),
     }
+    if away:
+        found["unavailable"] = [str(place) for place in sorted(away)[:SHOWN]]
     if len(behind) <= SHOWN:
         for name, offsets in (("endOffset", read), ("latestOffset", {p: ends[p] for p in read if p in ends})):
             found[name] = {topic: {} for topic in sorted({place.topic for place in offsets})}
@@ -279,23 +367,18 @@ class Shares:
         self._limits = limits
         self._turn = -1
 
-    def of(self, lags: Mapping[int, int], sizes: Mapping[int, float]) -> dict[int, int]:
+    def of(self, lags: Mapping[int, int]) -> dict[int, int]:
         """Return how many offsets of each partition are read.
 
         Parameters
         ----------
         lags : Mapping of int to int
             How many offsets there are to be read, by number of the partition.
-        sizes : Mapping of int to float
-            Bytes of a record, where they are bounded.
         """
         waiting = sorted((number for number, lag in lags.items() if lag), key=lambda n: (n <= self._turn, n))
         if not waiting:
             return {}
         rows_max = sum(lags.values()) if self._limits.rows is None else self._limits.rows
-        if self._limits.bytes is not None:
-            average = sum(sizes.values()) / len(sizes) if sizes else 1.0
-            rows_max = max(1, min(rows_max, int(self._limits.bytes / max(average, 1.0))))
         chosen = waiting[: min(self._limits.partitions or len(waiting), rows_max)]
         self._turn = chosen[-1]
         shares, left = {}, rows_max
@@ -304,38 +387,3 @@ class Shares:
             shares[number] = min(lags[number], left // (len(chosen) - place))
             left -= shares[number]
         return shares
-
-
-class Sizes:
-    """How large the records of partitions are: the first ones of a batch stand for all of it."""
-
-    def __init__(self, consumer: Consumer, clock: Any = time.monotonic) -> None:
-        self._consumer = consumer
-        self._clock = clock
-        self._known: dict[Place, tuple[float | None, float]] = {}
-        """The size of a record, None where there was none, and until when that is believed."""
-
-    def of(self, starts: Mapping[Place, int]) -> dict[Place, float]:
-        """Return the average size of a record, by partition; of those that have given none within a second, nothing."""
-        now = self._clock()
-        unknown = {place: start for place, start in starts.items() if now > self._known.get(place, (0.0, -1.0))[1]}
-        if unknown:
-            self._sample(unknown)
-        return {place: size for place in starts if (size := self._known[place][0]) is not None}
-
-    def _sample(self, starts: Mapping[Place, int]) -> None:
-        found: dict[Place, list[int]] = {place: [] for place in starts}
-        self._consumer.assign([kafka().TopicPartition(*place, start) for place, start in starts.items()])
-        end = self._clock() + SAMPLE_SECS
-        while self._clock() < end and any(len(sizes) < SAMPLE_ROWS for sizes in found.values()):
-            for each in self._consumer.consume(SAMPLE_ROWS, 0.05):
-                sizes = found.get(Place(each.topic() or "", each.partition() or 0), [])
-                if each.error() is None:
-                    sizes.append(len(each.value() or b"") + len(each.key() or b""))
-                elif has_code(each.error(), "_PARTITION_EOF"):
-                    sizes += [0] * SAMPLE_ROWS  # there are no more
-        self._consumer.unassign()
-        for place, sizes in found.items():
-            real = [size for size in sizes if size]
-            average = sum(real) / len(real) if real else None
-            self._known[place] = average, self._clock() + SAMPLE_AGAIN_SECS

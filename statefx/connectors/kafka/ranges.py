@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from statefx.connectors.kafka.losses import Losses, cut_off
-from statefx.connectors.kafka.open_transactions import OpenTransactions
-from statefx.connectors.kafka.planning import Cluster, Limits, Shares, Sizes, Start, first_offsets
+from statefx.connectors.kafka.planning import BEGINNING, Cluster, Limits, Shares, Start, first_offsets
 from statefx.connectors.kafka.rows import Place
 from statefx.errors import FailedException
 
@@ -42,8 +41,6 @@ class Ranges:
         Where a first run begins.
     limits : Limits
     losses : Losses
-    open_transactions : OpenTransactions, optional
-        Told of partitions that are read to their end.
     """
 
     def __init__(
@@ -52,14 +49,11 @@ class Ranges:
         start: Start,
         limits: Limits,
         losses: Losses,
-        open_transactions: OpenTransactions | None = None,
     ) -> None:
         self.cluster = cluster
         self._start = start
         self._losses = losses
-        self._open = open_transactions
         self._shares = Shares(limits)
-        self._sizes = Sizes(cluster.consumer) if limits.bytes is not None else None
         self._numbers: list[Place | None] = []
         self._first: dict[Place, int] | None = None
         """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
@@ -70,7 +64,9 @@ class Ranges:
         self._has_looked = False
         """Whether the start has looked, and no transaction has used that yet."""
         self.ends: dict[Place, int] = {}
-        """The ends of partitions, as of the last look."""
+        """The ends of partitions, as of the last look; without those whose leader did not answer."""
+        self.known_ends: dict[Place, int] = {}
+        """The ends of all partitions, as of the last look at each."""
         self._read: dict[Place, Any] = {}
         """The last range of each partition with which a transaction is known to have begun."""
         self._planned: dict[Place, Any] = {}
@@ -80,8 +76,6 @@ class Ranges:
 
     def close(self) -> None:
         """End the clients."""
-        if self._open is not None:
-            self._open.close()
         self.cluster.close()
 
     def begin(self, metadata: Mapping[int, Any]) -> None:
@@ -123,35 +117,40 @@ class Ranges:
         """Ask what there is to be read of all partitions, and share out what a transaction may read."""
         cluster, read, listed = self.cluster, self._read | self._planned, set(self.cluster.places)
         numbers = {place: number for number, place in enumerate(self._numbers) if place is not None and place in listed}
-        self.ends = cluster.ends(numbers)
-        self._starts = self._begin_fresh([place for place in numbers if place not in read], bool(read))
-        starts = self._starts | {place: read[place]["end"] for place in numbers if place in read}
-        self._end_now(starts)
-        lags = {place: lag for place, start in starts.items() if (lag := self._readable(place) - start) > 0}
-        self._beginnings = cluster.beginnings(
-            place for place in lags if place not in self._starts or self._start != "earliest"
-        )
-        sizes = {} if self._sizes is None else self._sizes.of({place: starts[place] for place in lags})
-        self._share = self._shares.of(
-            {numbers[place]: lag for place, lag in lags.items()},
-            {numbers[place]: size for place, size in sizes.items()},
-        )
-        if self._open is not None:
-            self._open.look({place: self.ends[place] for place, start in starts.items() if start == self.ends[place]})
-
-    def _begin_fresh(self, fresh: Sequence[Place], later: bool) -> dict[Place, int]:
-        """Return where partitions begin that nothing was read of; `later`: others were read."""
+        fresh = [place for place in numbers if place not in read]
         if self._first is None:
             # A first run begins where it was told to. What is found later is all new.
-            known = later or self._start == "earliest"
-            self._first = {} if known else first_offsets(self.cluster, self._start, fresh)
-        found = self.cluster.beginnings([place for place in fresh if place not in self._first])
+            known = bool(read) or self._start == "earliest"
+            self._first = {} if known else first_offsets(cluster, self._start, fresh)
+        self.ends = cluster.ends(numbers)
+        self.known_ends |= self.ends
+        self._starts = self._begin_fresh(fresh)
+        starts = self._starts | {place: read[place]["end"] for place in numbers if place in read}
+        self._end_now(starts)
+        lags = {
+            place: lag
+            for place, start in starts.items()
+            if place in self.ends and (lag := self._readable(place) - start) > 0
+        }
+        told = [place for place in lags if place in self._starts and self._start == "earliest"]
+        self._beginnings = cluster.beginnings(lags.keys() - told)
+        self._share = self._shares.of(
+            {numbers[place]: lag for place, lag in lags.items() if place in self._beginnings or place in told}
+        )
+
+    def _begin_fresh(self, fresh: Sequence[Place]) -> dict[Place, int]:
+        """Return where partitions begin that nothing was read of; without those whose leader would have to tell it."""
+        assert self._first is not None
+        found = self.cluster.beginnings(place for place in fresh if place not in self._first and place in self.ends)
         return found | {place: self._first[place] for place in fresh if place in self._first}
 
     def _end_now(self, starts: Mapping[Place, int]) -> None:
         """Note where this run ends; later if a broker that has just started says that less is there than was read."""
-        if self.bounded and self._until is None and all(self.ends[place] >= at for place, at in starts.items()):
-            self._until = {self._identity(place): end for place, end in self.ends.items()}
+        ends = {
+            place: self.ends.get(place, at) for place, at in starts.items()
+        }  # one that is away has ended for this run
+        if self.bounded and self._until is None and all(ends[place] >= at for place, at in starts.items()):
+            self._until = {self._identity(place): end for place, end in (ends | self.ends).items()}
 
     def _readable(self, place: Place) -> int:
         """Return how far a partition is read, at most."""
@@ -184,9 +183,12 @@ class Ranges:
             if (bound := self._until.get(self._identity(place))) is None:
                 return None  # it came later: the next run reads it from its beginning
             # Else this run would end before its end, as a broker that starts tells smaller ones.
-            self.cluster.doubted(f"{place} ends before where it ended when this run began", self.ends[place] < bound)
+            shorter = place in self.ends and self.ends[place] < bound
+            self.cluster.doubted(f"{place} ends before where it ended when this run began", shorter)
         start, gap = found
-        end = max(start, min(self._readable(place), start + self._share.get(partition, 0)))
+        end = start
+        if place in self.ends:
+            end = max(start, min(self._readable(place), start + self._share.get(partition, 0)))
         topic_id, epoch = self.cluster.ids[place.topic], self.cluster.epochs.get(place)
         goes_on = last is not None and (start, topic_id) == (last["end"], last["id"])
         if goes_on and end == start:
@@ -230,7 +232,9 @@ class Ranges:
         if topic_id != last["id"]:
             self._losses.made_again(place, start)
             # The new one may have fewer partitions.
-            return (cluster.beginnings([place])[place], 0) if place in self.ends else None
+            return (cluster.offsets({place: BEGINNING})[place], 0) if place in self.ends else None
+        if place not in self.ends:
+            return None  # its leader is away
         if cluster.doubted(f"{place} ends before the offset up to which it was read", self.ends[place] < start):
             raise cut_off(place, start, f"now ends at {self.ends[place]}")
         return self._behind_gap(place, start)

@@ -20,7 +20,6 @@ from statefx.connectors.kafka.arguments import (
 )
 from statefx.connectors.kafka.clients import Clients
 from statefx.connectors.kafka.losses import Losses
-from statefx.connectors.kafka.open_transactions import OpenTransactions
 from statefx.connectors.kafka.planning import Cluster, Limits, Start, distances
 from statefx.connectors.kafka.ranges import Ranges, ends_of
 from statefx.connectors.kafka.reading import NO_EPOCH, Readers, Span
@@ -58,8 +57,6 @@ class KafkaSpout(PartitionedTransactionalSpout):
         columns.
     schema : str, StructType, pyarrow.Schema or Mapping, optional
         For JSON the fields, as in ``"account string, amount long"``; for Avro its schema, as JSON has it.
-    schemas : Mapping of int to schema, optional
-        For Avro whose values begin with the number of a schema in a registry: the schemas by their numbers.
     key : str
         What keys are: ``bytes`` or ``string``.
     columns : sequence of str
@@ -69,13 +66,15 @@ class KafkaSpout(PartitionedTransactionalSpout):
         Where a first run begins: ``"earliest"``, ``"latest"``, a time with a time zone, or
         ``{topic: {partition: offset}}``, in which partitions that are not named begin with the earliest. Later runs go
         on where the last one has ended.
-    maxRows, maxBytes, maxPartitions : int, optional
-        What a transaction reads at most, of all partitions together. Rows are counted as offsets; bytes are estimated
-        by records that the driver looks at.
+    maxRows, maxPartitions : int, optional
+        What a transaction reads at most, of all partitions together. Rows are counted as offsets.
     maxRecordBytes : int, optional
         Of key and value of a record; a larger one is refused (`bad`).
     isolation : str
         ``"read_committed"``, or ``"read_uncommitted"``, which also reads what producers may take back.
+    unavailable : str
+        What to do while the leader of a partition does not answer: ``"wait"`` plans no transaction until all leaders
+        answer, ``"skip"`` plans those of the other partitions. Nothing is lost: the partition goes on where it was.
     lost : str
         What to do when records were deleted before they were read, or their topic was deleted or made again: ``"fail"``
         ends the query with an error that names partition and offsets, ``"skip"`` goes on behind them, and logs how many
@@ -105,15 +104,14 @@ class KafkaSpout(PartitionedTransactionalSpout):
         value: str = "bytes",
         schema: Any = None,
         *,
-        schemas: Mapping[int, Any] | None = None,
         key: str = "bytes",
         columns: Sequence[str] = DEFAULT_COLUMNS,
         start: Start = "earliest",
         maxRows: int | None = 1_000_000,
-        maxBytes: int | None = None,
         maxPartitions: int | None = None,
         maxRecordBytes: int | None = None,
         isolation: str = "read_committed",
+        unavailable: Literal["wait", "skip"] = "wait",
         lost: Policy = "fail",
         bad: Policy = "fail",
         group: str | None = GROUP,
@@ -123,17 +121,17 @@ class KafkaSpout(PartitionedTransactionalSpout):
         self.topics = topics_of(topics)
         self.start = start_of(start, self.topics)
         check_bound("maxRows", maxRows)
-        check_bound("maxBytes", maxBytes)
         check_bound("maxPartitions", maxPartitions)
         check_bound("maxRecordBytes", maxRecordBytes)
         check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
+        check_choice("unavailable", unavailable, ("wait", "skip"))
         check_choice("lost", lost, ("fail", "skip"))
         check_choice("bad", bad, ("fail", "skip"))
-        self.limits = Limits(maxRows, maxBytes, maxPartitions)
-        self.isolation, self.lost, self.bad = isolation, lost, bad
+        self.limits = Limits(maxRows, maxPartitions)
+        self.isolation, self.unavailable, self.lost, self.bad = isolation, unavailable, lost, bad
         self._losses = Losses(lost == "skip")
         self.group, self.patience_secs = group_of(group), patience_of(patience)
-        values = format_of(value, schema, schemas)
+        values = format_of(value, schema)
         self.rows = Rows(values, key, columns_of(columns, values), maxRecordBytes)
         self.outputFields = to_ddl(self.rows.schema)
         self.clients = Clients(rules(isolation), servers, config)
@@ -156,9 +154,8 @@ class KafkaSpout(PartitionedTransactionalSpout):
         if context.task != DRIVER:
             self._readers = Readers(self.clients, reading, self.patience_secs, self._pass_over)
             return
-        cluster = Cluster(self.clients, reading, self.topics)
-        waiting = OpenTransactions(self.clients, reading) if self.isolation == "read_committed" else None
-        self._ranges = Ranges(cluster, self.start, self.limits, self._losses, waiting)
+        cluster = Cluster(self.clients, reading, self.topics, skips=self.unavailable == "skip")
+        self._ranges = Ranges(cluster, self.start, self.limits, self._losses)
 
     def close(self) -> None:
         """End the clients."""
@@ -201,7 +198,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         read = ends_of(metadata.values())
         if self._group is not None:
             self._planning.cluster.tell_group(read)
-        return distances(read, self._planning.ends)
+        return distances(read, self._planning.known_ends, self._planning.cluster.away)
 
     # ---- in the tasks
 

@@ -1,0 +1,181 @@
+"""Partitions whose leader is away: the others go on, and nothing of them is lost (``unavailable='skip'``)."""
+
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from statefx.connectors.kafka import calls, planning
+from statefx.errors import FailedException
+from statefx.operators import Context
+from statefx.testing import TopologyTester
+from tests.kafka.broker import KafkaBroker
+from tests.kafka.libraries import UnavailableError
+from tests.spouts.kafka_topologies import counted, lines, once, spout, topology
+
+pytestmark = pytest.mark.slow
+
+WAIT_SECS = 60
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """A broker, and another one of its cluster, which is killed."""
+    try:
+        first = KafkaBroker()
+    except UnavailableError as why:
+        pytest.skip(str(why))
+    with first, KafkaBroker(joins=first) as second:
+        yield first, second
+
+
+@pytest.fixture
+def two(nodes, monkeypatch):
+    """The first broker, the second one, and a topic of which each has a partition with ten records."""
+    for module, name, secs in [
+        (calls, "REQUEST_SECS", 2.0),
+        (planning, "REQUEST_SECS", 2.0),
+        (planning, "LEADER_AGAIN_SECS", 0.0),
+        (planning, "DISCOVERY_SECS", 0.0),
+    ]:
+        monkeypatch.setattr(module, name, secs)
+    first, second = nodes
+    topic = first.topic(nodes=[1, 2])
+    first.send(topic, *lines(0, 10))
+    first.send(topic, *lines(10, 20), partition=1)
+    return first, second, topic
+
+
+@contextmanager
+def killed(broker):
+    broker.kill()
+    try:
+        yield
+    finally:
+        broker.start()
+
+
+@contextmanager
+def on_the_driver(reads, metadata=None, *, bounded=False):
+    """Yield what looks, and returns by partition what is planned; it is what the next look goes on from."""
+    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
+    if bounded:
+        reads.prepareForAvailableNow()
+    last = dict(metadata or {})
+    reads.initPartitions(last)
+
+    def look():
+        found = {
+            number: planned
+            for number in range(reads.numPartitions())
+            if (planned := reads.planPartitionBatch(number, last.get(number))) is not None
+        }
+        last.update(found)
+        return {number: (planned["start"], planned["end"]) for number, planned in found.items()}
+
+    look.last = last
+    yield look
+    reads.close()
+
+
+def until(look, number):
+    """Look until there is something of a partition: a broker that was started leads a moment later."""
+    limit = time.monotonic() + WAIT_SECS
+    while number not in (found := look()):
+        assert time.monotonic() < limit, f"nothing comes of partition {number}"
+    return found
+
+
+def test_the_others_go_on_and_a_partition_goes_on_where_it_was(two, caplog):
+    first, second, topic = two
+    reads = spout(first, topic, unavailable="skip")
+    with on_the_driver(reads) as look:
+        assert look() == {0: (0, 10), 1: (0, 10)}
+        with killed(second):
+            first.send(topic, *lines(20, 25))
+            assert look() == {0: (10, 15)}
+            assert look() == {}
+            first.send(topic, *lines(25, 30))
+            assert look() == {0: (15, 20)}
+            shown = reads.committed(look.last)
+            assert shown["unavailable"] == [f"{topic}-1"]
+            assert shown["latestOffset"] == {topic: {"0": 20, "1": 10}}
+            with on_the_driver(spout(first, topic), look.last) as waits, pytest.raises(FailedException):
+                waits()
+        first.send(topic, *lines(30, 33), partition=1)
+        assert until(look, 1) == {1: (10, 13)}
+        assert "unavailable" not in reads.committed(look.last)
+    said = [each.message for each in caplog.records if f"{topic}-1: " in each.message]
+    assert len(said) == 2
+    assert "no leader answers" in said[0]
+    assert "answers again" in said[1]
+
+
+def test_a_leader_that_is_there_and_does_not_answer(two):
+    """Its connection is open, and the cluster may still name it."""
+    first, second, topic = two
+    with on_the_driver(spout(first, topic, unavailable="skip", maxRows=4)) as look:
+        assert look() == {0: (0, 2), 1: (0, 2)}
+        second.freeze()
+        try:
+            assert until(look, 0) == {0: (2, 6)}
+        finally:
+            second.thaw()
+        assert until(look, 1)[1][0] == 2
+
+
+def test_a_first_run_that_begins_at_the_end_waits_for_all_partitions(two):
+    """What a partition had when the run began, nobody could say later."""
+    first, second, topic = two
+    reads = spout(first, topic, unavailable="skip", start="latest")
+    with killed(second), on_the_driver(reads) as look, pytest.raises(FailedException):
+        look()
+    limit = time.monotonic() + WAIT_SECS
+    with on_the_driver(spout(first, topic, unavailable="skip", start="latest")) as look:
+        while True:
+            try:
+                assert look() == {0: (10, 10), 1: (10, 10)}
+                break
+            except FailedException:
+                assert time.monotonic() < limit
+
+
+def test_a_run_that_reads_what_is_there_ends_without_it_and_the_next_one_reads_it(two, tmp_path):
+    first, second, topic = two
+    tester = TopologyTester(topology(spout(first, topic, unavailable="skip", maxRows=8)), tmp_path / "ck")
+    with tester:
+        tester.emit()
+        assert len(counted(tester)) == 8
+        with killed(second):
+            first.send(topic, *lines(20, 30))
+            tester.drain()
+            read = counted(tester)
+            assert set(read) >= set(lines(0, 10) + lines(20, 30))
+            assert set(lines(10, 20)) - set(read)
+        limit = time.monotonic() + WAIT_SECS
+        while counted(tester) != once(*lines(0, 30)):
+            assert time.monotonic() < limit, counted(tester)
+            tester.drain()
+
+
+def test_a_leader_that_comes_back_in_such_a_run_is_for_the_next_one(two):
+    first, second, topic = two
+    with on_the_driver(spout(first, topic)) as look:
+        assert look() == {0: (0, 10), 1: (0, 10)}
+        read = look.last
+    first.send(topic, *lines(20, 25), partition=1)
+    reads = spout(first, topic, unavailable="skip")
+    second.freeze()
+    try:
+        with on_the_driver(reads, read, bounded=True) as look:
+            assert look() == {}
+            second.thaw()
+            limit = time.monotonic() + WAIT_SECS
+            while reads._ranges.cluster.away:
+                assert time.monotonic() < limit
+                assert look() == {}
+            assert look() == {}
+    finally:
+        second.thaw()
+    with on_the_driver(reads, read) as look:
+        assert until(look, 1) == {1: (10, 15)}
