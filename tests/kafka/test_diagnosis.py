@@ -74,7 +74,7 @@ def test_addresses_that_brokers_give_for_themselves():
     away = SimpleNamespace(id=1, host="127.0.0.1", port=free_port())
     said = diagnosis._unreachable([away])
     assert said.startswith(f"broker 1 says that it is 127.0.0.1:{away.port}, and there: ")
-    assert said.endswith("Mend advertised.listeners of the brokers, or this machine's names")
+    assert said.endswith("Correct advertised.listeners of the brokers, or this machine's names")
     with answering(b"") as address:
         there = SimpleNamespace(id=2, host="127.0.0.1", port=int(address.rpartition(":")[2]))
         assert diagnosis._unreachable([away, there]) is None

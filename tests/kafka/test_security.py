@@ -100,7 +100,7 @@ WRONG = {
     "a wrong password": (
         "SECURED",
         {"sasl.password": "nobody's"},
-        "Invalid username.*; mend sasl.username",
+        "Invalid username.*; correct sasl.username",
     ),
     "a mechanism that it has not": ("SECURED", {"sasl.mechanism": "SCRAM-SHA-256"}, "set sasl.mechanism .*one that"),
     "a wrong CA": ("SECURED", {"ssl.ca.location": "other.pem"}, "verify failed.*; ssl.ca.location in config must name"),

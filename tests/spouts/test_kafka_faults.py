@@ -325,7 +325,7 @@ def test_what_a_broker_says_that_has_just_started_is_doubted_for_a_while(kafka):
         return not cluster.doubts
 
     wait_for(known, "the broker to know the topic")
-    assert [place.topic for place in cluster.places] == sorted([topic, "later"])
+    assert [tp.topic for tp in cluster.partitions] == sorted([topic, "later"])
     for name in ("the end of x", "the end of y"):
         with pytest.raises(FailedException, match=name):
             cluster.doubted(name, wrong=True)

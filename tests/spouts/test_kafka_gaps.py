@@ -4,7 +4,7 @@ import pytest
 
 from statefx.connectors.kafka import reading
 from statefx.connectors.kafka.reading import Readers, Span
-from statefx.connectors.kafka.rows import Place
+from statefx.connectors.kafka.rows import TopicPartition
 from tests.spouts.kafka_topologies import QUICK, lines, spout, trim
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ def test_a_gap_over_two_ranges_is_told_of_both(kafka):
     readers = Readers(reads.clients, "group", 20.0, lambda place, start, first: gone.append((start, first)))
 
     def offsets(start, end):
-        span = Span(Place(topic, 0), readers.topic_id(topic), start, end)
+        span = Span(TopicPartition(topic, 0), readers.topic_id(topic), start, end)
         return [offset for part in readers.read(span, reads.rows.wanted) for offset in part.offsets]
 
     trim(kafka, topic, 150)
@@ -38,7 +38,7 @@ def test_what_comes_together_with_a_gap_is_handed_out(kafka, monkeypatch):
     config = QUICK | {"queued.min.messages": 100, "fetch.message.max.bytes": 5_000}
     reads, gone = spout(kafka, topic, config=config), []
     readers = Readers(reads.clients, "group", 20.0, lambda place, start, first: gone.append((start, first)))
-    span = Span(Place(topic, 0), readers.topic_id(topic), 0, 300)
+    span = Span(TopicPartition(topic, 0), readers.topic_id(topic), 0, 300)
     parts = readers.read(span, reads.rows.wanted)
     seen = next(parts).offsets
     for _ in range(20):  # meanwhile the client fills its queue again

@@ -8,7 +8,7 @@ import pytest
 
 from statefx.connectors.kafka import planning, reading
 from statefx.connectors.kafka.reading import Readers, Span
-from statefx.connectors.kafka.rows import Place
+from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import BoltError, FailedException
 from statefx.operators import Context
 from statefx.testing import TopologyTester
@@ -26,7 +26,7 @@ def test_what_a_reader_has_ahead_of_a_former_topic_is_not_handed_out_for_the_new
     readers = Readers(reads.clients, "group", 20.0, reads._losses.pass_over)
 
     def values(start, end):
-        span = Span(Place(topic, 0), readers.topic_id(topic), start, end)
+        span = Span(TopicPartition(topic, 0), readers.topic_id(topic), start, end)
         return [value.decode() for part in readers.read(span, reads.rows.wanted) for value in part.values]
 
     assert values(0, 10) == lines(0, 10)
@@ -75,7 +75,7 @@ def test_a_shorter_topic_of_the_same_name_is_no_partition_that_lost_its_end(kafk
     kafka.send(topic, *lines(0, 30))
     reads = spout(kafka, topic)
     readers = Readers(reads.clients, "group", 20.0, reads._losses.pass_over)
-    former = Span(Place(topic, 0), readers.topic_id(topic), 10, 20, start_epoch=0, end_epoch=0)
+    former = Span(TopicPartition(topic, 0), readers.topic_id(topic), 10, 20, start_epoch=0, end_epoch=0)
     assert sum(map(len, readers.read(former, reads.rows.wanted))) == 10
     readers.close()
     kafka.delete(topic)
@@ -92,7 +92,7 @@ def test_a_task_that_is_told_that_a_topic_is_gone_hears_it_for_a_while(kafka, mo
     reads = spout(kafka, topic)
     readers = Readers(reads.clients, "group", 20.0, reads._losses.pass_over)
     real, first = readers.topic_id, [None, None, "another"]
-    span = Span(Place(topic, 0), real(topic), 0, 10)
+    span = Span(TopicPartition(topic, 0), real(topic), 0, 10)
     with monkeypatch.context() as patched:
         patched.setattr(readers, "topic_id", lambda name: first.pop(0) if first else real(name))
         assert not readers.is_gone(span)

@@ -15,10 +15,10 @@ from confluent_kafka import Message
 from statefx import TopologyBuilder
 from statefx.connectors.kafka import KafkaSpout
 from statefx.connectors.kafka.planning import SHOWN, Limits, Shares, distances
-from statefx.connectors.kafka.rows import Place, Records
+from statefx.connectors.kafka.rows import Records, TopicPartition
 from statefx.errors import ConfigError, TopologyError
 
-PLACE = Place("t", 3)
+PLACE = TopicPartition("t", 3)
 AVRO = {
     "type": "record",
     "name": "Payment",
@@ -311,8 +311,8 @@ def test_shares_are_bounded_fair_and_leave_nobody_behind():
 
 
 def test_how_far_it_is_behind_what_there_is():
-    read = {Place("a", 0): 5, Place("a", 10): 7, Place("gone", 0): 1}
-    assert distances(read, {Place("a", 0): 9, Place("a", 10): 7}) == {
+    read = {TopicPartition("a", 0): 5, TopicPartition("a", 10): 7, TopicPartition("gone", 0): 1}
+    assert distances(read, {TopicPartition("a", 0): 9, TopicPartition("a", 10): 7}) == {
         "partitions": 3,
         "minOffsetsBehindLatest": 0,
         "avgOffsetsBehindLatest": 1.3,
@@ -320,6 +320,6 @@ def test_how_far_it_is_behind_what_there_is():
         "endOffset": {"a": {"0": 5, "10": 7}, "gone": {"0": 1}},
         "latestOffset": {"a": {"0": 9, "10": 7}},
     }
-    many = {Place("a", number): number for number in range(SHOWN + 1)}
+    many = {TopicPartition("a", number): number for number in range(SHOWN + 1)}
     assert "endOffset" not in distances(many, many)
     assert distances({}, {})["avgOffsetsBehindLatest"] == 0

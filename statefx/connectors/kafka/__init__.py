@@ -16,12 +16,10 @@
               rows               tasks: records as Arrow columns
               values, avro       tasks: what values mean
               losses             what is gone before it was read, and whether the query ends with that
-              spout_settings     what the spout's clients are set to, and what a user can't set
     client    clients            makes clients, and says why their calls fail
               settings           what is refused of a user's settings before anything connects
-              diagnosis          why no broker can be reached, and what to mend
-              calls              calls that may never return, within bounds
-              library            confluent-kafka itself, and the codes of its errors
+              diagnosis          why no broker can be reached, and the remedy
+              calls              confluent-kafka itself, its errors, and calls that may never return
 """
 
 from statefx.connectors.kafka.sink import KafkaSink

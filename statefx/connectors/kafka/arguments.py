@@ -114,13 +114,13 @@ def patience_of(given: Any) -> float:
 
 
 def check_choice(name: str, given: str, allowed: Sequence[str]) -> None:
-    """Refuse what is none of a few words."""
+    """Refuse what is not one of a few words."""
     if given not in allowed:
         raise TopologyError(f"{name} is {' or '.join(map(repr, allowed))}, not {given!r}")
 
 
 def check_bound(name: str, most: int | None) -> None:
-    """Refuse what bounds nothing."""
+    """Refuse what is not a bound."""
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         raise TopologyError(f"{name} is a whole number from 1, or None, not {most!r}")
 

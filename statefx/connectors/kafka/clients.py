@@ -9,9 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from statefx.connectors.kafka.calls import bounded
+from statefx.connectors.kafka.calls import AWAY, bounded, has_code, kafka, text_of
 from statefx.connectors.kafka.diagnosis import CONNECT_SECS, FAILURE_SECS, START_SECS, diagnose
-from statefx.connectors.kafka.library import AWAY, has_code, kafka, text_of
 from statefx.connectors.kafka.settings import check_settings, servers_of, try_settings
 from statefx.errors import FailedException, InputError, StatefxError
 
@@ -46,7 +45,7 @@ class Rules:
     Attributes
     ----------
     who : str
-        Whom messages name: the class that a user has made.
+        The class of the user's sink or spout, which errors name.
     owned : Mapping of str to str
         Settings that a user can't give, and why.
     defaults : Mapping
@@ -75,15 +74,14 @@ class Clients:
     config : Mapping, optional
         A user's settings of librdkafka. They may have passwords, so nothing shows them.
     **trial : Any
-        Settings that are given to some client later: librdkafka is asked now whether it takes them together with the
-        user's.
+        Settings that some client gets later: librdkafka is asked now whether it takes them together with the user's.
 
     Attributes
     ----------
     servers : str
         In order, so that the same servers are the same text.
     user : str
-        Whom the brokers ask for permissions, in words.
+        The user whose permissions the brokers check, in words.
 
     Raises
     ------
@@ -136,14 +134,14 @@ class Clients:
         return kafka().admin.AdminClient(self._settings())
 
     def diagnosis(self, secs: float) -> str | None:
-        """Return why no broker can be reached, and what to mend, as found out within `secs`; None if one can."""
+        """Return why no broker can be reached, and the remedy, as found out within `secs`; None if one can."""
         # In a thread of its own: a call of the client that fails while an exception is being handled keeps that
         # exception for ever, and by its frames the client that has failed before, with threads and connections.
         with ThreadPoolExecutor(1) as aside:
             return aside.submit(diagnose, self.servers, self._settings(), secs).result()
 
     def connect(self, client: Any) -> str | None:
-        """Have a client connect; return why it can't, and what to mend, or None if it can."""
+        """Have a client connect; return why it can't, and the remedy; None if it can."""
         with suppress(kafka().KafkaException):
             bounded(lambda secs: client.list_topics(timeout=secs), CONNECT_SECS)  # a thread, as in `diagnosis`
             return None
@@ -167,8 +165,8 @@ def denial(error: Any, what: str) -> InputError | None:
     if not has_code(error, *_DENIED):
         return None
     return InputError(
-        f"{what}: {text_of(error)}. Give the user of this client READ on the topics, or mend its credentials, and "
-        "start again: nothing is lost"
+        f"{what}: {text_of(error)}. Give the user of this client READ on the topics, or correct its credentials, "
+        "and start again: nothing is lost"
     )
 
 

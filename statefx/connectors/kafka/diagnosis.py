@@ -1,7 +1,7 @@
-"""Whether a cluster can be reached; and if not, why, and what to mend.
+"""Whether a cluster can be reached; and if not, why, and the remedy.
 
-A call that fails says no more than that no broker answers. The reason is only in the log of the client. So a client is
-made whose log is read; tests pin librdkafka's texts by having it fail in each of these ways.
+A call that fails says only that no broker answers; the reason is in the log of the client. So a client is made whose
+log is read. Tests have librdkafka fail in each of these ways, so that another text of it is noticed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from statefx.connectors.kafka.library import kafka
+from statefx.connectors.kafka.calls import kafka
 
 CONNECT_SECS = 1.0
 """How long a start waits for an answer before it looks for the reason."""
@@ -41,7 +41,7 @@ _CERTIFICATE = (
 )
 
 _REMEDIES = (  # the first whose pattern is found
-    ("authentication error|Authentication failed", "mend sasl.username and sasl.password in config"),
+    ("authentication error|Authentication failed", "correct sasl.username and sasl.password in config"),
     ("not valid in current SASL state", "this port takes no user: set security.protocol to PLAINTEXT or SSL"),
     ("mechanism handshake failed", "set sasl.mechanism in config to one that the broker has"),
     ("certificate verify failed", _CERTIFICATE),
@@ -61,7 +61,7 @@ _HOPELESS = re.compile("uthentication|mechanism|SASL state|certificate verify")
 
 
 class _Lines(logging.Handler):
-    """Keeps what the client has said last of each address."""
+    """Keeps the last line of the log about each address."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,4 +117,4 @@ def _unreachable(brokers: Iterable[Any]) -> str | None:
             return None
     if not failures:
         return None
-    return f"{'; '.join(failures)}. Mend advertised.listeners of the brokers, or this machine's names"
+    return f"{'; '.join(failures)}. Correct advertised.listeners of the brokers, or this machine's names"

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from statefx.connectors.kafka.library import has_code, kafka, text_of
-from statefx.connectors.kafka.rows import Place
+from statefx.connectors.kafka.calls import has_code, kafka, text_of
+from statefx.connectors.kafka.rows import TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -27,13 +27,13 @@ class Group:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._wanted: dict[Place, int] = {}
-        self._known: dict[Place, int] = {}
+        self._wanted: dict[TopicPartition, int] = {}
+        self._known: dict[TopicPartition, int] = {}
         """What the group has taken."""
         self._refusal = ""
         """Why it has not taken more: logged once, and not with each transaction."""
 
-    def tell(self, consumer: Consumer, read: Mapping[Place, int], topics: Collection[str]) -> None:
+    def tell(self, consumer: Consumer, read: Mapping[TopicPartition, int], topics: Collection[str]) -> None:
         """Commit to the group those of the offsets `read` that have changed; see `repeat`."""
         self._wanted = dict(read)
         self._listen(consumer)
@@ -45,9 +45,9 @@ class Group:
         """Tell the group what it has not taken of topics that are there, as often as the driver looks for new ones."""
         self._listen(consumer)
         told = [
-            kafka().TopicPartition(*place, offset)
-            for place, offset in self._wanted.items()
-            if self._known.get(place) != offset and place.topic in topics
+            kafka().TopicPartition(*tp, offset)
+            for tp, offset in self._wanted.items()
+            if self._known.get(tp) != offset and tp.topic in topics
         ]
         if told:
             consumer.commit(offsets=told)
@@ -61,7 +61,9 @@ class Group:
     def on_commit(self, error: Any, told: Sequence[Any]) -> None:
         """Note what the group has taken, and log why it has not; librdkafka's callback of this name."""
         if error is None:
-            self._known |= {Place(each.topic, each.partition): each.offset for each in told if each.error is None}
+            self._known |= {
+                TopicPartition(each.topic, each.partition): each.offset for each in told if each.error is None
+            }
             error = next((each.error for each in told if each.error is not None), None)
         if error is None:
             self._refusal = ""

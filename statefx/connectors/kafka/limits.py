@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from statefx.connectors.kafka.calls import answer, patiently
-from statefx.connectors.kafka.library import has_code, kafka
+from statefx.connectors.kafka.calls import answer, has_code, kafka, patiently
 from statefx.connectors.kafka.publisher import Publisher
 from statefx.errors import SinkError
 
@@ -61,7 +60,7 @@ class TopicLimits:
         found = {**_DEFAULTS, **settings}
         bytes_max = int(found["max.message.bytes"])
         if found["compression.type"] not in ("producer", "uncompressed"):
-            # The broker packs messages anew and looks at their size once more. What can't be compressed grows:
+            # The broker compresses messages again and checks their size again. What can't be compressed grows:
             # 1,048,588 random bytes by up to 530 (gzip, snappy).
             bytes_max -= 64 + bytes_max // 1024
         own_times = found["message.timestamp.type"] == "LogAppendTime"
@@ -85,8 +84,8 @@ def limits_of(publisher: Publisher, *, age_secs_max: float = _LIMITS_SECS) -> To
     SinkError
         The topic is not there; or nobody can be asked, and this process has never known.
     """
-    place = publisher.clients.servers, publisher.topic
-    when, limits = _known_limits.get(place, (0.0, None))
+    topic = publisher.clients.servers, publisher.topic
+    when, limits = _known_limits.get(topic, (0.0, None))
     if limits is None or time.monotonic() - when >= age_secs_max:
         try:
             limits = Questions(publisher).limits()
@@ -94,7 +93,7 @@ def limits_of(publisher: Publisher, *, age_secs_max: float = _LIMITS_SECS) -> To
             if limits is None or has_code(error.__cause__, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
                 raise
             logger.warning("%s; the sink goes on with the limits of the topic that it knew before", error.message)
-        _known_limits[place] = time.monotonic(), limits
+        _known_limits[topic] = time.monotonic(), limits
     return limits
 
 

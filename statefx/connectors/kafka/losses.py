@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from statefx.connectors.kafka.rows import Place
+from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import InputError
 
 logger = logging.getLogger("statefx")
@@ -23,43 +23,43 @@ class Losses:
         self.allowed = allowed
         self._said: set[str] = set()
 
-    def pass_over(self, place: Place, start: int, first: int) -> None:
+    def pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
         """Pass over the offsets from `start` to before `first`; InputError if that is not allowed."""
-        said = f"{first - start} offsets of {place}, from {start} to before {first}, were deleted and never read"
+        said = f"{first - start} offsets of {tp}, from {start} to before {first}, were deleted and never read"
         if not self.allowed:
             raise InputError(
                 f"{said}: by the topic's retention, or by hand. Start with a new checkpointLocation, or set "
                 "lost='skip' to go on behind them",
-                topic=place.topic, partition=place.partition, start=start, stop=first,
+                topic=tp.topic, partition=tp.partition, start=start, stop=first,
             )  # fmt: skip
         logger.warning("%s; they are passed over (lost='skip')", said)
 
-    def made_again(self, place: Place, offset: int) -> None:
+    def made_again(self, tp: TopicPartition, offset: int) -> None:
         """Leave a topic that was read up to an offset for a new one of its name; InputError as above."""
-        said = f"topic {place.topic!r} was deleted, or deleted and made again; {place} was read up to offset {offset}"
-        self._leave(f"{said} of the former one", "read the new one from its beginning", place, offset)
+        said = f"topic {tp.topic!r} was deleted, or deleted and made again; {tp} was read up to offset {offset}"
+        self._leave(f"{said} of the former one", "read the new one from its beginning", tp, offset)
 
-    def deleted(self, place: Place, offset: int) -> None:
+    def deleted(self, tp: TopicPartition, offset: int) -> None:
         """Leave a topic that was read up to an offset, and is gone; InputError as above."""
-        said = f"topic {place.topic!r} was deleted; {place} was read up to offset {offset}"
-        self._leave(said, "go on with the other topics", place, offset)
+        said = f"topic {tp.topic!r} was deleted; {tp} was read up to offset {offset}"
+        self._leave(said, "go on with the other topics", tp, offset)
 
-    def _leave(self, said: str, then: str, place: Place, offset: int) -> None:
+    def _leave(self, said: str, then: str, tp: TopicPartition, offset: int) -> None:
         if not self.allowed:
             raise InputError(
                 f"{said}. Start with a new checkpointLocation, or set lost='skip' to {then}",
-                topic=place.topic, partition=place.partition, offset=offset,
+                topic=tp.topic, partition=tp.partition, offset=offset,
             )  # fmt: skip
         if said not in self._said:  # a deleted topic stays deleted, with each look
             self._said.add(said)
             logger.warning("%s; records behind that may never have been read (lost='skip')", said)
 
 
-def cut_off(place: Place, offset: int, end: str) -> InputError:
+def cut_off(tp: TopicPartition, offset: int, end: str) -> InputError:
     """Return the error of a partition whose last records are gone that were read: no policy allows that."""
     return InputError(
-        f"{place} was read up to offset {offset}, and {end}: its last records were lost in the cluster (an election of "
+        f"{tp} was read up to offset {offset}, and {end}: its last records were lost in the cluster (an election of "
         "a replica that did not have them), or its data were restored. New records take the offsets of those that were "
         "read. Start with a new checkpointLocation",
-        topic=place.topic, partition=place.partition, offset=offset,
+        topic=tp.topic, partition=tp.partition, offset=offset,
     )  # fmt: skip

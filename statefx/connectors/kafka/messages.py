@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.connectors.files.writers import as_json
-from statefx.connectors.kafka.library import AWAY, has_code
+from statefx.connectors.kafka.calls import AWAY, has_code
 from statefx.connectors.kafka.limits import TopicLimits, limits_of
 from statefx.connectors.kafka.publisher import Publisher
 from statefx.connectors.staged import Stager

@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.connectors.kafka.calls import REQUEST_SECS, answer, close_consumer
+from statefx.connectors.kafka.calls import REQUEST_SECS, answer, close_consumer, has_code, kafka, text_of
 from statefx.connectors.kafka.clients import Clients, denial
 from statefx.connectors.kafka.group import Group
-from statefx.connectors.kafka.library import has_code, kafka, text_of
-from statefx.connectors.kafka.rows import Place
+from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import FailedException, InputError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("statefx")
 
 END, BEGINNING = -1, -2
-"""What the protocol has in the place of a time."""
+"""What the protocol has instead of a time."""
 
 _NO_LEADER = -1
 """What a broker answers for the leader of a partition that has none."""
@@ -78,7 +77,7 @@ class Cluster:
 
     Attributes
     ----------
-    away : set of Place
+    away : set of TopicPartition
         Partitions whose leader did not answer when it was asked last.
     """
 
@@ -100,7 +99,7 @@ class Cluster:
         self._topics = topics
         self._clock = clock
         self._skips = skips
-        self.away: set[Place] = set()
+        self.away: set[TopicPartition] = set()
         self._away_until = 0.0
         """When those of `away` are asked again."""
         self._trouble = ""
@@ -109,9 +108,9 @@ class Cluster:
         self._doubts: dict[str, float] = {}
         self.ids: dict[str, str] = {}
         """The ids of topics: a topic that is made again has another one."""
-        self.epochs: dict[Place, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
         """The epochs of the leaders that had the ends: they tell records from others at the same offsets."""
-        self.places: list[Place] = []
+        self.partitions: list[TopicPartition] = []
 
     def discover(self, read: Iterable[str]) -> None:
         """Look which partitions there are, if the last look was long ago.
@@ -136,11 +135,13 @@ class Cluster:
                 "user DESCRIBE and READ, or name another one",
                 topic=missing[0],
             )
-        places = [Place(name, number) for name in names if name in found for number in sorted(found[name][1])]
+        partitions = [
+            TopicPartition(name, number) for name in names if name in found for number in sorted(found[name][1])
+        ]
         # The client looks for new partitions of topics that it knows every 5 minutes, and refuses to ask about others.
-        for name in sorted({place.topic for place in set(places) - set(self.places)} & set(self.ids)):
+        for name in sorted({tp.topic for tp in set(partitions) - set(self.partitions)} & set(self.ids)):
             self._listed(topic=name)
-        self.ids, self.places = {name: said[0] for name, said in found.items()}, places
+        self.ids, self.partitions = {name: said[0] for name, said in found.items()}, partitions
         self._looked = self._clock()
         self._group.repeat(self.consumer, self.ids)
 
@@ -200,37 +201,37 @@ class Cluster:
             raise FailedException(f"{what}, a broker says; one that has just started may be wrong, and is asked again")
         return True
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return how far partitions can be read: with ``read_committed``, their last stable offsets."""
-        told = self._ask_available(dict.fromkeys(places, END))
-        self.epochs = {place: each.leader_epoch for place, each in told.items() if each.leader_epoch is not None}
-        return {place: each.offset for place, each in told.items()}
+        told = self._ask_available(dict.fromkeys(partitions, END))
+        self.epochs = {tp: each.leader_epoch for tp, each in told.items() if each.leader_epoch is not None}
+        return {tp: each.offset for tp, each in told.items()}
 
-    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
+    def beginnings(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offsets that are there."""
-        told = self._ask_available(dict.fromkeys(places, BEGINNING))
-        return {place: each.offset for place, each in told.items()}
+        told = self._ask_available(dict.fromkeys(partitions, BEGINNING))
+        return {tp: each.offset for tp, each in told.items()}
 
-    def offsets(self, times: Mapping[Place, int]) -> dict[Place, int]:
+    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the offsets of times, `END` or `BEGINNING`, of all these partitions; one request for each broker.
 
         The client for administrators has a call of its own for this, and it is not to be trusted: while a broker did
         not answer, it told offsets all the same, and it ended the process by a failed assertion.
         """
-        return {place: each.offset for place, each in self._ask(times).items()}
+        return {tp: each.offset for tp, each in self._ask(times).items()}
 
-    def _ask(self, times: Mapping[Place, int]) -> dict[Place, Any]:
+    def _ask(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
         try:
             return _ask_offsets(self.consumer, times)
         except kafka().KafkaException as error:
             self._looked = None  # a topic may be gone
             raise self._clients.failure(error, _UNANSWERED) from None
 
-    def _ask_available(self, times: Mapping[Place, int]) -> dict[Place, Any]:
+    def _ask_available(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
         """Ask as `_ask` does; with `skips`, leave out partitions whose leader does not answer, and note them."""
         if not self._skips:
             return self._ask(times)
-        asked = {place: at for place, at in times.items() if place not in self.away}
+        asked = {tp: at for tp, at in times.items() if tp not in self.away}
         try:
             told = _ask_offsets(self.consumer, asked)
         except kafka().KafkaException:
@@ -239,20 +240,20 @@ class Cluster:
             told = self._ask_leaders(times)
         else:
             if len(asked) < len(times) and self._clock() >= self._away_until:
-                told |= self._ask_leaders({place: at for place, at in times.items() if place not in asked})
+                told |= self._ask_leaders({tp: at for tp, at in times.items() if tp not in asked})
         self._note_away(times, told)
         if times and not told:
             raise FailedException(f"{_UNANSWERED}: no leader answers: {self._trouble}")
         return told
 
-    def _ask_leaders(self, times: Mapping[Place, int]) -> dict[Place, Any]:
+    def _ask_leaders(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
         """Ask the leader of each partition apart from the others; return what those say that answer."""
         topics = self._listed()
-        by_leader: dict[int, dict[Place, int]] = {}
-        for place, at in times.items():
-            partition = topics[place.topic].partitions.get(place.partition) if place.topic in topics else None
-            by_leader.setdefault(_NO_LEADER if partition is None else partition.leader, {})[place] = at
-        told: dict[Place, Any] = {}
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for tp, at in times.items():
+            known = topics[tp.topic].partitions.get(tp.partition) if tp.topic in topics else None
+            by_leader.setdefault(_NO_LEADER if known is None else known.leader, {})[tp] = at
+        told: dict[TopicPartition, Any] = {}
         for leader, asked in by_leader.items():
             if leader == _NO_LEADER:
                 self._trouble = "the cluster knows of no leader"
@@ -266,7 +267,7 @@ class Cluster:
         self._away_until = self._clock() + LEADER_AGAIN_SECS
         return told
 
-    def _note_away(self, asked: Collection[Place], told: Collection[Place]) -> None:
+    def _note_away(self, asked: Collection[TopicPartition], told: Collection[TopicPartition]) -> None:
         before = self.away
         self.away = (before - {*asked}) | ({*asked} - {*told})
         if gone := self.away - before:
@@ -277,7 +278,7 @@ class Cluster:
         if back := before - self.away:
             logger.warning("%s: the leader answers again", _shown(back))
 
-    def tell_group(self, read: Mapping[Place, int]) -> None:
+    def tell_group(self, read: Mapping[TopicPartition, int]) -> None:
         """Commit to the group what was read, for those who watch it."""
         self._group.tell(self.consumer, read, self.ids)
 
@@ -286,25 +287,27 @@ class Cluster:
         close_consumer(self.consumer)
 
 
-def _shown(places: Collection[Place]) -> str:
+def _shown(partitions: Collection[TopicPartition]) -> str:
     """Return the names of partitions, of many the first ten."""
-    more = f" and {len(places) - 10} more" if len(places) > 10 else ""
-    return ", ".join(map(str, sorted(places)[:10])) + more
+    more = f" and {len(partitions) - 10} more" if len(partitions) > 10 else ""
+    return ", ".join(map(str, sorted(partitions)[:10])) + more
 
 
-def _ask_offsets(consumer: Consumer, times: Mapping[Place, int], secs: float | None = None) -> dict[Place, Any]:
+def _ask_offsets(
+    consumer: Consumer, times: Mapping[TopicPartition, int], secs: float | None = None
+) -> dict[TopicPartition, Any]:
     """Return what the brokers say of the offsets of times; KafkaException if one of them is not known."""
     if not times:
         return {}
-    asked = [kafka().TopicPartition(*place, at) for place, at in times.items()]
+    asked = [kafka().TopicPartition(*tp, at) for tp, at in times.items()]
     told: list[Any] = consumer.offsets_for_times(asked, timeout=REQUEST_SECS if secs is None else secs)
     wrong = next((each.error for each in told if each.error is not None), None)
     if wrong is not None:
         raise kafka().KafkaException(wrong)
-    return {Place(each.topic, each.partition): each for each in told}
+    return {TopicPartition(each.topic, each.partition): each for each in told}
 
 
-def first_offsets(cluster: Cluster, start: Start, places: Sequence[Place]) -> dict[Place, int]:
+def first_offsets(cluster: Cluster, start: Start, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return where a first run begins, by partition: all of them have to answer, since a later look finds other ends.
 
     Raises
@@ -312,35 +315,39 @@ def first_offsets(cluster: Cluster, start: Start, places: Sequence[Place]) -> di
     InputError
         An offset was given that is not there, or of a partition that is not there.
     """
-    found = cluster.offsets(dict.fromkeys(places, BEGINNING))
-    ends = cluster.offsets(dict.fromkeys(places, END))
+    found = cluster.offsets(dict.fromkeys(partitions, BEGINNING))
+    ends = cluster.offsets(dict.fromkeys(partitions, END))
     if start == "latest":
         return ends
     if isinstance(start, datetime):
         # Before 1970 the protocol has no times: -1 is the end. No record is older. Between two milliseconds, the later.
         millis = max(0, -((_EPOCH - start) // _MILLI))
         later = cluster.offsets(dict.fromkeys(found, millis))
-        return {place: later[place] if later.get(place, -1) >= 0 else ends[place] for place in found}
+        return {tp: later[tp] if later.get(tp, -1) >= 0 else ends[tp] for tp in found}
     if isinstance(start, Mapping):
-        given = {Place(topic, number): at for topic, offsets in start.items() for number, at in offsets.items()}
-        for place, first in given.items():
-            if place in found and found[place] <= first <= ends[place]:
-                found[place] = first
+        given = {
+            TopicPartition(topic, number): at for topic, offsets in start.items() for number, at in offsets.items()
+        }
+        for tp, first in given.items():
+            if tp in found and found[tp] <= first <= ends[tp]:
+                found[tp] = first
                 continue
-            why = f"which has those from {found[place]} to {ends[place]}" if place in found else "which is not there"
+            why = f"which has those from {found[tp]} to {ends[tp]}" if tp in found else "which is not there"
             raise InputError(
-                f"start= names offset {first} of {place}, {why}", topic=place.topic, partition=place.partition,
+                f"start= names offset {first} of {tp}, {why}", topic=tp.topic, partition=tp.partition,
                 offset=first,
             )  # fmt: skip
     return found
 
 
-def distances(read: Mapping[Place, int], ends: Mapping[Place, int], away: Collection[Place] = ()) -> dict[str, Any]:
-    """Return how far reading is behind the ends, for those who watch; by the names of Spark's own connector.
+def distances(
+    read: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], away: Collection[TopicPartition] = ()
+) -> dict[str, Any]:
+    """Return how far reading is behind the ends, by the names of Spark's own connector.
 
     Of partitions that are `away`, the end is the last one that is known.
     """
-    behind = [max(0, ends.get(place, offset) - offset) for place, offset in read.items()]
+    behind = [max(0, ends.get(tp, offset) - offset) for tp, offset in read.items()]
     found: dict[str, Any] = {
         "partitions": len(behind),
         "minOffsetsBehindLatest": min(behind, default=0),
@@ -348,12 +355,12 @@ def distances(read: Mapping[Place, int], ends: Mapping[Place, int], away: Collec
         "maxOffsetsBehindLatest": max(behind, default=0),
     }
     if away:
-        found["unavailable"] = [str(place) for place in sorted(away)[:SHOWN]]
+        found["unavailable"] = [str(tp) for tp in sorted(away)[:SHOWN]]
     if len(behind) <= SHOWN:
         for name, offsets in (("endOffset", read), ("latestOffset", {p: ends[p] for p in read if p in ends})):
-            found[name] = {topic: {} for topic in sorted({place.topic for place in offsets})}
-            for place, offset in sorted(offsets.items()):
-                found[name][place.topic][str(place.partition)] = offset
+            found[name] = {topic: {} for topic in sorted({tp.topic for tp in offsets})}
+            for tp, offset in sorted(offsets.items()):
+                found[name][tp.topic][str(tp.partition)] = offset
     return found
 
 
@@ -383,7 +390,7 @@ class Shares:
         self._turn = chosen[-1]
         shares, left = {}, rows_max
         # The shortest first: what they leave is for the others, in equal parts.
-        for place, number in enumerate(sorted(chosen, key=lambda n: lags[n])):
-            shares[number] = min(lags[number], left // (len(chosen) - place))
+        for turn, number in enumerate(sorted(chosen, key=lambda n: lags[n])):
+            shares[number] = min(lags[number], left // (len(chosen) - turn))
             left -= shares[number]
         return shares

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from statefx.connectors.kafka.calls import kafka
 from statefx.connectors.kafka.clients import Clients
-from statefx.connectors.kafka.library import kafka
 from statefx.errors import SinkError
 
 _REMEDIES = {

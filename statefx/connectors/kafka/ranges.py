@@ -9,7 +9,7 @@ from typing import Any
 
 from statefx.connectors.kafka.losses import Losses, cut_off
 from statefx.connectors.kafka.planning import BEGINNING, Cluster, Limits, Shares, Start, first_offsets
-from statefx.connectors.kafka.rows import Place
+from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import FailedException
 
 logger = logging.getLogger("statefx")
@@ -17,14 +17,14 @@ logger = logging.getLogger("statefx")
 _DOUBT_AGAIN_SECS = 0.1
 """Between two looks of a start while it is not believed yet that a topic is not there."""
 
-NO_TOPIC = Place("", 0)
+NO_TOPIC = TopicPartition("", 0)
 """Stands in the log for a first run that finds no topic, and is to begin later than the beginning (`start`). The next
 run sees by it that it is not the first one: it reads a topic that was made meanwhile from its beginning."""
 
 
-def ends_of(read: Iterable[Any]) -> dict[Place, int]:
+def ends_of(read: Iterable[Any]) -> dict[TopicPartition, int]:
     """Return how far partitions were read, by the metadata of their last ranges."""
-    return {place: said["end"] for said in read if (place := Place(said["topic"], said["partition"])) != NO_TOPIC}
+    return {tp: said["end"] for said in read if (tp := TopicPartition(said["topic"], said["partition"])) != NO_TOPIC}
 
 
 class Ranges:
@@ -54,24 +54,24 @@ class Ranges:
         self._start = start
         self._losses = losses
         self._shares = Shares(limits)
-        self._numbers: list[Place | None] = []
-        self._first: dict[Place, int] | None = None
+        self._numbers: list[TopicPartition | None] = []
+        self._first: dict[TopicPartition, int] | None = None
         """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
-        self._until: dict[tuple[Place, str], int] | None = None
+        self._until: dict[tuple[TopicPartition, str], int] | None = None
         """Where this run ends, if it is `bounded`, by partition and topic's id; None before the first look."""
         self.bounded = False
         """Whether this run reads only what was there when it began."""
         self._has_looked = False
         """Whether the start has looked, and no transaction has used that yet."""
-        self.ends: dict[Place, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
         """The ends of partitions, as of the last look; without those whose leader did not answer."""
-        self.known_ends: dict[Place, int] = {}
+        self.known_ends: dict[TopicPartition, int] = {}
         """The ends of all partitions, as of the last look at each."""
-        self._read: dict[Place, Any] = {}
+        self._read: dict[TopicPartition, Any] = {}
         """The last range of each partition with which a transaction is known to have begun."""
-        self._planned: dict[Place, Any] = {}
+        self._planned: dict[TopicPartition, Any] = {}
         """The ranges behind these that were planned, and with which no transaction is known to have begun."""
-        self._left: set[Place] = set()
+        self._left: set[TopicPartition] = set()
         """Partitions of topics that are no longer named."""
 
     def close(self) -> None:
@@ -86,8 +86,8 @@ class Ranges:
         """
         self._numbers = [None] * (max(metadata, default=-1) + 1)
         for number, said in metadata.items():
-            self._numbers[number] = place = Place(said["topic"], said["partition"])
-            self._read[place] = said
+            self._numbers[number] = tp = TopicPartition(said["topic"], said["partition"])
+            self._read[tp] = said
         while not self._has_looked:
             try:
                 self.count()
@@ -103,10 +103,10 @@ class Ranges:
             self._has_looked = False
             return len(self._numbers)
         cluster = self.cluster
-        cluster.discover({place.topic for place in self._read | self._planned if place != NO_TOPIC})
+        cluster.discover({tp.topic for tp in self._read | self._planned if tp != NO_TOPIC})
         known = set(self._numbers)
-        new = iter([place for place in cluster.places if place not in known])
-        self._numbers = [next(new, None) if place is None else place for place in self._numbers]
+        new = iter([tp for tp in cluster.partitions if tp not in known])
+        self._numbers = [next(new, None) if tp is None else tp for tp in self._numbers]
         self._numbers += new
         self._look()
         if not self._numbers and self._start != "earliest":
@@ -115,9 +115,9 @@ class Ranges:
 
     def _look(self) -> None:
         """Ask what there is to be read of all partitions, and share out what a transaction may read."""
-        cluster, read, listed = self.cluster, self._read | self._planned, set(self.cluster.places)
-        numbers = {place: number for number, place in enumerate(self._numbers) if place is not None and place in listed}
-        fresh = [place for place in numbers if place not in read]
+        cluster, read, listed = self.cluster, self._read | self._planned, set(self.cluster.partitions)
+        numbers = {tp: number for number, tp in enumerate(self._numbers) if tp is not None and tp in listed}
+        fresh = [tp for tp in numbers if tp not in read]
         if self._first is None:
             # A first run begins where it was told to. What is found later is all new.
             known = bool(read) or self._start == "earliest"
@@ -125,40 +125,34 @@ class Ranges:
         self.ends = cluster.ends(numbers)
         self.known_ends |= self.ends
         self._starts = self._begin_fresh(fresh)
-        starts = self._starts | {place: read[place]["end"] for place in numbers if place in read}
+        starts = self._starts | {tp: read[tp]["end"] for tp in numbers if tp in read}
         self._end_now(starts)
-        lags = {
-            place: lag
-            for place, start in starts.items()
-            if place in self.ends and (lag := self._readable(place) - start) > 0
-        }
-        told = [place for place in lags if place in self._starts and self._start == "earliest"]
+        lags = {tp: lag for tp, start in starts.items() if tp in self.ends and (lag := self._readable(tp) - start) > 0}
+        told = [tp for tp in lags if tp in self._starts and self._start == "earliest"]
         self._beginnings = cluster.beginnings(lags.keys() - told)
         self._share = self._shares.of(
-            {numbers[place]: lag for place, lag in lags.items() if place in self._beginnings or place in told}
+            {numbers[tp]: lag for tp, lag in lags.items() if tp in self._beginnings or tp in told}
         )
 
-    def _begin_fresh(self, fresh: Sequence[Place]) -> dict[Place, int]:
+    def _begin_fresh(self, fresh: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where partitions begin that nothing was read of; without those whose leader would have to tell it."""
         assert self._first is not None
-        found = self.cluster.beginnings(place for place in fresh if place not in self._first and place in self.ends)
-        return found | {place: self._first[place] for place in fresh if place in self._first}
+        found = self.cluster.beginnings(tp for tp in fresh if tp not in self._first and tp in self.ends)
+        return found | {tp: self._first[tp] for tp in fresh if tp in self._first}
 
-    def _end_now(self, starts: Mapping[Place, int]) -> None:
+    def _end_now(self, starts: Mapping[TopicPartition, int]) -> None:
         """Note where this run ends; later if a broker that has just started says that less is there than was read."""
-        ends = {
-            place: self.ends.get(place, at) for place, at in starts.items()
-        }  # one that is away has ended for this run
-        if self.bounded and self._until is None and all(ends[place] >= at for place, at in starts.items()):
-            self._until = {self._identity(place): end for place, end in (ends | self.ends).items()}
+        ends = {tp: self.ends.get(tp, at) for tp, at in starts.items()}  # one that is away has ended for this run
+        if self.bounded and self._until is None and all(ends[tp] >= at for tp, at in starts.items()):
+            self._until = {self._identity(tp): end for tp, end in (ends | self.ends).items()}
 
-    def _readable(self, place: Place) -> int:
+    def _readable(self, tp: TopicPartition) -> int:
         """Return how far a partition is read, at most."""
-        end = self.ends[place]  # a range that ends behind it would stand in the log, and be waited for by all runs
-        return end if self._until is None else min(end, self._until.get(self._identity(place), -1))
+        end = self.ends[tp]  # a range that ends behind it would stand in the log, and be waited for by all runs
+        return end if self._until is None else min(end, self._until.get(self._identity(tp), -1))
 
-    def _identity(self, place: Place) -> tuple[Place, str]:
-        return place, self.cluster.ids[place.topic]
+    def _identity(self, tp: TopicPartition) -> tuple[TopicPartition, str]:
+        return tp, self.cluster.ids[tp.topic]
 
     def plan(self, partition: int, last: Any) -> Any:
         """Return the next range of offsets.
@@ -166,75 +160,75 @@ class Ranges:
         The first one of a partition says where it begins, also if there is nothing in it yet: ``latest`` would be
         another offset after a restart.
         """
-        place = self._numbers[partition]
-        if place is None:
+        tp = self._numbers[partition]
+        if tp is None:
             return None
-        if place == NO_TOPIC:
+        if tp == NO_TOPIC:
             return None if last is not None else {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
-        former = self._planned.get(place, self._read.get(place))
-        self._planned.pop(place, None)
-        self._read |= {place: last} if last is not None else {}
+        former = self._planned.get(tp, self._read.get(tp))
+        self._planned.pop(tp, None)
+        self._read |= {tp: last} if last is not None else {}
         if last != former:  # what was planned last never began: the shares were those of other ranges
             self._planned.clear()
             self._look()
-        if (found := self._begin(place, last)) is None:
+        if (found := self._begin(tp, last)) is None:
             return None
         if self._until is not None:
-            if (bound := self._until.get(self._identity(place))) is None:
+            if (bound := self._until.get(self._identity(tp))) is None:
                 return None  # it came later: the next run reads it from its beginning
             # Else this run would end before its end, as a broker that starts tells smaller ones.
-            shorter = place in self.ends and self.ends[place] < bound
-            self.cluster.doubted(f"{place} ends before where it ended when this run began", shorter)
+            shorter = tp in self.ends and self.ends[tp] < bound
+            self.cluster.doubted(f"{tp} ends before where it ended when this run began", shorter)
         start, gap = found
         end = start
-        if place in self.ends:
-            end = max(start, min(self._readable(place), start + self._share.get(partition, 0)))
-        topic_id, epoch = self.cluster.ids[place.topic], self.cluster.epochs.get(place)
+        if tp in self.ends:
+            end = max(start, min(self._readable(tp), start + self._share.get(partition, 0)))
+        topic_id, epoch = self.cluster.ids[tp.topic], self.cluster.epochs.get(tp)
         goes_on = last is not None and (start, topic_id) == (last["end"], last["id"])
         if goes_on and end == start:
             return None
-        planned = {"topic": place.topic, "partition": place.partition, "id": topic_id, "start": start, "end": end}
+        planned = {"topic": tp.topic, "partition": tp.partition, "id": topic_id, "start": start, "end": end}
         start_epoch = last.get("end_epoch") if goes_on else None
         more = {"gap": gap or None, "start_epoch": start_epoch, "end_epoch": epoch}
-        self._planned[place] = planned | {name: said for name, said in more.items() if said is not None}
-        return self._planned[place]
+        self._planned[tp] = planned | {name: said for name, said in more.items() if said is not None}
+        return self._planned[tp]
 
-    def _begin(self, place: Place, last: Any) -> tuple[int, int] | None:
+    def _begin(self, tp: TopicPartition, last: Any) -> tuple[int, int] | None:
         """Return where a batch begins, and how many offsets before that are passed over; None if none does."""
         if last is not None:
-            return self._went_on(place, last)
-        if place not in self._starts:
+            return self._went_on(tp, last)
+        if tp not in self._starts:
             return None
-        return self._behind_gap(place, self._starts[place])
+        return self._behind_gap(tp, self._starts[tp])
 
-    def _behind_gap(self, place: Place, start: int) -> tuple[int, int]:
-        first = self._beginnings.get(place, start)
+    def _behind_gap(self, tp: TopicPartition, start: int) -> tuple[int, int]:
+        first = self._beginnings.get(tp, start)
         if first <= start:
             return start, 0
-        self._losses.pass_over(place, start, first)
+        self._losses.pass_over(tp, start, first)
         return first, first - start
 
-    def _went_on(self, place: Place, last: Any) -> tuple[int, int] | None:
+    def _went_on(self, tp: TopicPartition, last: Any) -> tuple[int, int] | None:
         """Return where a partition goes on, and how many offsets before that are passed over; None if it does not."""
         cluster, start = self.cluster, last["end"]
-        if not cluster.reads(place.topic):
-            if place not in self._left:
-                self._left.add(place)
+        if not cluster.reads(tp.topic):
+            if tp not in self._left:
+                self._left.add(tp)
                 logger.warning(
                     "%s was read up to offset %d, and is read no more: topics= does not name its topic. When it is "
-                    "named again, it goes on there", place, start,
+                    "named again, it goes on there", tp, start,
                 )  # fmt: skip
             return None
-        topic_id = cluster.ids.get(place.topic)
-        if cluster.doubted(f"there is no topic {place.topic!r}", topic_id is None):
-            self._losses.deleted(place, start)
+        topic_id = cluster.ids.get(tp.topic)
+        if cluster.doubted(f"there is no topic {tp.topic!r}", topic_id is None):
+            self._losses.deleted(tp, start)
             return None
         if topic_id != last["id"]:
-            self._losses.made_again(place, start)
+            self._losses.made_again(tp, start)
             # The new one may have fewer partitions.
-            return (cluster.offsets({place: BEGINNING})[place], 0) if place in self.ends else None
-        if place not in self.ends:
+            return (cluster.offsets({tp: BEGINNING})[tp], 0) if tp in self.ends else None
+        if tp not in self.ends:
             return None  # its leader is away
-        if cluster.doubted(f"{place} ends before the offset up to which it was read", self.ends[place] < start):
-            raise cut_off(place, start, f"now ends at {self.ends[place]}")
-        return self._behind_gap(place, start)
+        if cluster.doubted(f"{tp} ends before the offset up to which it was read", self.ends[tp] < start):
+            raise cut_off(tp, start, f"now ends at {self.ends[tp]}")
+        return self._behind_gap(tp, start)

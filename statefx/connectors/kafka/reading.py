@@ -8,13 +8,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.connectors.kafka.calls import REQUEST_SECS, answer, close_consumer
+from statefx.connectors.kafka.calls import REQUEST_SECS, answer, close_consumer, has_code, kafka, text_of
 from statefx.connectors.kafka.clients import Clients, denial
 from statefx.connectors.kafka.diagnosis import FAILURE_SECS
-from statefx.connectors.kafka.library import has_code, kafka, text_of
 from statefx.connectors.kafka.losses import cut_off
 from statefx.connectors.kafka.planning import DOUBT_SECS
-from statefx.connectors.kafka.rows import Place, Records
+from statefx.connectors.kafka.rows import Records, TopicPartition
 from statefx.errors import FailedException, InputError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Span(NamedTuple):
 
     Attributes
     ----------
-    place : Place
+    tp : TopicPartition
     topic_id : str
         It tells the topic from a later one of the same name.
     start, end : int
@@ -61,7 +60,7 @@ class Span(NamedTuple):
         The epoch of the leader that had the records before `end`.
     """
 
-    place: Place
+    tp: TopicPartition
     topic_id: str
     start: int
     end: int
@@ -79,7 +78,8 @@ class Reader:
     patience_secs : float
         How long it may wait without any progress.
     lost : callable
-        Given the place, the first offset that is gone and the first that is there again; raises, or returns to go on.
+        Given the partition, the first offset that is gone and the first that is there again; returns to go on, or
+        raises.
     clock : callable
         Seconds.
     """
@@ -89,7 +89,7 @@ class Reader:
         clients: Clients,
         group: str,
         patience_secs: float,
-        lost: Callable[[Place, int, int], None],
+        lost: Callable[[TopicPartition, int, int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clients = clients
@@ -97,14 +97,14 @@ class Reader:
         self._patience_secs = patience_secs
         self._lost = lost
         self._clock = clock
-        self._at: tuple[Place, int] | None = None
+        self._at: tuple[TopicPartition, int] | None = None
         """The offset that it would hand out next, if the last range was handed out whole."""
         self.topic_id = ""
         """The topic of what it has fetched."""
         self._ahead: list[Message] = []
         """Records behind the end of the last range."""
-        self._reached = 0
-        """Each record before this offset was handed out, or is in `_ahead`."""
+        self._next = 0
+        """The offset that is expected next: each record before it was handed out, or is in `_ahead`."""
         self._end = 0
         """The end of the range that is read."""
         self._trouble = ""
@@ -124,41 +124,41 @@ class Reader:
         InputError
             Access is denied, or records are gone and `lost` raises.
         """
-        place, end = span.place, span.end
-        warm = (self._at, self.topic_id) == ((place, span.start), span.topic_id)
+        tp, end = span.tp, span.end
+        warm = (self._at, self.topic_id) == ((tp, span.start), span.topic_id)
         self._end, self.topic_id = end, span.topic_id
-        self._at = None  # until all of the range is handed out: a reader that is given up before that begins anew
+        self._at = None  # until the whole range is handed out: a reader that is given up before that seeks again
         self._trouble = ""
         if not warm:
-            self._go_to(place, span.start, span.start_epoch)
+            self._go_to(tp, span.start, span.start_epoch)
         limit = self._clock() + self._patience_secs
         records = Records(wanted)
         while True:
             records.add(self._cut(end))
-            done = self._reached >= end
+            done = self._next >= end
             if records and (done or len(records) >= ROWS or records.size >= ROWS_BYTES):
                 yield records
                 records = Records(wanted)
                 limit = self._clock() + self._patience_secs  # rows may have been kept waiting behind it
             if done:
                 break
-            if self._take(place):
+            if self._take(tp):
                 limit = self._clock() + self._patience_secs
             elif self._clock() >= limit:
                 trouble = self._clients.diagnosis(FAILURE_SECS) or self._trouble
                 raise FailedException(
-                    f"{place}: nothing came for {self._patience_secs:g} s, and offsets from {self._reached} to before "
+                    f"{tp}: nothing came for {self._patience_secs:g} s, and offsets from {self._next} to before "
                     f"{end} are still to be read{trouble and ': '}{trouble}"
                 )
-        self._at = place, end
+        self._at = tp, end
 
     def close(self) -> None:
         """End the client."""
         close_consumer(self._consumer)
 
-    def _go_to(self, place: Place, start: int, epoch: int = NO_EPOCH) -> None:
-        self._ahead, self._reached = [], start
-        self._consumer.assign([kafka().TopicPartition(*place, start, leader_epoch=epoch)])
+    def _go_to(self, tp: TopicPartition, start: int, epoch: int = NO_EPOCH) -> None:
+        self._ahead, self._next = [], start
+        self._consumer.assign([kafka().TopicPartition(*tp, start, leader_epoch=epoch)])
 
     def _cut(self, end: int) -> list[Message]:
         """Return what was fetched of this range, and keep what is behind it."""
@@ -170,9 +170,9 @@ class Reader:
         self._ahead = ahead[stop:]
         return ahead[:stop]
 
-    def _take(self, place: Place) -> bool:
+    def _take(self, tp: TopicPartition) -> bool:
         """Take what is there, or wait a little for it; True if there was anything."""
-        before = self._reached
+        before = self._next
         messages = self._consumer.consume(TAKEN, 0)
         if not messages:
             # `consume` would wait until it has as many as it was asked for; `poll` returns with the first.
@@ -184,56 +184,56 @@ class Reader:
             events = [each for each in messages if each.error() is not None]
             messages = [each for each in messages if each.error() is None]
         if messages:
-            self._check(place, messages)
+            self._check(tp, messages)
             self._ahead += messages
-            self._reached = _offset(messages[-1]) + 1
+            self._next = _offset(messages[-1]) + 1
         for event in events:
-            self._judge(place, event)
-        return self._reached > before
+            self._take_event(tp, event)
+        return self._next > before
 
-    def _check(self, place: Place, messages: list[Message]) -> None:
-        """Refuse records that are not the next ones of this partition: the client gives none, and they would count."""
+    def _check(self, tp: TopicPartition, messages: list[Message]) -> None:
+        """Refuse records that are not the next ones of this partition: they would be counted as if they were."""
         first, last = messages[0], messages[-1]
-        right = all((each.topic(), each.partition()) == place for each in (first, last))
-        if not right or not self._reached <= first.offset() <= last.offset():  # type: ignore[operator]
+        right = all((each.topic(), each.partition()) == tp for each in (first, last))
+        if not right or not self._next <= first.offset() <= last.offset():  # type: ignore[operator]
             raise FailedException(
-                f"{place}: the client gave records of {first.topic()}-{first.partition()}, or offsets that were read"
+                f"{tp}: the client gave records of {first.topic()}-{first.partition()}, or offsets that were read"
             )
 
-    def _judge(self, place: Place, event: Message) -> None:
-        """Judge what the client hands out beside records: the end of the partition, and errors."""
+    def _take_event(self, tp: TopicPartition, event: Message) -> None:
+        """Take what the client hands out that is no record: the end of the partition, or an error."""
         error = event.error()
         if has_code(error, "_PARTITION_EOF"):
-            self._reached = max(self._reached, event.offset() or 0)
+            self._next = max(self._next, event.offset() or 0)
         elif has_code(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
-            self._pass_gap(place, error)
-        elif told := denial(error, what := f"{place} can't be read from {self._reached}"):
+            self._pass_gap(tp, error)
+        elif told := denial(error, what := f"{tp} can't be read from {self._next}"):
             raise told
         elif error is not None and error.fatal():
             raise FailedException(f"{what}: {text_of(error)}")
         else:
             self._trouble = text_of(error)  # type: ignore[arg-type]  # it is tried again by the client itself
 
-    def _pass_gap(self, place: Place, why: Any) -> None:
+    def _pass_gap(self, tp: TopicPartition, why: Any) -> None:
         """Find out which offsets are gone, and go on behind them if `lost` returns."""
         try:
-            found = self._consumer.get_watermark_offsets(kafka().TopicPartition(*place), REQUEST_SECS, cached=False)
+            found = self._consumer.get_watermark_offsets(kafka().TopicPartition(*tp), REQUEST_SECS, cached=False)
         except kafka().KafkaException as error:
-            raise self._clients.failure(error, f"the offsets of {place} can't be asked for") from error
+            raise self._clients.failure(error, f"the offsets of {tp} can't be asked for") from error
         # librdkafka has no code of its own for it.
-        if "truncation" in text_of(why) and found is not None and found[0] <= self._reached:
-            raise cut_off(place, self._reached, f"was cut off before that: {text_of(why)}")
-        if found is None or found[0] <= self._reached <= found[1]:
-            raise FailedException(f"{place}: the broker did not have offset {self._reached} a moment ago")
-        if self._reached > found[1]:
-            raise FailedException(f"{place} ends at {found[1]}, before {self._reached}, up to which it was planned")
-        # What is gone behind the end, other ranges count: whoever reads them begins where this one ends, or where what
-        # was fetched ahead ends, and is told the same there.
-        first = max(self._reached, min(found[0], self._end))
-        if first > self._reached:
-            self._lost(place, self._reached, first)
+        if "truncation" in text_of(why) and found is not None and found[0] <= self._next:
+            raise cut_off(tp, self._next, f"was cut off before that: {text_of(why)}")
+        if found is None or found[0] <= self._next <= found[1]:
+            raise FailedException(f"{tp}: the broker did not have offset {self._next} a moment ago")
+        if self._next > found[1]:
+            raise FailedException(f"{tp} ends at {found[1]}, before {self._next}, up to which it was planned")
+        # The next range counts the offsets that are gone behind the end of this one: it begins there, or where what was
+        # fetched ahead ends.
+        first = max(self._next, min(found[0], self._end))
+        if first > self._next:
+            self._lost(tp, self._next, first)
         ahead = self._ahead  # came together with this, and is not handed out yet
-        self._go_to(place, first)
+        self._go_to(tp, first)
         self._ahead = ahead
 
 
@@ -256,23 +256,23 @@ class Readers:
     """
 
     def __init__(
-        self, clients: Clients, group: str, patience_secs: float, lost: Callable[[Place, int, int], None]
+        self, clients: Clients, group: str, patience_secs: float, lost: Callable[[TopicPartition, int, int], None]
     ) -> None:
         self._clients = clients
         self._group = group
         self._patience_secs = patience_secs
         self._lost = lost
-        self._readers: dict[Place, Reader] = {}  # the one that was used last is the last
+        self._readers: dict[TopicPartition, Reader] = {}  # the one that was used last is the last
         self._admin: Any = None
 
     def read(self, span: Span, wanted: Collection[str]) -> Iterator[Records]:
         """Yield the records of a range; see `Reader.read`."""
-        reader = self._readers.pop(span.place, None)
+        reader = self._readers.pop(span.tp, None)
         if reader is not None and (reader.topic_id, span.end_epoch) != (span.topic_id, span.start_epoch):
             # What it has fetched ahead is of the former topic, and its client expects the epochs of that one's leaders.
             # A new leader may not have it either: [100, 200) would be handed out as the former one had it, and the next
-            # range, whose `start_epoch` is the new leader's, would find nothing amiss. To go back with the same client
-            # was tried: that is told of a loss behind the range, which it has asked about before.
+            # range, whose `start_epoch` is the new leader's, would notice nothing. To seek back with the same client
+            # was tried: it then reports a loss behind the range, which it has asked about before.
             reader.close()
             reader = None
         if reader is None:
@@ -287,26 +287,26 @@ class Readers:
             if isinstance(error, InputError):
                 self.check(span)  # a shorter topic of the same name looks like a partition that has lost its end
             raise
-        self._readers[span.place] = reader
+        self._readers[span.tp] = reader
 
     def check(self, span: Span) -> None:
         """Raise FailedException if the topic is not the one that was to be read, as far as a broker tells."""
-        if self.topic_id(span.place.topic) != span.topic_id:
+        if self.topic_id(span.tp.topic) != span.topic_id:
             self.close()
             raise FailedException(
-                f"topic {span.place.topic!r} was deleted while {span.place} was read; it is looked at again"
+                f"topic {span.tp.topic!r} was deleted while {span.tp} was read; it is looked at again"
             )
 
     def is_gone(self, span: Span) -> bool:
         """Tell whether the topic is gone, or another one of its name.
 
-        That is believed when it is heard for a while: a broker that starts does not know all topics.
+        That is believed when brokers say so for `DOUBT_SECS`: one that has just started does not know all topics.
         """
-        heard: str | None = span.topic_id
+        last_said: str | None = span.topic_id
         since = 0.0
-        while (said := self.topic_id(span.place.topic)) != span.topic_id:
-            if said != heard:
-                heard, since = said, time.monotonic()
+        while (said := self.topic_id(span.tp.topic)) != span.topic_id:
+            if said != last_said:
+                last_said, since = said, time.monotonic()
             if time.monotonic() >= since + DOUBT_SECS:
                 return True
             time.sleep(_AGAIN_SECS)

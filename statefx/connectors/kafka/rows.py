@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from statefx.connectors.kafka.library import kafka
+from statefx.connectors.kafka.calls import kafka
 from statefx.connectors.kafka.values import Bytes, Format, Text
 from statefx.errors import TopologyError
 
@@ -37,7 +37,7 @@ _METADATA: dict[str, pa.DataType] = {
 _KEYS: dict[str, Callable[[str], Format]] = {"bytes": Bytes, "string": Text}
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -50,9 +50,9 @@ class Place(NamedTuple):
 class Records:
     """Records as lists of what is needed of them.
 
-    A message of the client is seen by Python's garbage collector, and looked at again and again while it lives; what it
-    holds is not. So messages are taken a few at a time, and let go at once: 1 M of them take 0.8 s, and 1.3 s if 10,000
-    of them are there together.
+    Python's garbage collector visits each message of the client again and again while it lives, but not what it holds.
+    So messages are taken a few at a time and dropped at once: 1 M of them take 0.8 s, and 1.3 s if 10,000 live
+    together.
 
     Parameters
     ----------
@@ -99,8 +99,8 @@ class Records:
         if not messages:
             return
         kind = kafka().Message
-        # But for markers of transactions and what compaction took, one offset follows the other: asked one by one and
-        # made a column of, they would take a tenth of all the time.
+        # Except for markers of transactions and what compaction took, offsets are consecutive: to ask for them one by
+        # one, and to make a column of them, would take a tenth of all the time.
         first, last = messages[0].offset(), messages[-1].offset()
         follow = last - first + 1 == len(messages)  # type: ignore[operator]  # nobody has written one without
         self._offsets.append(range(first, last + 1) if follow else list(map(kind.offset, messages)))  # type: ignore[operator, arg-type]
@@ -114,14 +114,14 @@ class Records:
         if "headers" in self._wanted:
             self.headers += [each or () for each in map(kind.headers, messages)]
 
-    def only(self, places: Sequence[int]) -> Records:
+    def only(self, numbers: Sequence[int]) -> Records:
         """Return some of them."""
         found = Records(self._wanted)
         offsets = self.offsets
-        found._offsets = [[offsets[place] for place in places]]
+        found._offsets = [[offsets[number] for number in numbers]]
         for name in ("values", "keys", "times", "headers"):
             kept = getattr(self, name)
-            setattr(found, name, [kept[place] for place in places] if kept else [])
+            setattr(found, name, [kept[number] for number in numbers] if kept else [])
         return found
 
 
@@ -172,17 +172,17 @@ class Rows:
             )
         self.schema = pa.schema(fields)
 
-    def batches(self, place: Place, parts: Iterable[Records]) -> Iterator[tuple[pa.RecordBatch, list[Refused]]]:
-        """Yield the rows of many records, in batches of some `BATCH_ROWS`, and which of the records are none.
+    def batches(self, tp: TopicPartition, parts: Iterable[Records]) -> Iterator[tuple[pa.RecordBatch, list[Refused]]]:
+        """Yield the rows of many records, in batches of about `BATCH_ROWS`, and the records that are no rows.
 
-        Arrow copies what it is given of rows, which costs 5 ns for each; what costs more is to keep objects of Python:
-        1 M rows take 0.15 s less if a few are made columns of at once, in the memory of those before them.
+        Arrow copies the values of rows, which costs 5 ns for each. To keep objects of Python costs more: 1 M rows take
+        0.15 s less if a few at a time become columns, and the next ones reuse their memory.
         """
         rows: list[pa.RecordBatch] = []
         refused: list[Refused] = []
         count = size = 0
         for records in parts:
-            batch, without = self.of(place, records)
+            batch, without = self.of(tp, records)
             rows.append(batch)
             refused += without
             count += len(records)
@@ -193,24 +193,24 @@ class Rows:
         if rows:
             yield pa.concat_batches(rows), refused
 
-    def of(self, place: Place, records: Records) -> tuple[pa.RecordBatch, list[Refused]]:
-        """Return the rows of records, and which of these are none."""
+    def of(self, tp: TopicPartition, records: Records) -> tuple[pa.RecordBatch, list[Refused]]:
+        """Return the rows of records, and the records that are no rows."""
         refused: list[Refused] = []
         if self._bytes_max is not None:
             records, refused = self._without_large(records, self._bytes_max)
         try:
-            return self._batch(place, records), refused
+            return self._batch(tp, records), refused
         except ValueError:
             pass
-        # Few batches have one: only then each record is looked at by itself.
+        # Few batches have a bad record: only then each one is decoded by itself.
         good = []
         for number, offset in enumerate(records.offsets):
             try:
-                self._batch(place, records.only([number]))
+                self._batch(tp, records.only([number]))
                 good.append(number)
             except ValueError as error:
                 refused.append(Refused(offset, str(error)))
-        batch = self._batch(place, records.only(good)) if good else pa.RecordBatch.from_pylist([], self.schema)
+        batch = self._batch(tp, records.only(good)) if good else pa.RecordBatch.from_pylist([], self.schema)
         return batch, sorted(refused)
 
     def _without_large(self, records: Records, most: int) -> tuple[Records, list[Refused]]:
@@ -225,7 +225,7 @@ class Rows:
         ]
         return records.only([number for number, size in enumerate(sizes) if size <= most]), large
 
-    def _batch(self, place: Place, records: Records) -> pa.RecordBatch:
+    def _batch(self, tp: TopicPartition, records: Records) -> pa.RecordBatch:
         columns: list[pa.Array] = []
         for name in self._columns:
             match name:
@@ -234,9 +234,9 @@ class Rows:
                 case "key":
                     columns += self._key.decode(records.keys)
                 case "topic":
-                    columns.append(pa.repeat(pa.scalar(place.topic), len(records)))
+                    columns.append(pa.repeat(pa.scalar(tp.topic), len(records)))
                 case "partition":
-                    columns.append(pa.repeat(pa.scalar(place.partition, pa.int32()), len(records)))
+                    columns.append(pa.repeat(pa.scalar(tp.partition, pa.int32()), len(records)))
                 case "offset":
                     columns.append(records.offset_column())
                 case "timestamp":

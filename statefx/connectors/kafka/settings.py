@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from statefx.connectors.kafka.library import kafka, text_of
+from statefx.connectors.kafka.calls import kafka, text_of
 from statefx.errors import ConfigError
 
 OWNED = {

@@ -18,13 +18,12 @@ from statefx.connectors.kafka.arguments import (
     start_of,
     topics_of,
 )
-from statefx.connectors.kafka.clients import Clients
+from statefx.connectors.kafka.clients import Clients, Rules
 from statefx.connectors.kafka.losses import Losses
 from statefx.connectors.kafka.planning import Cluster, Limits, Start, distances
 from statefx.connectors.kafka.ranges import Ranges, ends_of
 from statefx.connectors.kafka.reading import NO_EPOCH, Readers, Span
-from statefx.connectors.kafka.rows import Place, Refused, Rows
-from statefx.connectors.kafka.spout_settings import rules
+from statefx.connectors.kafka.rows import Refused, Rows, TopicPartition
 from statefx.errors import InputError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
@@ -38,12 +37,49 @@ GROUP = "statefx.{application}.{spout}"
 
 Policy = Literal["fail", "skip"]
 
+_OWNED = {
+    "group.id": "no group decides who reads what; group= names the one that is told how far it was read",
+    "group.instance.id": "no group decides who reads what",
+    "group.protocol": "no group decides who reads what",
+    "partition.assignment.strategy": "no group decides who reads what",
+    "isolation.level": "isolation= says it, so that the driver plans by the same offsets",
+    "auto.offset.reset": "offsets that are gone must not be passed over in silence: start= and lost= say what to do",
+    "enable.auto.commit": "the checkpoint says what was read, and the group is told after that",
+    "auto.commit.enable": "the checkpoint says what was read, and the group is told after that",
+    "enable.auto.offset.store": "the checkpoint says what was read, and the group is told after that",
+    "enable.partition.eof": "a range may end in offsets that have no record, and then only this tells the end",
+    "receive.message.max.bytes": "a smaller one would have the client stand still; maxRecordBytes= refuses records",
+}
+"""Settings of the client that a user can't give, because a record would be lost or read twice; and why."""
+
+_KEPT = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    # A client that gets a larger answer ends the connection, and would never get past the record.
+    "receive.message.max.bytes": 1_000_000_000,
+}
+
+_DEFAULTS = {
+    # Else records that a disk or a wire has damaged are read as they are. The sums cost too little to be measured: 1 M
+    # records of 100 bytes take 0.6 s of a processor with them and without.
+    "check.crcs": True,
+    # Where the last offsets of a range are markers of transactions, only an answer without records shows that the end
+    # is reached, and a broker holds such an answer back this long: by default half a second, in each transaction.
+    "fetch.wait.max.ms": 50,
+    # By default, a client that has fetched enough waits a second before it fetches again: 1 M rows in 6 s, not in 1.5.
+    "fetch.queue.backoff.ms": 10,
+    # What is fetched ahead of a transaction, for each partition that a task keeps warm.
+    "queued.max.messages.kbytes": 16_384,
+}
+
 
 class KafkaSpout(PartitionedTransactionalSpout):
     """Emits the records of Kafka's topics, each of them once.
 
-    The driver plans for each partition of a topic which offsets a transaction reads, and that stands in the checkpoint
-    before a task reads them. No consumer group decides anything. Partitions and topics that come later are read from
+    The driver plans for each partition which offsets a transaction reads, and writes that into the checkpoint before a
+    task reads them. No consumer group decides anything. Partitions and topics that come later are read from
     their beginning.
 
     Parameters
@@ -82,12 +118,13 @@ class KafkaSpout(PartitionedTransactionalSpout):
     bad : str
         What to do with a record that is too large, or not what `key` and `value` say: ``"fail"`` or ``"skip"``.
     group : str, optional
-        A consumer group that is told what is committed, for tools that watch its lag; nothing depends on it. None:
-        none.
+        A consumer group that is told what is committed, for tools that watch its lag; nothing depends on it. With None
+        no group is told.
     patience : float
         Seconds that a task waits for records without any progress, before the transaction is tried again.
     config : Mapping, optional
-        Settings of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. What would break the promise is refused.
+        Settings of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. Those that would break exactly-once are
+        refused.
 
     Raises
     ------
@@ -134,7 +171,7 @@ class KafkaSpout(PartitionedTransactionalSpout):
         values = format_of(value, schema)
         self.rows = Rows(values, key, columns_of(columns, values), maxRecordBytes)
         self.outputFields = to_ddl(self.rows.schema)
-        self.clients = Clients(rules(isolation), servers, config)
+        self.clients = Clients(_rules(isolation), servers, config)
         self._ranges: Ranges | None = None
         self._readers: Readers | None = None
         self._gone = 0
@@ -172,21 +209,21 @@ class KafkaSpout(PartitionedTransactionalSpout):
         return self._ranges
 
     def prepareForAvailableNow(self) -> None:
-        """End where the partitions end at the first look; what comes later is for the next run."""
+        """Plan up to where the partitions end now; later records are for the next run."""
         self._planning.bounded = True
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
         """Go on behind what was read; InputError if a topic is not there, or access is denied.
 
-        Also if no broker answers and nothing was ever read: the servers or the settings may be wrong. Later that is a
-        fault: the query waits, and its status says so.
+        It is raised too if no broker answers and nothing was ever read: the servers or the settings may be wrong. In a
+        later start no broker means that the query waits, and its status says why.
         """
         if not metadata and (why := self.clients.connect(self._planning.cluster.consumer)) is not None:
             raise InputError(why)
         self._planning.begin(metadata)
 
     def numPartitions(self) -> int:
-        """Look what there is, and return how many partitions there have been; new ones come last."""
+        """Ask the brokers what there is, and return how many partitions there have ever been; new ones come last."""
         return self._planning.count()
 
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
@@ -205,37 +242,42 @@ class KafkaSpout(PartitionedTransactionalSpout):
     def emitPartitionBatch(
         self, attempt: TransactionAttempt, collector: Collector, partition: int, metadata: Any
     ) -> Generator[None, None, Any]:
-        """Emit a range of offsets, batch by batch; return what of it, and of the gap before it, was left out."""
-        place, start, end = Place(metadata["topic"], metadata["partition"]), metadata["start"], metadata["end"]
+        """Emit a range of offsets, batch by batch; return how much of it, and of the gap before it, was left out."""
+        tp, start, end = TopicPartition(metadata["topic"], metadata["partition"]), metadata["start"], metadata["end"]
         epochs = (metadata.get(name, NO_EPOCH) for name in ("start_epoch", "end_epoch"))
-        span = Span(place, metadata["id"], start, end, *epochs)
+        span = Span(tp, metadata["id"], start, end, *epochs)
         assert self._readers is not None
         gap = LeftOut(metadata.get("gap", 0))
         if start == end:
             return gap
         if attempt.attempt and self._readers.is_gone(span):
-            self._losses.made_again(place, start)
-            self._losses.pass_over(place, start, end)
+            self._losses.made_again(tp, start)
+            self._losses.pass_over(tp, start, end)
             return gap + LeftOut(end - start)
         self._gone = 0
         refused: list[Refused] = []
-        for batch, without in self.rows.batches(place, self._readers.read(span, self.rows.wanted)):
+        for batch, without in self.rows.batches(tp, self._readers.read(span, self.rows.wanted)):
             if without and self.bad == "fail":
                 raise InputError(
-                    f"the record at offset {without[0].offset} of {place} can't be read: {without[0].reason}. Mend "
-                    "what KafkaSpout is told of key, value and sizes, or set bad='skip' to leave such records out",
-                    topic=place.topic, partition=place.partition, offset=without[0].offset,
+                    f"the record at offset {without[0].offset} of {tp} can't be read: {without[0].reason}. "
+                    "Correct key=, value=, schema= or maxRecordBytes=, or set bad='skip' to leave such records out",
+                    topic=tp.topic, partition=tp.partition, offset=without[0].offset,
                 )  # fmt: skip
             refused += without
             collector.emitBatch(batch)
             yield
-        # Only now it is sure that these were the records that were planned: a client goes on in a topic of the same
-        # name without a word.
+        # Only now: a client goes on in a new topic of the same name without an error, so these may be its records.
         self._readers.check(span)
-        why = f"{place}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
+        why = f"{tp}, offset {refused[0].offset}: {refused[0].reason}" if refused else ""
         return gap + LeftOut(self._gone, len(refused), why)
 
-    def _pass_over(self, place: Place, start: int, first: int) -> None:
+    def _pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
         """Pass over offsets of a batch that was planned; InputError if that is not allowed."""
-        self._losses.pass_over(place, start, first)
+        self._losses.pass_over(tp, start, first)
         self._gone += first - start
+
+
+def _rules(isolation: str) -> Rules:
+    """Return what the clients of one that reads so are set to."""
+    kept = {**_KEPT, "isolation.level": isolation}
+    return Rules("KafkaSpout", _OWNED, _DEFAULTS, kept, ("Consumer",))

@@ -11,7 +11,7 @@ that comes later, and which then refuses this one (rule 10.8).
 
 A producer is kept for the next transaction only while no connection of it was lost, and none of its calls has failed
 (rule 10.11). The client sends again, over a new connection, what was under way on one that it has lost, and so a broker
-may come upon the first copy much later. Brokers tell transactions apart by the epoch alone, which `init_transactions`
+may find the first copy much later. Brokers tell transactions apart by the epoch alone, which `init_transactions`
 raises and a commit does not (KIP-890 would; librdkafka 2.16 lacks it). Between transactions of one epoch these are
 dangerous:
 
@@ -36,8 +36,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.connectors.kafka.calls import Answer, bounded, close_consumer, patiently
-from statefx.connectors.kafka.library import has_code, kafka, text_of
+from statefx.connectors.kafka.calls import Answer, bounded, close_consumer, has_code, kafka, patiently, text_of
 from statefx.connectors.kafka.limits import CALL_SECS, Questions, limits_of
 from statefx.connectors.kafka.publisher import Publisher
 from statefx.connectors.staged import StagedRows, Target
@@ -106,7 +105,7 @@ class KafkaTopic(Target):
         """The marker that the producer has published last."""
 
     def check(self) -> None:
-        """Refuse what can be known to fail later (see `Place.check`)."""
+        """Refuse what can be known to fail later (see `Target.check`)."""
         publisher, questions = self._publisher, self._questions
         questions.connect()
         limits = limits_of(publisher, age_secs_max=0)
@@ -131,7 +130,9 @@ class KafkaTopic(Target):
 
     def marker(self) -> Marker | None:
         if self._producer is not None and self._published is not None:
-            return self._published  # whoever has changed it since has ended this producer, which `publish` finds
+            return (
+                self._published
+            )  # a driver that has changed it since has fenced this producer, and `publish` notices that
         with self._publisher.translated_errors():
             # Else each question below waits for brokers that are away, one after the other: over a minute in all, in
             # which `query.status` does not say that they are.
@@ -329,6 +330,6 @@ class KafkaTopic(Target):
 
 
 def _arguments(columns: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what the client is given of each message beside its value and key; it takes no None."""
+    """Yield what the client is given of each message besides value and key; it takes no None."""
     for values in zip(*columns.values(), strict=True):
         yield {name: value for name, value in zip(columns, values, strict=True) if value is not None}

@@ -27,7 +27,6 @@ from measuring import RECOMMENDED, arguments, session
 from statefx import BatchBolt, TopologyBuilder, submit
 from statefx.connectors.kafka import KafkaSpout
 from statefx.connectors.kafka.reading import Readers, Span
-from statefx.connectors.kafka.rows import Place
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.libraries import UnavailableError
 from tests.kafka.libraries import connector as jars_of_connector
@@ -101,7 +100,7 @@ def task(broker: KafkaBroker, topic: str) -> None:
     readers = Readers(spout.clients, "task", 30.0, lambda place, start, stop: None)
     rows = 0
     for partition in range(PARTITIONS):
-        place = Place(topic, partition)
+        place = rows.TopicPartition(topic, partition)
         records = readers.read(Span(place, "", 0, total // PARTITIONS), spout.rows.wanted)
         rows += sum(len(batch) for batch, _ in spout.rows.batches(place, records))
     readers.close()
