@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.connectors.files.writers import as_json
+from statefx.connectors.json_values import JsonRows, key_writer
 from statefx.connectors.kafka.calls import AWAY, has_code
 from statefx.connectors.kafka.limits import TopicLimits, limits_of
 from statefx.connectors.kafka.publisher import Publisher
@@ -47,6 +44,10 @@ class Columns:
     timestamp: str | None
     partition: str | None
 
+    def of_value(self, schema: pa.Schema) -> set[str]:
+        """Return the fields of the JSON object that is the value, where no column is."""
+        return set(schema.names) - {self.headers, self.timestamp, self.partition}
+
 
 class MessageWriter(SinkWriter):
     """Makes messages of rows, and stages them.
@@ -60,8 +61,8 @@ class MessageWriter(SinkWriter):
 
     def __init__(self, columns: Columns, publisher: Publisher, context: WriterContext) -> None:
         self._columns, self._publisher = columns, publisher
-        apart = (columns.headers, columns.timestamp, columns.partition)
-        self._in_json = [name for name in context.schema.names if name not in apart]
+        of_value = columns.of_value(context.schema)
+        self._rows = JsonRows(pa.schema([field for field in context.schema if field.name in of_value]))
         self._stager = Stager(dataclasses.replace(context, schema=self._schema()))
 
     def _schema(self) -> pa.Schema:
@@ -108,20 +109,15 @@ class MessageWriter(SinkWriter):
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
         if self._columns.value is not None:
             return batch.column(self._columns.value).cast(pa.large_binary())
-        rows = batch.select(self._in_json).to_pylist()
-        texts = [to_json({name: value for name, value in row.items() if value is not None}) for row in rows]
-        return pa.array([each.encode() for each in texts], pa.large_binary())
+        return pa.array(self._rows.encode(batch.select(self._rows.schema.names)), pa.large_binary())
 
     def _keys(self, batch: pa.RecordBatch) -> pa.Array:
-        names = self._columns.key
-        if len(names) == 1:
-            column = batch.column(names[0])
-            if is_bytes(column.type):
-                return column.cast(pa.large_binary())
-            texts = [None if each is None else to_json(each).strip('"').encode() for each in column.to_pylist()]
-            return pa.array(texts, pa.large_binary())
-        rows = batch.select(list(names)).to_pylist()
-        return pa.array([to_json(list(row.values())).encode() for row in rows], pa.large_binary())
+        columns = [batch.column(name) for name in self._columns.key]
+        if len(columns) == 1 and is_bytes(columns[0].type):
+            return columns[0].cast(pa.large_binary())
+        key_of = key_writer([column.type for column in columns])
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        return pa.array([None if row == (None,) else key_of(row) for row in rows], pa.large_binary())
 
     def _refuse(self, messages: Mapping[str, pa.Array]) -> None:
         """Refuse messages that the topic can't take.
@@ -227,28 +223,3 @@ def _header_lengths(headers: pa.MapArray) -> pa.Array:
 def _shown(messages: Mapping[str, pa.Array], row: int) -> str:
     key = messages["key"][row].as_py() if "key" in messages else None
     return "without a key" if key is None else f"with key {key[:_SHOWN]!r}"
-
-
-_encode = json.JSONEncoder(default=as_json, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-
-
-def to_json(value: Any) -> str:
-    """Return a value as JSON; what JSON has no number for is a text, as Spark's ``to_json`` has it.
-
-    Python would write NaN as it is, which most readers of JSON refuse; and what is published can't be taken back.
-    """
-    try:
-        return _encode(value)
-    except ValueError:
-        return _encode(_finite(value))
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float() if not math.isfinite(value):
-            return json.dumps(value)
-        case dict():
-            return {name: _finite(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_finite(each) for each in value]
-    return value

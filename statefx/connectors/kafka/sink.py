@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statefx.connectors.json_values import refuse_keys
 from statefx.connectors.kafka.clients import Clients, Rules
 from statefx.connectors.kafka.messages import Columns, MessageWriter, is_bytes
 from statefx.connectors.kafka.publisher import Publisher
@@ -70,7 +71,7 @@ class KafkaSink(StagedSink):
         It must be there.
     key : str or sequence of str
         Fields that make the message's key: a text or bytes as they are, another type as JSON, several as a JSON array.
-        By default a message has none. Kafka keeps messages of one key in order in one partition; group by the key, so
+        By default a message has no key. Kafka keeps messages of one key in order in one partition; group by the key, so
         that all of them come from one task, in its order.
     value : str, optional
         The field, a text or bytes, that is the message's value; a null is a tombstone. By default the value is the row
@@ -182,6 +183,8 @@ class KafkaSink(StagedSink):
             fits, wanted = checks.get(what, (lambda _: True, ""))
             if not fits(kind):
                 raise TopologyError(f"KafkaSink's {what} is {wanted}; field {name!r} is {kind}", field=name)
+        in_json = set(self.columns.key) | (set() if self.columns.value is not None else self.columns.of_value(schema))
+        refuse_keys(pa.schema([field for field in schema if field.name in in_json]), "KafkaSink")
 
     def writer(self, context: WriterContext) -> SinkWriter:
         """Make what stages the messages of one task."""
