@@ -269,6 +269,7 @@ def field(kind, **more):
         ({"patience": float("inf")}, "patience"),
         ({"isolation": "dirty"}, "isolation is"),
         ({"lost": "ignore"}, "lost is"),
+        ({"unavailable": True}, "unavailable is 'wait' or 'skip'"),
         ({"group": ""}, "group is"),
         ({"group": "g-{topology}"}, "group is"),
         ({"topics": None}, "topics are"),

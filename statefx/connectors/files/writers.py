@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
-from decimal import Decimal
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -144,22 +141,6 @@ class JsonLines(FileFormat):
 
     def close(self) -> None:
         pass
-
-
-def as_json(value: Any) -> Any:
-    """Return what JSON has for a value that it lacks; TypeError for one of another type than rows have."""
-    match value:
-        case datetime():
-            if value.tzinfo is None:
-                return value.isoformat(timespec="microseconds")
-            return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        case date():
-            return value.isoformat()
-        case Decimal():
-            return str(value)  # a number would be read as a float by most; Spark reads both as a decimal
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
 
 
 FORMATS: Mapping[str, type[FileFormat]] = {"parquet": Parquet, "json": JsonLines, "csv": Csv}
