@@ -106,7 +106,7 @@ class RedisSink(StagedSink):
         """The server's address without user and password, and the key."""
         return f"{self.settings.address}#{self.name}"
 
-    def beside(self, what: str) -> str:
+    def companion(self, what: str) -> str:
         """Return the name of a key on the same node of a cluster."""
         return f"{self.settings.prefix}:{{{self._tag}}}:{what}:{self.name}"
 
@@ -152,11 +152,11 @@ class _Writer(Stager):
 
 
 class _RedisTarget(Target):
-    """One key, and the marker's beside it."""
+    """The key that is written to, and the key of its marker."""
 
     def __init__(self, sink: RedisSink) -> None:
         self._sink = sink
-        self._marker = sink.beside("marker")
+        self._marker = sink.companion("marker")
 
     def check(self) -> None:
         """Refuse a server that can't keep rows, and a key that is something else (see `Target.check`)."""
@@ -183,7 +183,7 @@ class _RedisTarget(Target):
     def publish(self, marker: Marker, previous: Marker | None, rows: StagedRows) -> None:
         """Send the rows, in parts if they are many, and have one script write all of them."""
         with self._server() as server:
-            staged, at_once, count = self._sink.beside(f"staged:{uuid4().hex}"), list[bytes](), 0
+            staged, at_once, count = self._sink.companion(f"staged:{uuid4().hex}"), list[bytes](), 0
             for batch in _batches(_chunks(chain.from_iterable(map(_entries, rows)))):
                 if at_once:
                     count = self._stage(server, staged, count, at_once)

@@ -16,7 +16,7 @@ _CELL_MAX = 40
 
 
 class _Remembered(Target):
-    """Keeps the marker in the sink's object: a new process knows of nothing, and shows its first transaction again."""
+    """Keeps the marker in the sink's object: a new process has none, and may show the last transaction again."""
 
     def __init__(self, sink: _Shown) -> None:
         self._sink = sink
@@ -31,7 +31,7 @@ class _Remembered(Target):
 
 
 class _Forgetful(StagedCommitter):
-    """Does not miss a marker: it ended with the process, and so did the rows."""
+    """Expects no marker at a start: it ended with the process, and so did the rows."""
 
     def check(self, reached: Reached, *, takeover: bool) -> None:
         super().check(replace(reached, known=False), takeover=takeover)
@@ -49,7 +49,7 @@ class _Shown(StagedSink):
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what shows rows; every start begins without a marker."""
         if self.last is not None and self.last.generation != context.owner.generation:
-            self.last = None  # of a former start; one of this start is that of another sink with this very object
+            self.last = None  # of a former start; a marker of this start is that of another sink with the same object
         return _Forgetful(self.target, context, lambda: self.connect(context.schema))
 
     def connect(self, schema: pa.Schema) -> Target:

@@ -41,10 +41,10 @@ class ForeachTransactionSink(Sink):
       same txid until it returns. If it raises, ``query.status`` says why, and no later transaction is committed.
     * Once it has returned and that was noted in the checkpoint, it is not called again for this transaction. A crash
       between the two has it called again, by the next driver.
-    * A driver that was stopped, and replaced, in the very moment of its call goes on with it when it wakes up: beside
-      its successor, or after later transactions.
+    * A driver that is suspended during its call, and is replaced meanwhile, goes on with the call when it wakes up: at
+      the same time as its successor, or after later transactions.
     * It may take as long as it needs: ``topology.transaction.timeout.secs`` is for what comes before the decision.
-    * It is not called for transactions without rows, so that numbers are missing.
+    * It is not called for transactions without rows, so that txids are missing.
     * The sink does not know where `fn` writes, so that it can't refuse a place that another topology writes to.
 
     Rows are there exactly once if `fn` leaves out what is there already, by the txid: as Delta does with ``txnAppId``
@@ -68,7 +68,7 @@ class ForeachTransactionSink(Sink):
 
     exclusive = False
     target = "a function of the user's"
-    """Not its name: who mends the function, and calls it otherwise, still goes on with what is decided."""
+    """Not the function's name: a function that was corrected and renamed still gets the transaction that is decided."""
 
     def __init__(self, fn: Callable[[Any, int], object]) -> None:
         try:
@@ -99,8 +99,8 @@ class ForeachTransactionSink(Sink):
 class _Calls(Target):
     """Calls the function, and then notes the marker in the checkpoint.
 
-    Whose the checkpoint is, its log decides: a marker here names no application and no origin, and a fork, which has
-    markers of the original's, goes on with them.
+    The log decides who owns the checkpoint, so a marker here names no application and no origin. A fork has the markers
+    of its original, and goes on from them.
     """
 
     def __init__(self, fn: Callable[[Any, int], object], context: CommitterContext) -> None:
@@ -127,14 +127,14 @@ class _Calls(Target):
             self._context.storage.create(self._name(number), json.dumps(note).encode())
         except AlreadyExistsError:
             raise self._replaced() from None
-        # A driver that was asleep may take a number that is deleted here. Nobody reads it: a higher one is there.
+        # A driver that wakes up late may take a number that is deleted here. Nobody reads it: a higher one is there.
         self._context.storage.delete(map(self._name, numbers[: 1 - _MARKERS_KEPT]))
 
     def _call(self, txid: int, rows: StagedRows) -> None:
         try:
             self._fn(self._context.dataframe(self._context.schema, rows.parts()), txid)
         except Exception:
-            for _ in rows:  # if rows are lost, that is what the function has failed for: this says so, and which file
+            for _ in rows:  # if rows are lost, the function has failed for that: this error names the file
                 pass
             raise
 

@@ -119,7 +119,7 @@ class JsonRows:
     """Reads and writes rows of one schema, each as a JSON object.
 
     The name of a field may differ in the case of its letters, where that does not tell two names apart. Fields that an
-    object lacks are null, and what it has beside them is passed over.
+    object lacks are null, and names that are not fields are passed over.
 
     Parameters
     ----------

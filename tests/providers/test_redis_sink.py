@@ -361,7 +361,7 @@ def test_a_key_of_another_type_is_refused_before_a_start_and_at_a_commit(server:
 
 def test_a_marker_that_was_changed_or_deleted_is_no_marker(server: RedisServer, place: Place) -> None:
     committer, named, client = place.committer(), place.write(1, "a"), server.client()
-    marker = place.sink.beside("marker")
+    marker = place.sink.companion("marker")
     kept = client.hgetall(marker)
     client.hdel(marker, "origin")
     with pytest.raises(SinkError, match="somebody has changed its marker"):

@@ -1,4 +1,4 @@
-"""The folder that a spout reads: what a user may have meant by a path that is none."""
+"""The folder that a spout reads, and the remedies for paths that are not folders."""
 
 from __future__ import annotations
 

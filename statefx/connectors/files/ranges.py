@@ -20,7 +20,7 @@ class Range(NamedTuple):
 
 
 def behind_last_line(path: str, start: int, stop: int) -> int:
-    """Return the place behind the last line feed before `stop`; `start` if there is none."""
+    """Return the offset behind the last line feed before `stop`; `start` if there is none."""
     with open(path, "rb") as file:
         while stop > start:
             begin = max(start, stop - _LOOK_BACK_BYTES)
@@ -33,7 +33,7 @@ def behind_last_line(path: str, start: int, stop: int) -> int:
 
 
 def behind_last_row(path: str, start: int, stop: int) -> int:
-    """Return the place behind the last line feed before `stop` that is in no quotes; `start` if there is none."""
+    """Return the offset behind the last line feed before `stop` that is not in quotes; `start` if there is none."""
     data = read_range(Range(path, start, stop))
     end, quotes = len(data), data.count(b'"')
     while (found := data.rfind(b"\n", 0, end)) >= 0:

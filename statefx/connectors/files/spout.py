@@ -69,7 +69,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     TopologyError
         An argument can't be used, or no file is there to read the schema from.
     InputError
-        The file from which the schema is read is none of the format.
+        The file from which the schema is read does not have the format.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class Parquet(FileFormat):
 
 
 _CSV_NULL = "\0null"
-"""What Spark is told to take for null, beside an empty field: without another text it would take ``""`` for null."""
+"""The text that Spark reads as null, besides an empty field: without such a text it would read ``""`` as null."""
 
 
 class Csv(FileFormat):

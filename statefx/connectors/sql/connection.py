@@ -22,7 +22,7 @@ _SETTINGS = """
 """
 
 _ROW_STATES = ("P0001", "44000", "54000")
-"""Of PostgreSQL, beside its integrity and data errors: a trigger or a view refuses the row; a value is too long."""
+"""Of PostgreSQL, besides its integrity and data errors: a trigger or a view refuses the row; a value is too long."""
 
 
 class RowRefusedError(SinkError):

@@ -2,7 +2,7 @@
 
 A value is taken before its row is committed, so rows don't come in the order of their values::
 
-    transaction A    takes 5 ......................... commits: now row 5 is there, and who has read up to 6 misses it
+    transaction A    takes 5 ......................... commits: now row 5 is there, and a reader that is at 6 misses it
     transaction B             takes 6, commits
 
 PostgreSQL: first the spout reads the largest value, then which transactions write to the table. A transaction locks the

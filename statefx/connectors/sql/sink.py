@@ -1,4 +1,4 @@
-"""SqlSink: rows into a table, and the marker beside them, in one transaction of the database."""
+"""SqlSink: rows into a table, and the marker into another, in one transaction of the database."""
 
 from __future__ import annotations
 

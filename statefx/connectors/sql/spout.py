@@ -67,7 +67,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
     Raises
     ------
     ConfigError
-        SQLAlchemy or the driver is not installed, the URL is none, or `settleSecs` is required.
+        SQLAlchemy or the driver is not installed, `url` is not a URL, or `settleSecs` is required.
     TopologyError
         There is no such table or column, or the column can't be the order.
     InputError

@@ -1,4 +1,4 @@
-"""The table that SqlSink writes to, the marker beside it, and what the sink asks of a table that exists."""
+"""The table that SqlSink writes to, its marker, and what the sink asks of a table that exists."""
 
 from __future__ import annotations
 
