@@ -339,7 +339,8 @@ def test_what_a_broker_says_that_has_just_started_is_doubted_for_a_while(kafka):
 
 def test_a_task_waits_for_a_broker_that_is_away_when_it_asks_which_topic_it_has_read(kafka, monkeypatch):
     """As it does when it reads: else an outage of a minute would use up all attempts of a transaction."""
-    monkeypatch.setattr(reading, "REQUEST_SECS", 0.2)
+    monkeypatch.setattr(calls, "REQUEST_SECS", 0.2)
+    monkeypatch.setattr(calls, "CONTROLLER_SECS", 0.2)
     topic = kafka.topic()
     readers = reading.Readers(spout(kafka, topic).clients, "group", 30.0, lambda *gone: None)
     known = readers.topic_id(topic)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from statefx.connectors.kafka import calls, planning
+from statefx.connectors.kafka import calls, planning, reading
 from statefx.errors import FailedException
 from statefx.operators import Context
 from statefx.testing import TopologyTester
@@ -34,6 +34,7 @@ def two(nodes, monkeypatch):
     """The first broker, the second one, and a topic of which each has a partition with ten records."""
     for module, name, secs in [
         (calls, "REQUEST_SECS", 2.0),
+        (calls, "CONTROLLER_SECS", 0.5),
         (planning, "REQUEST_SECS", 2.0),
         (planning, "LEADER_AGAIN_SECS", 0.0),
         (planning, "DISCOVERY_SECS", 0.0),
@@ -47,12 +48,23 @@ def two(nodes, monkeypatch):
 
 
 @contextmanager
-def killed(broker):
-    broker.kill()
+def killed(nodes):
+    """Kill the second broker, until the end; the cluster knows each time."""
+    first, second, *_ = nodes
+    second.kill()
+    in_cluster(first, 1)
     try:
         yield
     finally:
-        broker.start()
+        second.start()
+        in_cluster(first, 2)
+
+
+def in_cluster(broker, count):
+    """Wait until a broker counts so many."""
+    limit = time.monotonic() + WAIT_SECS
+    while len(broker.admin.list_topics(timeout=5).brokers) != count:
+        assert time.monotonic() < limit
 
 
 @contextmanager
@@ -87,11 +99,11 @@ def until(look, number):
 
 
 def test_the_others_go_on_and_a_partition_goes_on_where_it_was(two, caplog):
-    first, second, topic = two
+    first, _, topic = two
     reads = spout(first, topic, unavailable="skip")
     with on_the_driver(reads) as look:
         assert look() == {0: (0, 10), 1: (0, 10)}
-        with killed(second):
+        with killed(two):
             first.send(topic, *lines(20, 25))
             assert look() == {0: (10, 15)}
             assert look() == {}
@@ -124,11 +136,22 @@ def test_a_leader_that_is_there_and_does_not_answer(two):
         assert until(look, 1)[1][0] == 2
 
 
+def test_tasks_find_another_controller(two):
+    """Any broker of the cluster may be named as the one that knows all topics, also the one that is away."""
+    first, _, topic = two
+    made = [reading.Readers(spout(first, topic).clients, "group", 0.1, lambda *gone: None) for _ in range(6)]
+    (known,) = {each.topic_id(topic) for each in made}
+    with killed(two):
+        assert {each.topic_id(topic) for each in made} == {known}
+    for each in made:
+        each.close()
+
+
 def test_a_first_run_that_begins_at_the_end_waits_for_all_partitions(two):
     """What a partition had when the run began, nobody could say later."""
-    first, second, topic = two
+    first, _, topic = two
     reads = spout(first, topic, unavailable="skip", start="latest")
-    with killed(second), on_the_driver(reads) as look, pytest.raises(FailedException):
+    with killed(two), on_the_driver(reads) as look, pytest.raises(FailedException):
         look()
     limit = time.monotonic() + WAIT_SECS
     with on_the_driver(spout(first, topic, unavailable="skip", start="latest")) as look:
@@ -141,12 +164,12 @@ def test_a_first_run_that_begins_at_the_end_waits_for_all_partitions(two):
 
 
 def test_a_run_that_reads_what_is_there_ends_without_it_and_the_next_one_reads_it(two, tmp_path):
-    first, second, topic = two
+    first, _, topic = two
     tester = TopologyTester(topology(spout(first, topic, unavailable="skip", maxRows=8)), tmp_path / "ck")
     with tester:
         tester.emit()
         assert len(counted(tester)) == 8
-        with killed(second):
+        with killed(two):
             first.send(topic, *lines(20, 30))
             tester.drain()
             read = counted(tester)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -20,6 +20,9 @@ AWAY = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_AUTHENTIC
 
 REQUEST_SECS = 5.0
 """How long one question to a broker may take. The driver does nothing else meanwhile."""
+
+CONTROLLER_SECS = 1.0
+"""How long a question to the controller may take before its address is asked for again."""
 
 GRACE_SECS = 1.0
 """How much longer than its own time-out a call may take before it is given up."""
@@ -114,14 +117,39 @@ def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answe
         pause = min(1.5 * pause, _AGAIN_SECS_MAX)
 
 
+def describe_topics(admin: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return what brokers say of each topic: its description, or the KafkaException that says why there is none.
+
+    librdkafka sends this question to the controller by its last metadata, which it fetches every 5 minutes, and brokers
+    of KRaft name any broker of the cluster as the controller. If that one is away, only new metadata help.
+    """
+
+    def ask(secs: float) -> dict[str, Any]:
+        futures = admin.describe_topics(kafka().TopicCollection(list(names)), request_timeout=secs)
+        found = {}
+        for name, future in futures.items():
+            try:
+                found[name] = answer(future, secs)
+            except kafka().KafkaException as error:
+                found[name] = error
+        return found
+
+    found = ask(CONTROLLER_SECS)
+    if any(has_code(each, "_TIMED_OUT") for each in found.values()):
+        with suppress(kafka().KafkaException):
+            admin.list_topics(timeout=CONTROLLER_SECS)
+            found = ask(REQUEST_SECS)
+    return found
+
+
 def close_consumer(consumer: Any) -> None:
     """Close a consumer; one that does not come to its end is left behind."""
     with suppress(kafka().KafkaException):
         bounded(lambda _: consumer.close(), REQUEST_SECS)
 
 
-def answer(future: Future[Answer], secs: float | None = None) -> Answer:
-    """Return what a broker answers to a question that was asked with a time-out of `secs`, by default `REQUEST_SECS`.
+def answer(future: Future[Answer], secs: float) -> Answer:
+    """Return what a broker answers to a question that was asked with a time-out of `secs`.
 
     Raises
     ------
@@ -129,7 +157,7 @@ def answer(future: Future[Answer], secs: float | None = None) -> Answer:
         What the broker says, or ``_TIMED_OUT`` if none has answered.
     """
     try:
-        return future.result((REQUEST_SECS if secs is None else secs) + GRACE_SECS)
+        return future.result(secs + GRACE_SECS)
     except FutureTimeoutError:
         raise _timed_out() from None
 

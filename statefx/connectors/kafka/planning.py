@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.connectors.kafka.calls import REQUEST_SECS, answer, close_consumer, has_code, kafka, text_of
+from statefx.connectors.kafka.calls import REQUEST_SECS, close_consumer, describe_topics, has_code, kafka, text_of
 from statefx.connectors.kafka.clients import Clients, denial
 from statefx.connectors.kafka.group import Group
 from statefx.connectors.kafka.rows import TopicPartition
@@ -167,15 +167,11 @@ class Cluster:
         found: dict[str, tuple[str, list[int]]] = {}
         if not names:
             return found
-        asked = self._admin.describe_topics(kafka().TopicCollection(list(names)), request_timeout=REQUEST_SECS)
-        for name, future in asked.items():
-            try:
-                said = answer(future)
-            except kafka().KafkaException as error:
-                if not has_code(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
-                    raise self._clients.failure(error, f"topic {name!r} can't be asked about") from error
-            else:
+        for name, said in describe_topics(self._admin, names).items():
+            if not isinstance(said, Exception):
                 found[name] = str(said.topic_id), [part.id for part in said.partitions]
+            elif not has_code(said, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                raise self._clients.failure(said, f"topic {name!r} can't be asked about") from said
         return found
 
     @property

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.connectors.kafka.calls import REQUEST_SECS, answer, close_consumer, has_code, kafka, text_of
+from statefx.connectors.kafka.calls import REQUEST_SECS, close_consumer, describe_topics, has_code, kafka, text_of
 from statefx.connectors.kafka.clients import Clients, denial
 from statefx.connectors.kafka.diagnosis import FAILURE_SECS
 from statefx.connectors.kafka.losses import cut_off
@@ -317,17 +317,16 @@ class Readers:
         self._admin = self._admin or self._clients.admin()
         what, limit = f"topic {topic!r} can't be asked about", time.monotonic() + self._patience_secs
         while True:
-            asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECS)[topic]
-            try:
-                return str(answer(asked).topic_id)
-            except kafka().KafkaException as error:
-                if has_code(error, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
-                    return None
-                if denied := denial(error, what):
-                    raise denied from error
-                # Else a broker that is away for a minute would use up all attempts of a transaction.
-                if time.monotonic() >= limit:
-                    raise self._clients.failure(error, what) from error
+            said = describe_topics(self._admin, [topic])[topic]
+            if not isinstance(said, Exception):
+                return str(said.topic_id)
+            if has_code(said, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                return None
+            if denied := denial(said, what):
+                raise denied from said
+            # Else a broker that is away for a minute would use up all attempts of a transaction.
+            if time.monotonic() >= limit:
+                raise self._clients.failure(said, what) from said
             time.sleep(_AGAIN_SECS)
 
     def close(self) -> None:
