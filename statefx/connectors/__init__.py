@@ -6,6 +6,7 @@
     staged                base of a sink to which the driver publishes the rows that tasks have staged
     held                  a file that is written over several calls, for sinks
     json_values           the one form of values in JSON
+    fields                the fields that a user gives a spout: types that Spark has
     foreach               a function as a sink
     console, memory       rows on the console, in a list, from a list: for a first look and for tests
 

@@ -14,7 +14,6 @@
               logs         which file is which, when logs are rotated
               ranges       bytes of a file
               readers      how rows are read from files
-              fields       types that files have and Spark has not
 """
 
 from statefx.connectors.files.reading import readCommitted, readUncommitted

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.connectors.files.fields import given_schema, spark_schema
+from statefx.connectors.fields import given_schema, spark_schema
 from statefx.connectors.files.folders import folder_of, refuse_manifest, refuse_missing
 from statefx.connectors.files.logs import COMPRESSED, Logs, head_of, present_path, stats
 from statefx.connectors.files.ranges import Range, ShorterError, behind_last_line, behind_last_row

@@ -1,4 +1,4 @@
-"""The fields of a file spout: what Spark has no type for gets the nearest one that holds every value."""
+"""The fields that a user gives a spout: what Spark has no type for gets the nearest one that holds every value."""
 
 from __future__ import annotations
 
