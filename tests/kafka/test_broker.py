@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.spark.running import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 
 def test_what_is_written_outlives_a_sigkill(kafka):
