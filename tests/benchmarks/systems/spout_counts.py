@@ -34,7 +34,8 @@ parser = arguments(__doc__)
 parser.add_argument("--format", choices=["parquet", "csv", "json"], default="parquet")
 parser.add_argument("--turns", type=int, default=4)
 args = parser.parse_args()
-each = args.batches // args.turns
+turns = min(args.turns, args.batches)
+each = args.batches // turns
 spark = session(RECOMMENDED | ROCKSDB)
 source = args.work / "in"
 source.mkdir()
@@ -97,5 +98,5 @@ systems: dict[str, Callable[[int], list[float]]] = {NATIVE: native}
 systems |= {name: partial(ran, name, spout, bolt()) for name, bolt in BOLTS.items()}
 if args.format == "parquet":
     systems[STREAM] = partial(ran, STREAM, stream, Count())
-take_turns(args, systems, args.turns, references=(NATIVE, STREAM), format=args.format, spent=spent)
+take_turns(args, systems, turns, references=(NATIVE, STREAM), format=args.format, spent=spent)
 spark.stop()

@@ -26,7 +26,8 @@ parser = arguments(__doc__)
 parser.add_argument("--partitions", type=int, default=10_000)
 parser.add_argument("--turns", type=int, default=5)
 args = parser.parse_args()
-each = args.batches // args.turns
+turns = min(args.turns, args.batches)
+each = args.batches // turns
 spark = session(RECOMMENDED)
 starts: dict[str, list[float]] = {}
 
@@ -58,5 +59,5 @@ shapes = {"2 partitions": (2, 1), few: (args.partitions, args.partitions // 4), 
 systems: dict[str, Callable[[int], list[float]]] = {
     name: partial(ran, name, partitions, step) for name, (partitions, step) in shapes.items()
 }
-take_turns(args, systems, args.turns, references=("2 partitions",), start_ms=starts)
+take_turns(args, systems, turns, references=("2 partitions",), start_ms=starts)
 spark.stop()
