@@ -121,7 +121,7 @@ def test_another_folder_a_newer_release_and_a_damaged_log_are_told(place: Path) 
     (place / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointFormatError, match="is no checkpoint, and not empty"):
         transactions(place)
-    with pytest.raises(ConfigError, match="only folders are supported"):
+    with pytest.raises(ConfigError, match="it must be a folder"):
         transactions("s3://bucket/checkpoint")
     with Driver(place) as driver:
         driver.start().send(WORK[0])
