@@ -1,7 +1,5 @@
 """What a state store does when processes die, run twice, fall behind or are replaced, and files are damaged."""
 
-# ruff: noqa: D102  # the names of tests say what docstrings would
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,47 +9,32 @@ import pytest
 
 from statefx.errors import FencedError, StateCorruptedError
 from statefx.state.contract.store import EMPTY, Retention, SnapshotRef, StateStore, Version
-from statefx.testing.commit_contract import CommitContract
 from statefx.testing.site import Site, after_parts, image, prepare, writes
 from statefx.testing.steps import every_crash
+from statefx.testing.store_contract import StoreContract
 
 Damage = Callable[[bytes], bytes | None]
 """Returns what is left of a file."""
 
 
-def _truncate(content: bytes) -> bytes:
-    return content[: len(content) // 2]
+def _flip(content: bytes, at: int) -> bytes:
+    changed = bytearray(content)
+    changed[at] ^= 1
+    return bytes(changed)
 
 
-def _empty(content: bytes) -> bytes:
-    return b""
+DAMAGES: dict[str, Damage] = {
+    "truncated": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "extended": lambda content: content + b"\x00",
+    "first byte flipped": lambda content: _flip(content, 0),
+    "middle byte flipped": lambda content: _flip(content, len(content) // 2),
+    "last byte flipped": lambda content: _flip(content, -1),
+    "deleted": lambda content: None,
+}
 
 
-def _extend(content: bytes) -> bytes:
-    return content + b"\x00"
-
-
-def _flip_first(content: bytes) -> bytes:
-    return bytes([content[0] ^ 1]) + content[1:]
-
-
-def _flip_middle(content: bytes) -> bytes:
-    at = len(content) // 2
-    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-
-
-def _flip_last(content: bytes) -> bytes:
-    return content[:-1] + bytes([content[-1] ^ 1])
-
-
-def _delete(content: bytes) -> None:
-    return None
-
-
-DAMAGES: list[Damage] = [_truncate, _empty, _extend, _flip_first, _flip_middle, _flip_last, _delete]
-
-
-class DurabilityContract(CommitContract):
+class DurabilityContract(StoreContract):
     """Tests of several stores, machines and generations; see `StateProviderContract`."""
 
     # ---- other processes
@@ -184,14 +167,14 @@ class DurabilityContract(CommitContract):
     # ---- damage
 
     @pytest.mark.parametrize("damage", DAMAGES)
-    def test_damage_is_found_and_named(self, site: Site, damage: Damage) -> None:
+    def test_damage_is_found_and_named(self, site: Site, damage: str) -> None:
         self._require(site, shared=False, durable=True)
         head, _ = self._history(site, 3)
         for name, content in site.files().items():
             if not content:
                 continue
             machine = site.elsewhere()
-            left = damage(content)
+            left = DAMAGES[damage](content)
             if left is None:
                 machine.storage.delete([name])
             else:
@@ -199,7 +182,7 @@ class DurabilityContract(CommitContract):
             with pytest.raises(StateCorruptedError) as caught:
                 image(machine.open(head))
             assert name.rpartition("-")[2] in str(caught.value)
-            assert caught.value.missing is (damage is _delete)
+            assert caught.value.missing is (left is None)
             machine.close()
 
     def test_a_file_of_another_namespace_is_found_and_named(self, site: Site) -> None:
@@ -226,7 +209,7 @@ class DurabilityContract(CommitContract):
         version = site.commit(EMPTY, {b"a": b"1"})
         token = prepare(site.open(version), 2, writes({b"a": b"2"}))
         [name] = [name for name in site.files() if token in name]
-        site.storage.put(name, _flip_last(site.storage.read(name)))
+        site.storage.put(name, _flip(site.storage.read(name), -1))
         store = site.open(version)
         with pytest.raises(StateCorruptedError):
             store.commit(2, token)
@@ -235,8 +218,7 @@ class DurabilityContract(CommitContract):
     # ---- generations
 
     def test_an_older_generation_can_never_commit(self, site: Site) -> None:
-        if not site.provider.capabilities.fences_writers:
-            pytest.skip("this provider does not fence")
+        self._require(site, fences_writers=True)
         version = site.commit(EMPTY, {b"a": b"1"})
         zombie = site.open(version, generation=1)
         token = prepare(zombie, 2, writes({b"a": b"zombie"}))
@@ -257,8 +239,7 @@ class DurabilityContract(CommitContract):
         assert image(site.open(Version(1, token), generation=2)) == {b"a": b"1"}
 
     def test_a_generation_is_never_taken_back(self, site: Site) -> None:
-        if not site.provider.capabilities.fences_writers:
-            pytest.skip("this provider does not fence")
+        self._require(site, fences_writers=True)
         site.start(3)
         site.start(3)
         with pytest.raises(FencedError):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +14,7 @@ from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIO
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.orders import CARRIED_BYTES_MAX, OrderSender
 from statefx.coordinator.state import SnapshotPolicy
-from statefx.errors import BoltError, StatefxError
+from statefx.errors import BoltError
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.segments import segments_of
@@ -26,8 +24,8 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import ResolutionOrder, RunOrder
 from statefx.runtime.orders import SentOrder
 from statefx.state.contract.store import FILES_MAX
-from statefx.testing.faults import Echo, Fault, FaultStage, HooksFail
-from statefx.testing.processes import Emitted, Process, Run, SteppedTask, TaskJob, as_batches
+from statefx.testing.faults import Echo, Fault, HooksFail
+from statefx.testing.processes import Emitted, Run, TaskJob, Workers, as_batches
 from statefx.testing.steps import DurableSteps
 from statefx.testing.streams import Work, scatter
 
@@ -66,23 +64,11 @@ class Limits:
     carried_bytes_max: int = CARRIED_BYTES_MAX
 
 
-class LocalEngine(InProcessEngine, FaultStage):
+class LocalEngine(InProcessEngine):
     """Runs one deployment without Spark (see `statefx.coordinator.engine.Engine`).
 
-    Parameters
-    ----------
-    deployment : Deployment
-    steps : DurableSteps
-        Counts what tasks do durably.
-    cache : str
-        Folder for caches of state.
-    processes : int
-        Worker processes; with more than one, chance decides which of them runs a task.
-    seed : int or None
-        Of that chance, and of the order in which the outputs of tasks reach the tasks that read them; None: in order.
-    fresh : bool
-        Whether worker processes keep no bolt from one attempt to the next.
-    limits : Limits, optional
+    With a `seed`, chance decides which of several worker processes runs a task, and in which order the outputs of tasks
+    reach the tasks that read them; with None they come in order.
 
     Attributes
     ----------
@@ -90,34 +76,21 @@ class LocalEngine(InProcessEngine, FaultStage):
         Those that have not struck yet.
     seen : dict
         What each run of a task emitted.
-    zombies : list of SteppedTask
-        Tasks that were given up and are not dead.
     """
 
     def __init__(
-        self,
-        deployment: Deployment,
-        steps: DurableSteps,
-        cache: str,
-        processes: int = 1,
-        seed: int | None = None,
-        *,
-        fresh: bool = True,
-        limits: Limits | None = None,
+        self, deployment: Deployment, steps: DurableSteps, workers: Workers, seed: int | None, carried_bytes_max: int
     ) -> None:
         super().__init__()
         self.faults: list[Fault] = []
         self.seen: dict[Run, Emitted] = {}
-        self.zombies: list[SteppedTask] = []
+        self._workers = workers
         self._deployment = deployment
         self._plan = deployment.plan
-        self._orders = OrderSender(self._plan, deployment.storage, (limits or Limits()).carried_bytes_max)
+        self._orders = OrderSender(self._plan, deployment.storage, carried_bytes_max)
         self._steps = steps
-        self._cache = cache
         self._random = random.Random(seed or 0)
         self._mixed = seed is not None
-        self._fresh = fresh
-        self._processes = [self._process(os.path.join(cache, str(n))) for n in range(processes)]
         self._acks: list[Ack] = []
         self._segments = segments_of(self._plan)
         self._kept: dict[TransactionAttempt, Sequence[Sequence[pa.RecordBatch]]] = {}
@@ -132,8 +105,7 @@ class LocalEngine(InProcessEngine, FaultStage):
             super().cancel(job_id)
 
     def reuses(self, work: Work) -> bool:
-        """Tell whether attempts over `work` share results: here none do."""
-        return False
+        return False  # no two attempts share results here
 
     def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
         """Run one segment of an attempt; of the first one keep what the second one reads."""
@@ -153,7 +125,7 @@ class LocalEngine(InProcessEngine, FaultStage):
         for level in levels:
             sent = []
             for partition in range(len(self._plan.levels[level])):
-                process = self._random.choice(self._processes)
+                process = self._random.choice(self._workers.processes)
                 sent.append(self._run(TaskJob(process, order, (level, partition), inputs[partition], self.seen)))
             self._check_job(level, level + 1 == levels.stop)
             driver = self._plan.driver_of(level)[1]
@@ -168,13 +140,12 @@ class LocalEngine(InProcessEngine, FaultStage):
         return (*echoed, *acks)
 
     def resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
-        """Run the commit or the rollback of tasks."""
         failing = self._struck(lambda fault: isinstance(fault, HooksFail) and fault.phase == order.resolution)
         done = failing.done if isinstance(failing, HooksFail) else len(order.tasks)
         reports = []
         with self._orders.sent(order) as text:
             for place, task in enumerate(order.tasks[:done]):
-                process = self._random.choice(self._processes)
+                process = self._random.choice(self._workers.processes)
                 step = f"{order.resolution} hooks {task} for {order.attempt.txid}"
                 with self._steps.around(step):
                     reports.append(process.resolve(text, place))
@@ -182,32 +153,10 @@ class LocalEngine(InProcessEngine, FaultStage):
             raise JobFailedError("the executor was lost")
         return tuple(reports)
 
-    def fresh_process(self) -> Process:
-        """Return a worker process that has seen nothing yet, on a machine without caches."""
-        return self._process(tempfile.mkdtemp(dir=self._cache))
-
-    def wake(self) -> None:
-        """Let every zombie run to its end; what it raises is as lost as what it sends."""
-        while self.zombies:
-            try:
-                self.zombies.pop(0).finish()
-            except StatefxError:
-                continue
-
-    def close(self) -> None:
-        """End the worker processes."""
-        while self.zombies:
-            self.zombies.pop().kill()
-        for process in self._processes:
-            process.close()
-
-    def _process(self, cache: str) -> Process:
-        return Process(self._deployment, self._steps, cache, fresh=self._fresh)
-
     def _run(self, job: TaskJob) -> list[wire.WireRow]:
         fault = self._struck(lambda fault: fault.strikes(job))
         try:
-            return job.run() if fault is None else fault.play(job, self)
+            return job.run() if fault is None else fault.play(job, self._workers)
         except (BoltError, JobFailedError):
             raise
         except Exception as error:
@@ -219,7 +168,6 @@ class LocalEngine(InProcessEngine, FaultStage):
             raise JobFailedError(getattr(fault, "reason", "the job failed"))
 
     def _struck(self, fits: Callable[[Fault], bool]) -> Fault | None:
-        """Take the first fault that fits, if there is one."""
         for fault in self.faults:
             if fits(fault):
                 self.faults.remove(fault)

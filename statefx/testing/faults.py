@@ -5,27 +5,12 @@ Give them to ``TopologyTester.send`` or ``TopologyTester.inject``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from statefx.coordinator.engine import JobFailedError
 from statefx.plan import wire
-from statefx.testing.processes import Process, SteppedTask, TaskJob
-
-
-class FaultStage(ABC):
-    """What a fault may do beyond the task that it strikes; the engine is one."""
-
-    zombies: list[SteppedTask]
-
-    @abstractmethod
-    def fresh_process(self) -> Process:
-        """Return a worker process that has seen nothing yet, on a machine without caches."""
-
-    @abstractmethod
-    def wake(self) -> None:
-        """Let every zombie run to its end."""
+from statefx.testing.processes import TaskJob, Workers
 
 
 class Fault:
@@ -35,7 +20,7 @@ class Fault:
         """Tell whether it happens to this task."""
         return False
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
         """Run the task with the fault and return what its readers get."""
         raise NotImplementedError
 
@@ -52,7 +37,6 @@ class TaskFault(Fault):
     task: int = 0
 
     def strikes(self, job: TaskJob) -> bool:
-        """Tell whether it is this task's."""
         return (self.component, self.task) in job.chain
 
 
@@ -69,8 +53,7 @@ class Rerun(TaskFault):
 
     readers: Collection[int] | None = None
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
-        """Run it twice."""
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
         first, second = job.run(), job.run()
         if self.readers is None:
             return second
@@ -89,9 +72,8 @@ class Twins(TaskFault):
 
     winner: int = 0
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
-        """Let both go on in turn."""
-        twins = job.start(), job.start(stage.fresh_process())
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
+        twins = job.start(), job.start(workers.fresh())
         while not all(twin.ended for twin in twins):
             for twin in twins:
                 twin.step()
@@ -102,12 +84,11 @@ class Twins(TaskFault):
 class Killed(TaskFault):
     """The task's process dies at the end of its input, before anything is prepared; Spark runs the task again."""
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
-        """Abandon the first run."""
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
         first = job.start()
         first.to_end_of_input()
-        stage.zombies.append(first)
-        job.process = stage.fresh_process()
+        workers.zombies.append(first)
+        job.process = workers.fresh()
         return job.run()
 
 
@@ -115,9 +96,8 @@ class Killed(TaskFault):
 class Moved(TaskFault):
     """The task runs in a process that has never seen it, on a machine without caches."""
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
-        """Run it elsewhere."""
-        job.process = stage.fresh_process()
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
+        job.process = workers.fresh()
         return job.run()
 
 
@@ -133,8 +113,7 @@ class Lost(TaskFault):
 
     what: str = "rows"
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
-        """Run it and drop one kind of row."""
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
         kind = {"rows": wire.RECORDS, "barrier": wire.BARRIER, "ack": wire.ACK}[self.what]
         return [row for row in job.run() if row[1] != kind]
 
@@ -143,8 +122,7 @@ class Lost(TaskFault):
 class Doubled(TaskFault):
     """The task's records arrive twice."""
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
-        """Run it and send its records again."""
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
         sent = job.run()
         return sent + [row for row in sent if row[1] == wire.RECORDS]
 
@@ -163,14 +141,13 @@ class Zombie(TaskFault):
 
     executed: bool = True
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
-        """Leave it standing and fail the job."""
-        strand = job.start()
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
+        task = job.start()
         if self.executed:
-            strand.to_end_of_input()
+            task.to_end_of_input()
         else:
-            strand.step()
-        stage.zombies.append(strand)
+            task.step()
+        workers.zombies.append(task)
         raise JobFailedError(f"the job was cancelled while {self.component}[{self.task}] ran")
 
 
@@ -178,12 +155,11 @@ class Zombie(TaskFault):
 class Wake(TaskFault):
     """When the task has executed its tuples, every zombie runs to its end; then the task goes on."""
 
-    def play(self, job: TaskJob, stage: FaultStage) -> list[wire.WireRow]:
-        """Run it with the zombies in its middle."""
-        strand = job.start()
-        strand.to_end_of_input()
-        stage.wake()
-        return strand.finish()
+    def play(self, job: TaskJob, workers: Workers) -> list[wire.WireRow]:
+        task = job.start()
+        task.to_end_of_input()
+        workers.wake()
+        return task.finish()
 
 
 @dataclass(frozen=True)
@@ -202,7 +178,6 @@ class JobFails(Fault):
     reason: str = "the executor was lost"
 
     def after(self, level: int, last: bool) -> bool:
-        """Tell whether it is time."""
         return last if self.level is None else level == self.level
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from statefx.errors import StatefxError
 from statefx.operators import DEFAULT_STREAM
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
@@ -46,13 +50,11 @@ class WatchedState(LentState):
         self._handed: list[tuple[Any, Any, Any]] = []
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of `key` (see `KeyValueState.get`); `default` is watched too."""
         value = super().get(key, default)
         self._watch(key, value)
         return value
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of `key` (see `KeyValueState.put`)."""
         super().put(key, value)
         self._watch(key, value)
 
@@ -92,17 +94,7 @@ Run = tuple[str, int, str]
 
 
 class Process(Worker):
-    """One worker process, as far as statefx can tell.
-
-    Parameters
-    ----------
-    deployment : Deployment
-    steps : DurableSteps
-    cache : str
-        Its machine's folder for caches of state.
-    fresh : bool
-        Whether it keeps no bolt, as one that was started for the task alone.
-    """
+    """One worker process, as far as statefx can tell; a fresh one keeps no bolt, as if started for one task alone."""
 
     def __init__(self, deployment: Deployment, steps: DurableSteps, cache: str, *, fresh: bool) -> None:
         super().__init__(lambda own: SteppedProvider(own.build_provider(), steps), keeps_bolts=not fresh)
@@ -126,7 +118,6 @@ class WatchedOperator(BoltOperator):
         super().__init__(WatchedState)
 
     def finish(self) -> PreparedTask:
-        """End the input, and look once more at what state has handed out."""
         prepared = super().finish()
         if isinstance(self._state, WatchedState):
             self._state.tell_changes(self._task.id.component)
@@ -164,7 +155,6 @@ class WatchingCollector(TaskCollector):
         self._note(stream, [self._streams[stream].fitted(row)])
 
     def emitBatch(self, batch: pa.RecordBatch | pa.Table, stream: str = DEFAULT_STREAM) -> None:
-        """Emit a batch, and note its rows."""
         super().emitBatch(batch, stream)
         self._note(stream, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
@@ -175,14 +165,7 @@ class WatchingCollector(TaskCollector):
 class TaskJob:
     """One Spark task of one attempt, which may be run any number of times, each time from the beginning.
 
-    Attributes
-    ----------
-    order : RunOrder
-    level, partition : int
-    chain : tuple of TaskId
-        The bolt tasks that it runs.
-    process : Process
-        Where it runs.
+    Its `chain` is the bolt tasks that it runs, `process` where it runs.
     """
 
     def __init__(
@@ -229,7 +212,7 @@ def as_batches(found: Sequence[wire.WireRow]) -> Iterator[pa.RecordBatch]:
 
 
 class _KilledError(ProcessGone):
-    """Ends a strand that nobody will wake."""
+    """Ends a task that nobody will wake."""
 
 
 class SteppedTask:
@@ -295,6 +278,33 @@ class SteppedTask:
         self._go.acquire()
         if self._killed:
             raise _KilledError
+
+
+class Workers:
+    """The worker processes of a deployment, and `zombies`: tasks that were given up and are not dead."""
+
+    def __init__(self, deployment: Deployment, steps: DurableSteps, number: int, *, fresh: bool) -> None:
+        self.zombies: list[SteppedTask] = []
+        self._new = partial(Process, deployment, steps, fresh=fresh)
+        self._cache = deployment.cache
+        self.processes = [self._new(os.path.join(deployment.cache, str(n))) for n in range(number)]
+
+    def fresh(self) -> Process:
+        """Return a worker process that has seen nothing yet, on a machine without caches."""
+        return self._new(tempfile.mkdtemp(dir=self._cache))
+
+    def wake(self) -> None:
+        """Let every zombie run to its end; what it raises is as lost as what it sends."""
+        while self.zombies:
+            with suppress(StatefxError):
+                self.zombies.pop(0).finish()
+
+    def close(self) -> None:
+        """End them all."""
+        while self.zombies:
+            self.zombies.pop().kill()
+        for process in self.processes:
+            process.close()
 
 
 def merged(seen: Mapping[Run, Emitted], runs: Iterable[Run]) -> Emitted:

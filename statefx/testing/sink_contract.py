@@ -1,7 +1,5 @@
 """The conformance suite of sinks, shipped for those who write one; needs the extra ``testing``."""
 
-# ruff: noqa: D102  # the names of tests say what docstrings would
-
 from __future__ import annotations
 
 import json
@@ -32,6 +30,7 @@ from statefx.operators.sinks import (
 )
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
+from statefx.testing.contract import Contract
 from statefx.testing.steps import Crash
 
 
@@ -169,7 +168,7 @@ def _commit(committer: SinkCommitter, txid: int, named: Named) -> None:
     committer.commit(TransactionAttempt(txid, 0), named)
 
 
-class SinkContract:
+class SinkContract(Contract):
     """What statefx relies on in a sink, as pytest tests.
 
     Subclass it in a test module and define `make` and `read`. No test may be overridden.

@@ -16,7 +16,6 @@ from statefx.state.contract.store import (
     FILES_MAX,
     Namespace,
     Retention,
-    SnapshotRef,
     StateContext,
     StateProvider,
     StateStore,
@@ -43,23 +42,7 @@ def prepare(store: StateStore, txid: int, changes: Sequence[Write]) -> str:
 class Site:
     """One machine's view of one checkpoint.
 
-    Parameters
-    ----------
-    provider : StateProvider
-        What is tested.
-    root : Path
-        An empty folder of this machine.
-    lineage : str, optional
-        Default: a new one.
-    place : callable, optional
-        Makes the storage of an empty checkpoint, given such a folder; by default one in the folder.
-
-    Attributes
-    ----------
-    storage : Storage
-        The checkpoint.
-    files_max : int
-        As of `StateContext`; a test may want fewer.
+    `root` is an empty folder of this machine; `place` makes the storage of an empty checkpoint, given such a folder.
     """
 
     def __init__(
@@ -79,7 +62,6 @@ class Site:
         self._opened: list[StateStore | Site] = []
 
     def namespace(self, component: str = "count", task: int = 0) -> Namespace:
-        """Return the namespace of one task."""
         return Namespace(self.lineage, component, task)
 
     def start(self, generation: int) -> None:
@@ -87,50 +69,25 @@ class Site:
         self.provider.fence(self.lineage, generation, self.storage)
 
     def open(
-        self,
-        version: Version = EMPTY,
-        *,
-        component: str = "count",
-        task: int = 0,
-        generation: int = 1,
-        snapshot: SnapshotRef | None = None,
-        read_only: bool = False,
+        self, version: Version = EMPTY, *, component: str = "count", task: int = 0, generation: int = 1, **context: Any
     ) -> StateStore:
-        """Open a store; it is closed with the site, if not before."""
-        namespace = self.namespace(component, task)
-        context = StateContext(
-            generation=generation,
-            version=version,
-            storage=self.storage,
-            cache=str(self.cache),
-            snapshot=snapshot,
-            read_only=read_only,
-            files_max=self.files_max,
-        )
-        store = self.provider.newState(namespace, context)
+        """Open a store with this `StateContext`; it is closed with the site, if not before."""
+        context = {"storage": self.storage, "cache": str(self.cache), "files_max": self.files_max, **context}
+        found = StateContext(generation=generation, version=version, **context)
+        store = self.provider.newState(self.namespace(component, task), found)
         self._opened.append(store)
         return store
 
-    def state(
-        self, version: Version = EMPTY, *, generation: int = 1, space: Space = Space.USER
-    ) -> KeyValueState[Any, Any]:
+    def state(self, version: Version = EMPTY, *, space: Space = Space.USER) -> KeyValueState[Any, Any]:
         """Open what a bolt sees; or what statefx keeps for the bolt in another space."""
-        return KeyValueState(self.open(version, generation=generation), version=version, space=space)
+        return KeyValueState(self.open(version), version=version, space=space)
 
-    def commit(
-        self,
-        version: Version,
-        changes: Mapping[bytes, bytes | None],
-        *,
-        component: str = "count",
-        generation: int = 1,
-        snapshot: SnapshotRef | None = None,
-    ) -> Version:
-        """Commit `changes` as the transaction after `version`, each phase in a store of its own."""
-        store = self.open(version, component=component, generation=generation, snapshot=snapshot)
+    def commit(self, version: Version, changes: Mapping[bytes, bytes | None], **where: Any) -> Version:
+        """Commit `changes` as the transaction after `version`, each phase in a store of its own (see `open`)."""
+        store = self.open(version, **where)
         after = Version(version.txid + 1, prepare(store, version.txid + 1, writes(changes)))
         store.close()
-        store = self.open(version, component=component, generation=generation, snapshot=snapshot)
+        store = self.open(version, **where)
         store.commit(*after_parts(after))
         store.close()
         return after
@@ -141,19 +98,17 @@ class Site:
         self._opened.append(other)
         other.files_max = self.files_max
         other.root.mkdir()
-        copy(self.storage, other.storage)
+        if isinstance(self.storage, FolderStorage) and isinstance(other.storage, FolderStorage):
+            if Path(self.storage.root).exists():  # quicker than name by name, with what writers that died have left
+                shutil.copytree(self.storage.root, other.storage.root)
+            return other
+        for each in self.storage.list():
+            other.storage.put(each.name, self.storage.read(each.name))
         return other
 
-    def sweep(
-        self,
-        retained: Retention,
-        *,
-        component: str = "count",
-        task: int = 0,
-        meanwhile: Callable[[], object] = lambda: None,
-    ) -> int:
+    def sweep(self, retained: Retention, *, task: int = 0, meanwhile: Callable[[], object] = lambda: None) -> int:
         """Do what a driver does that sweeps one namespace; `meanwhile` comes between the listing and the log."""
-        namespace = self.namespace(component, task)
+        namespace = self.namespace(task=task)
         found = self.provider.artefacts(namespace, self.storage)
         meanwhile()
         return self.provider.sweep(namespace, self.storage, found, retained)
@@ -183,40 +138,23 @@ class Site:
         self._opened.clear()
 
 
-def copy(storage: Storage, other: Storage) -> None:
-    """Make `other`, which is empty, a copy."""
-    if isinstance(storage, FolderStorage) and isinstance(other, FolderStorage):
-        if Path(storage.root).exists():  # quicker than name by name, with what writers that died have left
-            shutil.copytree(storage.root, other.root)
-        return
-    for each in storage.list():
-        other.put(each.name, storage.read(each.name))
-
-
 def after_parts(version: Version) -> tuple[int, str]:
     """Return a version as the arguments of `StateStore.commit` and `rollback`."""
     return version.txid, version.token
 
 
-def image(store: StateStore, start: bytes | None = None, stop: bytes | None = None) -> dict[bytes, bytes]:
+def image(store: StateStore) -> dict[bytes, bytes]:
     """Return what `store` holds, having checked that a scan is in order and that `get` says the same."""
-    rows = list(store.scan(start, stop))
+    rows = list(store.scan(None, None))
     keys = [key for key, _ in rows]
     assert keys == sorted(set(keys)), "a scan must yield each key once, in order"
-    assert list(store.scan(start, stop, reverse=True)) == rows[::-1], "a reverse scan must yield the same, last first"
+    assert list(store.scan(None, None, reverse=True)) == rows[::-1], "a reverse scan must yield the same, last first"
     assert store.get(keys) == [value for _, value in rows], "get and scan must agree"
-    if start is None and stop is None:
-        for space, count in {b"s": 0, **Counter(key[:1] for key in keys if key)}.items():
-            assert store.count(space) in (None, count), "count and scan must agree"
+    for space, count in {b"s": 0, **Counter(key[:1] for key in keys if key)}.items():
+        assert store.count(space) in (None, count), "count and scan must agree"
     return dict(rows)
 
 
 def changed(base: Mapping[bytes, bytes], changes: Iterable[Write]) -> dict[bytes, bytes]:
     """Return `base` with `changes` applied."""
-    result = dict(base)
-    for key, value in changes:
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = value
-    return result
+    return {key: value for key, value in {**base, **dict(changes)}.items() if value is not None}

@@ -1,7 +1,5 @@
 """The conformance suite of spouts, shipped for those who write one; needs the extra ``testing``."""
 
-# ruff: noqa: D102  # the names of tests say what docstrings would
-
 from __future__ import annotations
 
 import copy
@@ -29,6 +27,7 @@ from statefx.operators.spouts import check_json
 from statefx.protocol.barrier import LeftOut
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.order import Emission, EmissionOrder
+from statefx.testing.contract import Contract
 from statefx.testing.processes import WatchingCollector
 from statefx.testing.steps import Crash
 from statefx.testing.tester import TopologyTester
@@ -243,7 +242,7 @@ def _topology(spout: ReplayingSpout, parallelism: int, bolt: type[Any]) -> Any:
     return builder.createTopology()
 
 
-class SpoutContract:
+class SpoutContract(Contract):
     """What statefx relies on in a spout, as pytest tests.
 
     Subclass it in a test module and define `make` and `rows`. No test may be overridden.

@@ -42,10 +42,7 @@ def every_crash() -> Iterator[int]:
 class DurableSteps:
     """Moments before and after each durable step, in the order in which they came.
 
-    Parameters
-    ----------
-    crash_at : int, optional
-        The moment, counted from 1, at which `Crash` is raised; from then on at every moment.
+    At the moment `crash_at`, counted from 1, and at every one from then on `Crash` is raised.
 
     Attributes
     ----------
@@ -69,11 +66,13 @@ class DurableSteps:
         self._waiting.setdefault(moment, []).append(do)
 
     @contextlib.contextmanager
-    def around(self, step: str) -> Iterator[None]:
-        """Pass the moments before and after `step`; there is no after for one that raises."""
-        self._pass(f"before {step}")
+    def around(self, step: str, counts: bool = True) -> Iterator[None]:
+        """Pass the moments before and after `step` if it counts; there is no after for one that raises."""
+        if counts:
+            self._pass(f"before {step}")
         yield
-        self._pass(f"after {step}")
+        if counts:
+            self._pass(f"after {step}")
 
     def _pass(self, moment: str) -> None:
         if self.crashed is not None:
@@ -106,14 +105,10 @@ class SteppedStorage(Storage):
     """A storage whose changes are steps, named by what they are for, such as ``prepare count/0 for 2`` or ``fence 1``.
 
     Records are the steps of `SteppedLog`: an append ends with the look at what came after it, and not with the file.
+    Markers of tasks that restore, which nothing waits for, are no steps.
 
     A crash before a file gets its name leaves it without one, as that of a process does. Of several names that are
     deleted together each is a step: a store may delete some and not the others.
-
-    Parameters
-    ----------
-    inner : Storage
-    steps : DurableSteps
     """
 
     def __init__(self, inner: Storage, steps: DurableSteps) -> None:
@@ -122,17 +117,14 @@ class SteppedStorage(Storage):
 
     @property
     def url(self) -> str:
-        """That of the storage it stands before."""
         return self._inner.url
 
     def create(self, name: str, data: bytes) -> None:
-        """Create, as one step."""
-        with _around(self._steps, _creation(name), not name.startswith(LOG)):
+        with self._steps.around(_creation(name), not name.startswith(LOG)):
             self._inner.create(name, data)
 
     @contextlib.contextmanager
     def writer(self, name: str, ending: Callable[[], str] = str) -> Iterator[BinaryIO]:
-        """Write; that the file gets its name is one step."""
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(self._inner.writer(name, ending))
             yield file
@@ -148,37 +140,29 @@ class SteppedStorage(Storage):
         moments.__exit__(None, None, None)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete, each name as one step, but those of the markers of tasks that restore."""
         for name in names:
-            with _around(self._steps, f"delete {_owner(name)}", not name.startswith(RESTORING)):
+            with self._steps.around(f"delete {_owner(name)}", not name.startswith(RESTORING)):
                 self._inner.delete([name])
 
     def reader(self, name: str) -> BinaryIO:
-        """Read, which changes nothing."""
         return self._inner.reader(name)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read, which changes nothing."""
         return self._inner.read(name, start, stop)
 
     def read_all(self, names: Sequence[str], stop: int | None = None) -> Sequence[bytes | OSError]:
-        """Read, which changes nothing."""
         return self._inner.read_all(names, stop)
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
-        """List, which changes nothing."""
         return self._inner.list(prefix, after)
 
     def parts(self) -> Iterator[str]:
-        """List, which changes nothing."""
         return self._inner.parts()
 
     def shares(self, name: str, other: Storage) -> bool:
-        """Compare, which changes nothing."""
         return self._inner.shares(name, other)
 
     def discard_unfinished(self, prefix: str, min_age_secs: float = ABANDONED_SECS) -> int:
-        """Delete what has no name, which nobody can miss."""
         return self._inner.discard_unfinished(prefix, min_age_secs)
 
 
@@ -217,31 +201,22 @@ class SteppedProvider(StateProvider):
         self._steps = steps
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
-        """Open a store whose durable calls are steps."""
         store = self._inner.newState(namespace, context)
-        return _SteppedStore(store, str(namespace.id), self._steps, elsewhere=self.capabilities.shared)
+        return _SteppedStore(store, str(namespace.id), self._steps, self.capabilities.shared)
 
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:
-        """Fence, as one step."""
-        with _around(self._steps, f"fence {generation}", self.capabilities.shared):
+        with self._steps.around(f"fence {generation}", self.capabilities.shared):
             self._inner.fence(lineage, generation, storage)
 
     def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[Any]:
-        """List, which changes nothing."""
         return self._inner.artefacts(namespace, storage)
 
     def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Any], retained: Retention) -> int:
-        """Sweep; what is deleted is nobody's."""
         return self._inner.sweep(namespace, storage, found, retained)
 
 
-def _around(steps: DurableSteps, step: str, counts: bool) -> contextlib.AbstractContextManager[None]:
-    """Pass the moments before and after `step` if it counts."""
-    return steps.around(step) if counts else contextlib.nullcontext()
-
-
 class _SteppedStore(StateStore):
-    def __init__(self, inner: StateStore, name: str, steps: DurableSteps, *, elsewhere: bool) -> None:
+    def __init__(self, inner: StateStore, name: str, steps: DurableSteps, elsewhere: bool) -> None:
         self._inner = inner
         self._name = name
         self._steps = steps
@@ -257,7 +232,7 @@ class _SteppedStore(StateStore):
         return self._inner.count(space)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
-        with _around(self._steps, f"prepare {self._name} for {txid}", self._elsewhere):
+        with self._steps.around(f"prepare {self._name} for {txid}", self._elsewhere):
             return self._inner.prepare(txid, token, writes)
 
     def commit(self, txid: int, token: str) -> None:
@@ -269,7 +244,7 @@ class _SteppedStore(StateStore):
             self._inner.rollback(txid, token)
 
     def snapshot(self) -> SnapshotRef | None:
-        with _around(self._steps, f"snapshot {self._name}", self._elsewhere):
+        with self._steps.around(f"snapshot {self._name}", self._elsewhere):
             return self._inner.snapshot()
 
     def close(self) -> None:

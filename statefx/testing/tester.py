@@ -32,7 +32,7 @@ from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput, Input
 from statefx.testing.engine import Limits, LocalEngine
 from statefx.testing.faults import Fault
-from statefx.testing.processes import Emitted, merged
+from statefx.testing.processes import Emitted, Workers, merged
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 from statefx.testing.streams import Work, given, identity
 from statefx.topology.graph import Topology
@@ -200,9 +200,8 @@ class TopologyTester:
         launch.check_checkpoint()
         log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
         deployment = launch.deployment(log, limits.files_max)
-        self._engine = LocalEngine(
-            deployment, steps, self._cache, self._processes, self._seed, fresh=self._fresh, limits=limits
-        )
+        self._workers = Workers(deployment, steps, self._processes, fresh=self._fresh)
+        self._engine = LocalEngine(deployment, steps, self._workers, self._seed, limits.carried_bytes_max)
         self._janitor = replace(
             launch.janitor(log),
             min_age_secs=limits.min_age_secs,
@@ -312,7 +311,7 @@ class TopologyTester:
 
     def wake(self) -> None:
         """Let the tasks that were given up and are not dead run to their end."""
-        self._driving(self._engine.wake)
+        self._driving(self._workers.wake)
 
     def when(self, moment: str, do: Callable[[], object]) -> None:
         """Call `do` when `moment` next comes, in the middle of what goes on: one of `steps`, or ``pause``."""
@@ -356,7 +355,7 @@ class TopologyTester:
 
     def close(self) -> None:
         """End in good order; again is a no-op."""
-        self._engine.close()
+        self._workers.close()
         self._ended = self._ended or TransactionError("the tester is closed")
 
     def __enter__(self) -> Self:

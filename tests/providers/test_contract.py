@@ -235,16 +235,3 @@ def test_a_broken_provider_fails_in_some_order_of_events(kind: type[Any]) -> Non
     quick = settings(max_examples=600, deadline=None, database=None, phases=[Phase.generate])
     with pytest.raises((AssertionError, StateError)):
         run_state_machine_as_test(machine, settings=quick)
-
-
-def test_no_test_can_be_overridden() -> None:
-    def override(name: str) -> dict[str, Any]:
-        return {name: lambda self: None}
-
-    with pytest.raises(TypeError, match="test_commit_again_changes_nothing"):
-        type("Mine", (StateProviderContract,), override("test_commit_again_changes_nothing"))
-    with pytest.raises(TypeError, match="_require"):
-        type("Mine", (StateProviderContract,), override("_require"))
-    mine = type("Mine", (StateProviderContract,), override("test_something_of_my_own"))
-    with pytest.raises(TypeError, match="site"):
-        type("Yours", (mine,), override("site"))

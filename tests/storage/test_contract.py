@@ -10,8 +10,8 @@ from statefx.errors import CheckpointError
 from statefx.storage import FolderStorage, Storage, folder
 from statefx.storage.contract import READERS
 from statefx.storage.objects import ObjectStorage
-from statefx.testing.storage_contract import StorageContract
 from tests.storage.s3_server import s3_server
+from tests.storage.storage_contract import StorageContract
 
 
 class TestFolder(StorageContract):

@@ -1,6 +1,4 @@
-"""The conformance suite that every storage passes, shipped for those who write one."""
-
-# ruff: noqa: D102  # the names of tests say what docstrings would
+"""The conformance suite that every storage passes."""
 
 from __future__ import annotations
 
