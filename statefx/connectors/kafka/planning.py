@@ -221,6 +221,11 @@ class Cluster:
             return _ask_offsets(self.consumer, times)
         except kafka().KafkaException as error:
             self._looked = None  # a topic may be gone
+            if has_code(error, "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"):
+                # A broker that had just started told the client of no partitions, and the client asks it about none of
+                # them until it looks again, which it does every 5 minutes.
+                for name in {tp.topic for tp in times}:
+                    self._listed(topic=name)
             raise self._clients.failure(error, _UNANSWERED) from None
 
     def _ask_available(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
