@@ -1,7 +1,7 @@
 """Partitions whose leader is away: the others go on, and nothing of them is lost (``unavailable='skip'``)."""
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 
@@ -95,12 +95,14 @@ def until(look, number):
 
     A broker that was started leads a moment later; one that hangs may be asked about topics before it counts as gone.
     """
-    limit = time.monotonic() + WAIT_SECS
+    limit, why = time.monotonic() + WAIT_SECS, []
     while True:
-        with suppress(FailedException):
+        try:
             if number in (found := look()):
                 return found
-        assert time.monotonic() < limit, f"nothing comes of partition {number}"
+        except FailedException as failure:
+            why.append(failure.message)
+        assert time.monotonic() < limit, f"nothing comes of partition {number}: {why}"
 
 
 def test_the_others_go_on_and_a_partition_goes_on_where_it_was(two, caplog):
