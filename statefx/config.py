@@ -14,22 +14,14 @@ from statefx.errors import ConfigError
 PREFIX = "topology."
 INT_MAX = 2**31 - 1
 PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")
-SPARK = "spark."
-ARGUMENTS = {"checkpointlocation": "checkpointLocation", "trigger": "trigger", "batchid": "batchId", "adopt": "adopt"}
-"""Arguments of ``submit``, by their plain names."""
-
 
 _NO_TREES = "tuples are not tracked one by one yet, a transaction is acknowledged as a whole"
-_NO_ZOOKEEPER = "what Storm keeps in ZooKeeper is in checkpointLocation"
 
 WITHOUT_EFFECT = {
     "topology.message.timeout.secs": f"{_NO_TREES}; topology.transaction.timeout.secs is how long one may take",
     "topology.acker.executors": _NO_TREES,
     "topology.ackers": _NO_TREES,
     "topology.workers": "Spark's cluster decides how many processes there are (spark.executor.instances)",
-    "transactional.zookeeper.root": _NO_ZOOKEEPER,
-    "transactional.zookeeper.servers": _NO_ZOOKEEPER,
-    "transactional.zookeeper.port": _NO_ZOOKEEPER,
 }
 """Storm's settings that change nothing here, and why: who gives one is warned."""
 
@@ -42,31 +34,17 @@ ENCODING = ("codec", "keyClass", "valueClass", "keySerializerClass", "valueSeria
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table of settings.
-
-    Attributes
-    ----------
-    key : str
-        Its full name.
-    type : str
-        ``int``, ``seconds`` (an int or a float), ``flag``, ``text``, ``provider`` or ``options``.
-    default : Any
-        The value if it is not given; `implied` says what it means where that is not plain.
-    least, most : int, optional
-        The range, both ends included.
-    doc : str
-        What it does.
-    implied : str
-        For the reference: the default in words.
-    """
+    """One row of the table of settings."""
 
     key: str
     type: str
+    """``int``, ``seconds`` (an int or a float), ``text``, ``provider`` or ``options``."""
     default: Any
     doc: str
     least: int = 0
     most: int = INT_MAX
     implied: str = ""
+    """The default in words, where `default` does not say it."""
 
     @property
     def attribute(self) -> str:
@@ -79,7 +57,6 @@ class Setting:
         return {
             "int": f"a whole number from {self.least} to {self.most}",
             "seconds": f"a number of seconds, more than {self.least} and at most {self.most}",
-            "flag": "`true` or `false`",
             "text": "a text that is not empty",
             "provider": 'the name of a registered provider, or "module:Class"',
             "options": "a mapping with texts as keys, or the JSON text of an object",
@@ -257,16 +234,8 @@ def _check_name(key: Any) -> None:
     known = {setting.key for setting in SETTINGS}
     if key in known or key in WITHOUT_EFFECT:
         return
-    lower = key.lower()
-    if lower == PREFIX.rstrip("."):
-        raise ConfigError(
-            f"config has {key!r}; the settings are one flat mapping, with names such as {SETTINGS[0].key!r}", key=key
-        )
-    if lower.startswith(SPARK):
+    if key.lower().startswith("spark."):
         raise ConfigError(f"{key!r} is a setting of Spark: give it to SparkSession.builder.config", key=key)
-    if _squashed(key) in ARGUMENTS:
-        argument = ARGUMENTS[_squashed(key)]
-        raise ConfigError(f"config has {key!r}; {argument} is an argument of submit", key=key, nearest=argument)
     if key in ENCODING:
         raise ConfigError(
             f"config has {key!r}, an option of the encoding: put it into topology.state.provider.config", key=key
@@ -312,8 +281,6 @@ def _fits(setting: Setting, value: Any) -> bool:
         return isinstance(value, str) and value.strip() != ""
     if setting.type == "provider":
         return isinstance(value, str) and PROVIDER.fullmatch(value) is not None
-    if setting.type == "flag":
-        return isinstance(value, bool)
     if setting.type == "int":
         return isinstance(value, int) and not isinstance(value, bool) and setting.least <= value <= setting.most
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -338,13 +305,6 @@ def _options(setting: Setting, value: Any) -> Mapping[str, Any]:
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the provider's options, and those of the encoding."""
-    plain = {name.lower(): name for name in ENCODING}
-    for key in options:
-        nearest = plain.get(key.replace("_", "").lower(), key)
-        if nearest != key:
-            raise ConfigError(
-                f"topology.state.provider.config has {key!r}; the option is {nearest!r}", key=key, nearest=nearest
-            )
     taken = {key: value for key, value in options.items() if key in ENCODING}
     return {key: value for key, value in options.items() if key not in taken}, taken
 

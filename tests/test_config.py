@@ -104,11 +104,7 @@ def test_a_name_like_a_setting_is_not_taken_for_the_users_own(key, nearest):
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("topology", r"the settings are one flat mapping, with names such as 'topology\.state\.provider'"),
         ("spark.sql.shuffle.partitions", r"a setting of Spark: give it to SparkSession\.builder\.config"),
-        ("checkpointLocation", "checkpointLocation is an argument of submit"),
-        ("checkpoint_location", "checkpointLocation is an argument of submit"),
-        ("trigger", "trigger is an argument of submit"),
         ("codec", r"an option of the encoding: put it into topology\.state\.provider\.config"),
     ],
 )
@@ -191,7 +187,6 @@ def test_options_are_copied():
         ("topology.acker.executors", "acknowledged as a whole"),
         ("topology.ackers", "acknowledged as a whole"),
         ("topology.workers", "Spark's cluster"),
-        ("transactional.zookeeper.servers", "checkpointLocation"),
     ],
 )
 def test_a_setting_of_storms_that_changes_nothing_is_told(key, why):

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple, overload
 
-from statefx.admin.contents import Entries, Sum, sum_of
+from xxhash import xxh3_128
+
 from statefx.admin.reading import check_started, kept_options, open_task
 from statefx.config import Config
 from statefx.coordinator.adoption import NOTHING_ADOPTED, check_adoption
@@ -40,11 +43,13 @@ from statefx.protocol.identity import EMPTY, Namespace, TaskId, Version
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
 from statefx.protocol.transaction import Phase
-from statefx.state.contract.store import StateContext, StateProvider, StateStore, prepare_as
+from statefx.state.contract.store import StateContext, StateProvider, StateStore, Write, prepare_as
 from statefx.state.registry import load_provider, name_of, resolve
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
+
+_LENGTHS = struct.Struct(">QQ")
 
 
 @dataclass(frozen=True)
@@ -151,19 +156,7 @@ def migrate(
 
 @dataclass
 class Migrator:
-    """One migration.
-
-    Parameters
-    ----------
-    folders : Folders
-    source, target : StateProvider
-    reference : str
-        The target's, ``module:Class``.
-    opened : callable
-        Opens the log for appending.
-    clock : callable
-        Seconds.
-    """
+    """One migration; `reference` is the target's, ``module:Class``."""
 
     folders: Folders
     source: StateProvider
@@ -341,3 +334,65 @@ def _check_idle(state: LogState, folders: Folders) -> None:
 
 def _namespace(lineage: str, name: str) -> Namespace:
     return Namespace(lineage, *TaskId.parse(name))
+
+
+class Sum(NamedTuple):
+    """What entries amount to: how many there are, the bytes of their keys and values, and a checksum of all of them."""
+
+    keys: int
+    bytes: int
+    checksum: str
+
+    def __str__(self) -> str:
+        return f"{self.keys} keys, {self.bytes} bytes, checksum {self.checksum}"
+
+
+def sum_of(entries: Iterable[tuple[bytes, bytes]]) -> Sum:
+    """Sum up `entries`; equal sums are equal entries in equal order."""
+    keys = size = 0
+    checksum = xxh3_128()
+    for key, value in entries:
+        keys += 1
+        size += len(key) + len(value)
+        checksum.update(_LENGTHS.pack(len(key), len(value)))  # where one ends and the next begins
+        checksum.update(key)
+        checksum.update(value)
+    return Sum(keys, size, checksum.hexdigest())
+
+
+class Entries(Sequence[Write]):
+    """The `count` entries of `store` in key order, for ``StateStore.prepare``: never in memory as a whole.
+
+    Going through it once, entry by entry or slice by slice, reads the store once. Going back reads it again.
+    """
+
+    def __init__(self, store: StateStore, count: int) -> None:
+        self._store = store
+        self._count = count
+        self._rows: Iterator[Write] = iter(())
+        self._at = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Write]:
+        yield from self._store.scan(None, None)
+
+    @overload
+    def __getitem__(self, at: int) -> Write: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Write]: ...
+    def __getitem__(self, at: int | slice) -> Write | list[Write]:
+        wanted = range(self._count)[at]
+        if isinstance(wanted, int):
+            return self._read(wanted, wanted + 1)[0]
+        return self._read(wanted.start, wanted.stop) if wanted.step == 1 else [self[each] for each in wanted]
+
+    def _read(self, start: int, stop: int) -> list[Write]:
+        if start >= stop:
+            return []
+        if start < self._at:
+            self._rows, self._at = iter(self), 0
+        found = list(islice(self._rows, start - self._at, stop - self._at))
+        self._at = stop
+        return found

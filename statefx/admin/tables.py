@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
 from statefx.admin.reading import check_started, openState
-from statefx.admin.transactions import read_transactions, time_text
+from statefx.admin.transactions import time_text
+from statefx.admin.transactions import transactions as listed
 from statefx.coordinator.entries import read_entries
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
@@ -109,9 +110,9 @@ def _brief(value: Any) -> str:
 
 def transactions(checkpointLocation: str | os.PathLike[str]) -> Listing:
     """Return what `statefx.transactions` does."""
-    folders, _ = _found(checkpointLocation)
+    rows = map(asdict, listed(checkpointLocation))
     header = ("txid", "attempt", "generation", "state", "began", "secs", "rows", "state bytes", "sinks", "reason")
-    return Listing(header, read_transactions(folders.storage), _transaction_cells)
+    return Listing(header, rows, _transaction_cells)
 
 
 def _transaction_cells(row: Row) -> Sequence[object]:

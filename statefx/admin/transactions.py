@@ -6,14 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from statefx.admin.reading import check_started
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
-from statefx.coordinator.log import read_state
 from statefx.protocol.log_state import LogState
-from statefx.storage import Storage
 
 _TIMES = ("prepared_ms", "committing_ms", "ended_ms")
 
@@ -104,31 +101,17 @@ def transactions(checkpointLocation: str | os.PathLike[str]) -> list[Transaction
     folders = Folders(local_path(checkpointLocation))
     found = read_checkpoint(folders)
     check_started(found, folders)
-    return [Transaction(**each) for each in _listed(found)]
+    return attempts_in(found)
 
 
-def read_transactions(storage: Storage) -> list[dict[str, Any]]:
-    """Return the last attempts of transactions, oldest first, as plain data; also while a driver is at work.
-
-    Each has the fields of `Transaction`.
-
-    Raises
-    ------
-    CheckpointError
-        There is no transaction log here.
-    StateCorruptedError, CheckpointFormatError
-        As for `TransactionLog`.
-    """
-    return _listed(read_state(storage))
-
-
-def _listed(state: LogState) -> list[dict[str, Any]]:
+def attempts_in(state: LogState) -> list[Transaction]:
+    """Return the last attempts that the log remembers, oldest first."""
     found = []
     for past in state.past():
         each = past._asdict()
         each |= {name: each[name] or None for name in _TIMES}
         each["sinks"] = {given.sink: {"rows": given.rows, "bytes": given.bytes} for given in past.sinks}
-        found.append(each)
+        found.append(Transaction(**each))
     return found
 
 

@@ -162,7 +162,7 @@ class Session:
         """
         if sink not in self._schemas:
             raise TransactionError(f"there is no sink {sink!r}; {_there(self._schemas)}", component=sink)
-        return list(to_batches(sink, self._schemas[sink], rows))
+        return to_batches(sink, self._schemas[sink], rows)
 
     def send(self, sink: str, batches: list[pa.RecordBatch]) -> None:
         """Have a sink write rows."""

@@ -22,20 +22,10 @@ _ADOPTIONS = ("move", "fork", "takeover")
 
 
 def adoptions(adopt: Adopt) -> frozenset[str]:
-    """Return the words of `adopt`.
-
-    Raises
-    ------
-    ConfigError
-        It is no such word, or says of one checkpoint that it was moved and copied.
-    """
-    given = [adopt] if isinstance(adopt, str) else adopt
-    words = None
-    if given is None:
-        words = NOTHING_ADOPTED
-    elif isinstance(given, Iterable):
-        words = frozenset(given)
-    if words is None or not words.issubset(_ADOPTIONS):
+    """Return the words of `adopt`; ConfigError if one is unknown, or they contradict each other."""
+    given = NOTHING_ADOPTED if adopt is None else [adopt] if isinstance(adopt, str) else adopt
+    words = frozenset(given if isinstance(given, Iterable) else [given])
+    if not words.issubset(_ADOPTIONS):
         raise ConfigError(
             f"adopt must be 'move', 'fork' or 'takeover', or a list such as ['fork', 'takeover'], got {adopt!r}"
         )
@@ -59,22 +49,7 @@ def check_adoption(
 ) -> None:
     """Refuse a checkpoint that this topology can't go on with; changes nothing.
 
-    Parameters
-    ----------
-    found : LogState
-        The log of the checkpoint.
-    wanted : TopologyIdentity
-        Of the topology that is to go on with it.
-    folders : Folders
-    adopt : frozenset of str
-        As of `adoptions`.
-    shared : bool
-        Whether the state lives outside the checkpoint.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        Names both sides and the remedy.
+    `wanted` is of the topology, `shared` says whether its state lives outside the checkpoint.
     """
     if not found.generation:  # new, or its first driver died before it had taken a generation
         return
@@ -236,7 +211,7 @@ def _input(key: KeyFields) -> Sequence[str]:
 
 def _is_renamed(old: KeyFields, new: KeyFields) -> bool:
     """Tell whether fields were only renamed: the stream no longer has the old name, and did not have the new one."""
-    pairs = zip(old.fields, new.fields, strict=True)  # as many: their types are the same
+    pairs = zip(old.fields, new.fields, strict=True)  # equal lengths: the routing has matched the types
     return all(
         was == becomes or (was not in new.stream_fields and becomes not in old.stream_fields) for was, becomes in pairs
     )

@@ -65,41 +65,24 @@ transactions."""
 
 @dataclass
 class Coordinator:
-    """The loop of one driver; everything but `stop` is called by one thread.
-
-    Parameters
-    ----------
-    name : str
-        The topology's.
-    log : TransactionLog
-        Open, with this driver's GENERATION record as the newest of its kind.
-    engine : Engine
-    participants : Participants
-    judge : Judge
-    shape : Shape
-        How many transactions may be in flight, in how many jobs, and how often each may fail.
-    pause : callable
-        Waits the given seconds while nothing runs; returns False if the query is being stopped.
-    committed : callable
-        Called with what a transaction came to when it is committed for everybody.
-    ended : callable
-        Called when the query ends; whatever else it did has ended when it returns.
-    policy : SnapshotPolicy
-    retry_delay_secs : float
-        How long the first pause of a transaction that failed is; see `backoff_secs`.
-    """
+    """The loop of one driver; everything but `stop` is called by one thread."""
 
     name: str
     log: TransactionLog
+    """Open, with this driver's GENERATION record as the newest of its kind."""
     engine: Engine
     participants: Participants
     judge: Judge
     shape: Shape
     pause: Callable[[float], bool]
+    """Waits the given seconds while nothing runs; returns False if the query is being stopped."""
     committed: Callable[[TransactionProgress], None] = lambda done: None
+    """Called when a transaction is committed for everybody."""
     ended: Callable[[], None] = lambda: None
+    """Called when the query ends; whatever else it did has ended when it returns."""
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     retry_delay_secs: float = BACKOFF_FIRST_SECS
+    """How long the first pause of a transaction that failed is; see `backoff_secs`."""
     progress: Progress = field(default_factory=Progress)
     _pipeline: Pipeline = field(default_factory=Pipeline, init=False)
     _offered: Batch | None = field(default=None, init=False)
@@ -181,10 +164,7 @@ class Coordinator:
     def run(self, source: Source) -> None:
         """Take transactions from `source` until it has ended, or `stop` was called and nothing is in flight.
 
-        Raises
-        ------
-        StatefxError
-            As `finish`. What was in flight behind the transaction that failed is rolled back as well.
+        It raises as `finish`; what was in flight behind the transaction that failed is rolled back as well.
         """
         with self._cancelling():
             while self._loop_once(source):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from asyncio import CancelledError
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +20,6 @@ from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission, EmissionOrder
 
-logger = logging.getLogger("statefx")
-
 RAISED = (Exception, CancelledError, SystemExit)
 """What the code of spouts raises: the last two would else end the driver's thread without a word of the spout. Ctrl-C
 is no error of a spout's."""
@@ -33,24 +30,12 @@ WHOLE = ""
 
 @dataclass
 class DriverSpout:
-    """The driver's copy of a spout.
-
-    Parameters
-    ----------
-    id : str
-    spout : ReplayingSpout
-    parallelism : int
-    progress : Progress
-        Shows a hook that takes long.
-    """
+    """The driver's copy of a spout; `progress` shows a hook that takes long."""
 
     id: str
     spout: ReplayingSpout
     parallelism: int
     progress: Progress = field(default_factory=Progress)
-    _planned: tuple[int, Partitions] | None = field(default=None, init=False)
-    """What it planned last, and for which transaction."""
-    _warned: bool = field(default=False, init=False)
 
     @contextmanager
     def calling(self, hook: str, txid: int) -> Iterator[None]:
@@ -109,9 +94,7 @@ class DriverSpout:
         if isinstance(spout, TransactionalSpout):
             with self.calling("initializeTransaction", txid):
                 found = check_json(spout.initializeTransaction(txid, last.get(WHOLE)))
-            whole = {} if found is None else {WHOLE: found}
-            self._warn_of_same("initializeTransaction", txid, whole)
-            return whole
+            return {} if found is None else {WHOLE: found}
         planned = {}
         with self.calling("planPartitionBatch", txid):
             for name in names:
@@ -119,32 +102,7 @@ class DriverSpout:
                 if found is not None:
                     planned[name] = found
             checked: dict[str, Json] = check_json(planned)  # all at once: 10,000 partitions in 10 ms, one by one in 60
-        self._warn_of_same("planPartitionBatch", txid, checked)
         return checked
-
-    def _warn_of_same(self, hook: str, txid: int, planned: Partitions) -> None:
-        """Warn, once, of a batch with the metadata of the batch before: perhaps its end was taken for its beginning.
-
-        No error: the rows may be the same on purpose, as those of a load test, or depend on the txid as well. It is
-        compared with what was planned, because a spout may change in place what it is given.
-        """
-        if self._warned or not planned:
-            return
-        before = self._planned[1] if self._planned is not None and self._planned[0] == txid - 1 else {}
-        self._planned = txid, planned
-        same = next((name for name, metadata in planned.items() if metadata == before.get(name)), None)
-        if same is None:
-            return
-        self._warned, self._planned = True, None
-        logger.warning(
-            "spout %r: %s returned for transaction %d%s the metadata of the transaction before, %r: the same rows are "
-            "emitted again. If there is nothing new, return None; if there is, say where it begins. This is said once",
-            self.id,
-            hook,
-            txid,
-            f" and partition {same}" if same else "",
-            planned[same],
-        )
 
     def orders(
         self, emission: Emission, metadata: Partitions, committed: int
@@ -161,11 +119,8 @@ class DriverSpout:
 def check_spouts(found: LogState, spouts: Mapping[str, ReplayingSpout]) -> None:
     """Refuse a checkpoint in which a spout has read that the topology lacks, or that can't read it again.
 
-    Raises
-    ------
-    CheckpointMismatchError
-        Under another id it would read everything again, and every row would count twice. An opaque spout is told what
-        was read before, and can't be told what to read again.
+    Under another id it would read everything again, and every row would count twice. An opaque spout is told what was
+    read before, and can't be told what to read again.
     """
     planned = {spout for metadata in found.planned_metadata.values() for spout in metadata}
     for id in sorted(planned & set(spouts)):

@@ -30,20 +30,12 @@ class StoppedError(TransactionError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRun:
-    """A job that runs one segment of an attempt; it ends with the acks of the segment's tasks.
-
-    Attributes
-    ----------
-    segment : Segment
-    order : Order
-        What the tasks are told.
-    work : Any
-        What the attempt reads: a DataFrame; in the tester, rows.
-    """
+    """A job that runs one segment of an attempt; it ends with the acks of the segment's tasks."""
 
     segment: Segment
     order: Order
     work: Any
+    """What the attempt reads: a DataFrame; in the tester, rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +61,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What came of a job.
-
-    Attributes
-    ----------
-    job_id : str
-    acks : tuple of Ack
-        Of a SegmentRun.
-    reports : tuple of Report
-        Of a ResolutionOrder.
-    failure : BaseException or None
-        BoltError: a bolt's code raised, and went on raising when its task was tried again. JobFailedError:
-        infrastructure; the same may be tried again. StoppedError: the query is being stopped. Another TransactionError:
-        trying again would not help. Of a DriverCall, whatever the call raised. Anything else ends the driver.
-    """
+    """What came of a job: acks of a SegmentRun, reports of a ResolutionOrder."""
 
     job_id: str
     acks: tuple[Ack, ...] = ()
     reports: tuple[Report, ...] = ()
     failure: BaseException | None = None
+    """BoltError: a bolt's code raised, and went on raising when its task was tried again. JobFailedError:
+    infrastructure; the same may be tried again. StoppedError: the query is being stopped. Another TransactionError:
+    trying again would not help. Of a DriverCall, whatever the call raised. Anything else ends the driver."""
 
 
 class Engine(Protocol):

@@ -44,28 +44,16 @@ def digest(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record as it is stored.
-
-    Attributes
-    ----------
-    number : int
-        Its place in the log, from 1.
-    previous : str
-        Hash of the bytes of the record before it, empty for the first.
-    nonce : str
-        Of the append that wrote it.
-    time_ms : int
-        When it was written, in milliseconds since the epoch, by the writer's clock. Shown to people.
-    record : Record
-        What it says.
-    data : bytes
-        All of it.
-    """
+    """One record as it is stored."""
 
     number: int
+    """Its place in the log, from 1."""
     previous: str
+    """Hash of the bytes of the record before it, empty for the first."""
     nonce: str
+    """Of the append that wrote it."""
     time_ms: int
+    """When it was written, in milliseconds since the epoch, by the writer's clock. Shown to people."""
     record: Record
     data: bytes
 
@@ -76,13 +64,7 @@ def entry_name(number: int) -> str:
 
 
 def text_of(record: Record) -> str:
-    """Return the JSON text of a record.
-
-    Raises
-    ------
-    TypeError
-        It holds something that JSON does not.
-    """
+    """Return the JSON text of a record; TypeError if it holds something that JSON does not."""
     return json.dumps(to_json(record), separators=(",", ":"))
 
 

@@ -17,13 +17,7 @@ IGNORED_PREFIXES = (FORMAT_NAME, PROBE, "lost+found")
 
 
 def write_format(storage: Storage) -> None:
-    """Make the checkpoint's format file, and with it its folder.
-
-    Raises
-    ------
-    CheckpointError
-        It can't be written.
-    """
+    """Make the checkpoint's format file, and with it its folder; CheckpointError if it can't be written."""
     try:
         if not _is_there(storage, FORMAT_NAME):  # looked for first: the file is there at every start but one
             storage.create(FORMAT_NAME, json.dumps({"format": FORMAT}).encode("ascii"))
@@ -38,13 +32,7 @@ def write_format(storage: Storage) -> None:
 
 
 def check_format(storage: Storage) -> None:
-    """Refuse a folder that another release has written, or that holds other things; changes nothing.
-
-    Raises
-    ------
-    CheckpointFormatError, CheckpointError
-        Names the file and the remedy.
-    """
+    """Refuse a folder that another release has written, or that holds other things; changes nothing."""
     path = f"{storage.url}/{FORMAT_NAME}"
     try:
         found = json.loads(storage.read(FORMAT_NAME))["format"]

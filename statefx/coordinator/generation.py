@@ -61,23 +61,20 @@ def take_generation(
 
     Parameters
     ----------
-    folders : Folders
     wanted : TopologyIdentity or None
         Of the topology that goes on; None: nothing goes on yet, the checkpoint stays that of whoever ran last.
-    adopt : frozenset of str
-        As of `adoptions`.
-    shared : bool
+    adopt, shared
         As of `check_adoption`.
     others : Collection[str]
         Names of the participants besides state.
     opened : callable
-        Opens the log; what it refuses by what it reads is refused before anything is changed, and nothing can have
-        been appended between that reading and the GENERATION record.
+        Opens the log. If it raises, nothing has changed: nothing can have been appended between its reading and the
+        GENERATION record.
 
     Raises
     ------
     CheckpointMismatchError
-        As `check_adoption` and, with the names of `others`, `check_participants`.
+        As `check_adoption` and `check_participants`.
     FencedError
         Others went on taking generations for `TAKE_TRIES` tries.
     """
@@ -111,13 +108,7 @@ def _new_lineage() -> Lineage:
 
 
 def check_newest(folders: Folders, generation: int) -> LogState:
-    """Return the log as it is now, unless a newer generation has taken over.
-
-    Raises
-    ------
-    FencedError
-        Names it.
-    """
+    """Return the log as it is now; FencedError if a newer generation has taken over."""
     state = read_state(folders.storage)
     if state.generation != generation:
         raise FencedError(

@@ -59,31 +59,21 @@ def _logged(do: Callable[[], object]) -> None:
 class Janitor:
     """Sweeps the namespaces of one generation now and then.
 
-    Who keeps a sweep from deleting what is needed: this class lists all namespaces *before* it reads the log, once for
+    Why a sweep may not delete what is needed: this class lists all namespaces *before* it reads the log, once for
     all of them, and refuses to go on if a newer generation stands there; the provider deletes only what was listed,
     after it has made sure that no newer generation has fenced it. So a sweep may run while transactions do, and a
     driver that was replaced while it swept deletes nothing that its successor may need; why, says
     `statefx.state.changelog.sweeping`.
-
-    Parameters
-    ----------
-    folders : Folders
-    provider : StateProvider
-    tasks : iterable of TaskId
-        The stateful ones.
-    lineage, generation : str, int
-    others : sequence of Participant
-        Who else takes part in transactions, and leaves things behind.
-    run : OwnThread or callable
-        Runs a sweep that is due; on a thread of its own, unless a test wants it in line.
     """
 
     folders: Folders
     provider: StateProvider
     tasks: Iterable[TaskId]
+    """The stateful ones."""
     lineage: str
     generation: int
     others: Sequence[Participant] = ()
+    """Who else takes part in transactions, and leaves things behind."""
     min_age_secs: float = MIN_AGE_SECS
     every: int = EVERY_TRANSACTIONS
     versions_kept: int = VERSIONS_KEPT
@@ -100,13 +90,7 @@ class Janitor:
             self.run.wait()
 
     def sweep(self) -> int:
-        """Sweep every namespace; return how many files went.
-
-        Raises
-        ------
-        FencedError
-            A newer generation has taken over; nothing was deleted since.
-        """
+        """Sweep every namespace; return how many files went. FencedError: a newer generation has taken over."""
         return self.delete(self.look())
 
     def look(self) -> dict[TaskId, Sequence[Any]]:

@@ -20,17 +20,7 @@ logger = logging.getLogger("statefx")
 
 
 class Judge:
-    """Judges the acks of one plan's segments (rules 5.1, 5.2 and 9.2).
-
-    Parameters
-    ----------
-    plan : Plan
-
-    Attributes
-    ----------
-    segments : int
-        How many jobs an attempt has.
-    """
+    """Judges the acks of one plan's segments (rules 5.1, 5.2 and 9.2); `segments` is how many jobs an attempt has."""
 
     def __init__(self, plan: Plan) -> None:
         self._segments = {
@@ -51,10 +41,7 @@ class Judge:
     def judge(self, segment: Segment, attempt: TransactionAttempt, acks: Iterable[Ack]) -> Complete | StatefxError:
         """Judge the acks of `segment`, with those of the segment before it: a job may run a part of that again.
 
-        Raises
-        ------
-        FencedError
-            This driver rolls nothing back: its successor has done that at its start (rule 6.5).
+        After FencedError this driver rolls nothing back: its successor has done that at its start (rule 6.5).
         """
         ledger = AckLedger(attempt, *self._segments[segment])
         for ack in acks:

@@ -65,25 +65,12 @@ class Launch:
         Pickles as Spark's workers are sent things; None: nobody here can tell what Spark could not send.
     cache : str
         Folder for caches of state; empty: the machine's own.
-    dataframe : callable
-        For sinks that want a DataFrame, as of `CommitterContext`.
-    wrap : callable
-        As of `Folders`.
-
-    Attributes
-    ----------
-    settings : Config
-    folders : Folders
-        Of the checkpoint.
-    plan : Plan
-    provider : StateProvider
-        The driver's own; `deployment` has each worker load one.
     others : tuple of Participant
-        Who takes part in transactions besides state: those whom the caller brings, and the topology's sinks.
-    pending : int
+        Who takes part in transactions besides state and the topology's sinks.
+    pending : int, optional
         How many transactions may be in flight; by default what ``topology.max.spout.pending`` says.
-    references : list of str
-        What workers load besides statefx, as ``module:Class``: the state provider, the user's encodings.
+    dataframe, wrap : callable
+        As of `CommitterContext` and `Folders`.
 
     Raises
     ------
@@ -178,11 +165,6 @@ class Launch:
     def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:
         """Take the next generation of the checkpoint; return its log, open for appending.
 
-        Parameters
-        ----------
-        opened : callable
-            Opens the log.
-
         Raises
         ------
         FencedError
@@ -240,17 +222,8 @@ class Launch:
     ) -> Coordinator:
         """Return who carries out the transactions of the generation of `log`; the first thing it does is to recover.
 
-        Parameters
-        ----------
-        log : TransactionLog
-        engine : Engine
-            Runs what `deployment` says.
-        janitor : Janitor
-            Is told of every committed transaction, and waited for in the end.
-        pause, committed, policy, progress
-            As of `Coordinator`.
-        attempts_max : int, optional
-            As of `Coordinator`; by default as the settings say.
+        `engine` runs what `deployment` says; `janitor` is told of every committed transaction, and waited for in the
+        end.
         """
 
         def swept(done: TransactionProgress) -> None:
@@ -314,12 +287,6 @@ class Launch:
 
 
 def check_batch_id(batch_id: Any) -> None:
-    """Refuse what can't number the batches that a caller brings one after the other.
-
-    Raises
-    ------
-    ConfigError
-        It is no whole number, or less than 0.
-    """
+    """Refuse what can't number the batches that a caller brings one after the other."""
     if isinstance(batch_id, bool) or not isinstance(batch_id, int) or batch_id < 0:
         raise ConfigError(f"batchId must be a whole number, growing from run to run, got {batch_id!r}")

@@ -17,17 +17,11 @@ _LOCAL = re.compile(r"file:(?:/|///+|//localhost/+)((?:[^/].*)?)", re.IGNORECASE
 
 @dataclass(frozen=True)
 class Folders:
-    """The parts of a checkpoint location.
-
-    Parameters
-    ----------
-    location : str
-    wrap : callable
-        What stands before the storage; for tests.
-    """
+    """The parts of a checkpoint location."""
 
     location: str
     wrap: Callable[[Storage], Storage] = field(default=lambda storage: storage, compare=False, repr=False)
+    """What stands before the storage; for tests."""
 
     @property
     def storage(self) -> Storage:
@@ -46,13 +40,7 @@ class Folders:
 
 
 def local_path(location: str | os.PathLike[str]) -> str:
-    """Return a checkpoint location as an absolute path.
-
-    Raises
-    ------
-    ConfigError
-        It names a file system that statefx can't use.
-    """
+    """Return a checkpoint location as an absolute path; ConfigError if it names a file system other than a folder's."""
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"checkpointLocation must be a folder's path, got {location!r}")

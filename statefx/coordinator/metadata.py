@@ -101,13 +101,7 @@ def read_metadata(storage: Storage, metadata: Metadata) -> Mapping[str, Json]:
     """Return what a spout said of its partitions, as a copy.
 
     A spout is given it to go on from, and may change it in place, while the next attempt has to emit what was said.
-
-    Raises
-    ------
-    FileNotFoundError
-        It was folded away since the log was read: read the log again.
-    StateCorruptedError
-        The file is damaged.
+    After FileNotFoundError, read the log again: it was folded away since.
     """
     file = metadata.file
     if file is None:

@@ -28,13 +28,6 @@ class OrderSender:
     A file is there for as long as its job runs, and nothing relies on it: a task that can't read it fails as one whose
     storage can't be reached, and the attempt is made again. So a late task of a job that is over (rule 6.1) does not
     even begin.
-
-    Parameters
-    ----------
-    plan : Plan
-    storage : Storage
-        The checkpoint.
-    carried_bytes_max : int
     """
 
     def __init__(self, plan: Plan, storage: Storage, carried_bytes_max: int = CARRIED_BYTES_MAX) -> None:
@@ -44,13 +37,7 @@ class OrderSender:
 
     @contextlib.contextmanager
     def sent(self, order: Order | ResolutionOrder) -> Iterator[str]:
-        """Yield the text that the tasks of a job are given, for as long as the job runs.
-
-        Raises
-        ------
-        JobFailedError
-            The file could not be written.
-        """
+        """Yield the text that the tasks of a job are given, for as long as the job runs; JobFailedError without it."""
         lines = lines_of(order, order.tasks if isinstance(order, ResolutionOrder) else self._plan.stateful)
         if len(lines) <= self._carried_bytes_max:
             yield self._head(order) + lines

@@ -20,17 +20,10 @@ from statefx.protocol.records import Committing
 
 @dataclass(frozen=True)
 class Participants:
-    """All that take part in the transactions of a topology.
-
-    Attributes
-    ----------
-    state : StateParticipant
-        Always there, also where no bolt has state: then it has nothing to do.
-    others : tuple of Participant
-        Sinks, for example; with names of their own.
-    """
+    """All that take part in the transactions of a topology."""
 
     state: StateParticipant
+    """Always there, also where no bolt has state: then it has nothing to do."""
     others: tuple[Participant, ...] = ()
 
     def __iter__(self) -> Iterator[Participant]:
@@ -92,10 +85,7 @@ class Participants:
 def check_participants(found: LogState, others: Collection[str] = ()) -> None:
     """Refuse a checkpoint whose decided transaction names a participant that the topology lacks (rule 10.6).
 
-    Raises
-    ------
-    CheckpointMismatchError
-        Nobody could commit what was decided for it.
+    Nobody could commit what was decided for it.
     """
     record = None if found.committing is None else found.committing.committing
     lacking = sorted(set(record.committables if record else ()) - set(others))

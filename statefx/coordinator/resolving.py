@@ -37,19 +37,12 @@ class Resolver:
     So a participant that fails keeps no other from ending, and none is told again once it has said that it is done. One
     at a time is enough: the pipeline commits a transaction before it lets the next one be decided (rule 2.4), and tells
     tasks of a rollback only when all transactions before it are committed (rule 6.3).
-
-    Parameters
-    ----------
-    engine : Engine
-    progress : Progress
-        Shows what is stuck, since when, and why.
-    attempts_max : int
-        How often a rollback is tried. A commit is tried for ever: it is decided.
     """
 
     engine: Engine
     progress: Progress
     attempts_max: int
+    """How often a rollback is tried. A commit is tried for ever: it is decided."""
     _resolution: Resolution = field(default=Resolution.COMMIT, init=False)
     _attempt: TransactionAttempt | None = field(default=None, init=False)
     """What is under way."""
@@ -66,11 +59,7 @@ class Resolver:
     def round(self, resolution: Resolution, attempt: TransactionAttempt, works: Mapping[str, Work]) -> bool:
         """Start a round of jobs; tell whether there was nothing left to do.
 
-        Parameters
-        ----------
-        resolution, attempt
-        works : Mapping[str, Work]
-            What each participant has to do, by its name; passed over where this attempt is under way already.
+        `works` is what each participant has to do, by its name; passed over where this attempt is under way already.
         """
         if (resolution, attempt) != (self._resolution, self._attempt):
             self._resolution, self._attempt = resolution, attempt
@@ -132,14 +121,11 @@ class Resolver:
     def wait_secs(self) -> float:
         """Say, and show in the status, what is stuck; return how long to wait before the next round.
 
-        Raises
-        ------
-        AttemptsExhaustedError
-            A rollback has failed too often.
+        AttemptsExhaustedError: a rollback has failed too often.
         """
         assert self._attempt is not None
         txid, reason = self._attempt.txid, self._reason
-        # Once, at the first try; another reason as rarely as it has lasted: the status has it at any time.
+        # Once, at the first try; another reason at tries 2, 4, 8, ...: the status has it at any time.
         if self._tries.bit_count() == 1 and (self._tries == 1 or reason != self._told):
             self._told = reason
             logger.warning(_WARNINGS[self._resolution], txid, reason)

@@ -41,14 +41,6 @@ class RunningAttempts:
     """The attempts of this driver, from PREPARING to COMMITTING or ROLLED_BACK.
 
     Those that a former driver left are not among them: the log has all that is needed of these.
-
-    Parameters
-    ----------
-    log : TransactionLog
-    participants : Participants
-    judge : Judge
-    policy : SnapshotPolicy
-    progress : Progress
     """
 
     log: TransactionLog
@@ -84,9 +76,7 @@ class RunningAttempts:
     def judged(self, run: Run, acks: Iterable[Ack]) -> StatefxError | None:
         """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
         running = self._running[run.attempt]
-        running.acks += (
-            acks  # rule 9.2: those of P are judged again with those of O, which may have run P's tasks again
-        )
+        running.acks += acks  # rule 9.2: with those of O those of P are judged again: O may have run P's tasks again
         verdict = self.judge.judge(run.segment, run.attempt, running.acks)
         emissions = running.batch.emissions
         if isinstance(verdict, StatefxError):
@@ -142,9 +132,7 @@ class RunningAttempts:
         self.log.append(RolledBack(name.txid, name.attempt, reason))
         self.progress.rolled_back(name, reason)
         logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
-        running = self._running.pop(
-            name, None
-        )  # a former driver's attempt has none: its input is in the log (rule 3.9)
+        running = self._running.pop(name, None)  # a former driver's attempt has none: the log has its input (rule 3.9)
         return None if running is None else running.batch
 
 

@@ -25,42 +25,22 @@ from statefx.topology.graph import Topology
 
 @dataclass
 class SinkParticipant(Participant):
-    """Publishes what the tasks of one sink have prepared.
-
-    Attributes
-    ----------
-    name : str
-        The component's id.
-    sink : Sink
-        The driver's own.
-    schema : pyarrow.Schema
-    storage : Storage
-        The checkpoint.
-    application : str
-        ``topology.transactional.id``.
-    takeover : bool
-        Whether this start takes over targets of others.
-    dataframe : callable
-        As of `CommitterContext`.
-    """
+    """Publishes what the tasks of one sink have prepared."""
 
     name: str
+    """The component's id."""
     sink: Sink
     schema: pa.Schema
     storage: Storage
     application: str
+    """``topology.transactional.id``."""
     takeover: bool
+    """Whether this start takes over targets of others."""
     dataframe: ToDataFrame
     _committer: SinkCommitter | None = field(default=None, init=False)
 
     def check(self, state: LogState) -> None:
-        """Refuse a target that is not this checkpoint's; before a generation is taken, and changes nothing.
-
-        Raises
-        ------
-        SinkError
-            Names the target and the remedy.
-        """
+        """Refuse a target that is not this checkpoint's; before a generation is taken, and changes nothing."""
         self._check_decided(state)
         committer = self._make(state)
         try:
@@ -111,16 +91,8 @@ class SinkParticipant(Participant):
         self._committer.commit(attempt, {int(task): each for task, each in decision["tasks"].items()})
 
     def fence(self, state: LogState) -> None:
-        """Own the target.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            A former driver has decided a transaction for another target, after `check` had read the log.
-        SinkError
-            As `check`.
-        """
-        self._check_decided(state)
+        """Own the target; raises as `check`."""
+        self._check_decided(state)  # again: a former driver may have decided a transaction after `check` read the log
         self._committer = self._make(state)
         self._committer.fence(self._reached(state), takeover=self.takeover)
 

@@ -28,22 +28,13 @@ class Emissions(Protocol):
 
 
 class Batch(NamedTuple):
-    """The input of one transaction: what PREPARING says of it, and what its first job reads.
-
-    Attributes
-    ----------
-    input : Input
-    work : Any
-        What the first job reads: a DataFrame; in the tester, rows; None where spouts emit.
-    planned : Mapping[str, Metadata]
-        What the driver has planned that spouts read, and that is not in the log yet.
-    emissions : Emissions or None
-        Of spouts.
-    """
+    """The input of one transaction: what PREPARING says of it, and what its first job reads."""
 
     input: Input
     work: Any
+    """What the first job reads: a DataFrame; in the tester, rows; None where spouts emit."""
     planned: BySpout = MappingProxyType({})
+    """What the driver has planned that spouts read, and that is not in the log yet."""
     emissions: Emissions | None = None
 
 
@@ -66,16 +57,7 @@ class Source(Protocol):
 
 @dataclass
 class OneBatch:
-    """The source of one transaction, whose input is there: a micro-batch of Spark, or a batch DataFrame.
-
-    Parameters
-    ----------
-    batch : Batch
-    txid : int
-        The transaction.
-    committed : callable
-        Returns the last committed txid.
-    """
+    """The source of one transaction, whose input is there; `committed` returns the last committed txid."""
 
     batch: Batch
     txid: int

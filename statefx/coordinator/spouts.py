@@ -47,55 +47,32 @@ processor, not all of it. A second at most: a look may have waited for a server 
 
 @dataclass(frozen=True, slots=True)
 class SpoutTrigger:
-    """When transactions begin, and whether there is a last one.
-
-    Attributes
-    ----------
-    interval_secs : float
-        In this time as many transactions begin as may be in flight, evenly spread.
-    once : bool
-        One transaction, if there is anything to read.
-    available_now : bool
-        Until there is nothing to read.
-    """
+    """When transactions begin, and whether there is a last one."""
 
     interval_secs: float = 0.0
+    """In this time as many transactions begin as may be in flight, evenly spread."""
     once: bool = False
+    """One transaction, if there is anything to read."""
     available_now: bool = False
+    """Until there is nothing to read."""
 
 
 @dataclass
 class SpoutSource:
-    """Gives transactions what spouts have to read (see `Source`).
-
-    Parameters
-    ----------
-    plan : Plan
-    storage : Storage
-        The checkpoint's, for metadata that is too large for a record.
-    log : TransactionLog
-    config : Mapping[str, Any]
-        What spouts see as ``context.config``.
-    trigger : SpoutTrigger
-    pending : int
-        How many transactions may be in flight.
-    progress : Progress
-        Shows why nobody knows what there is to read; its clock is that of the trigger.
-
-    Attributes
-    ----------
-    idle_looks : int
-        How often it has looked for something to read, and found nothing while nothing was in flight.
-    """
+    """Gives transactions what spouts have to read (see `Source`)."""
 
     plan: Plan
     storage: Storage
     log: TransactionLog
     config: Mapping[str, Any]
+    """What spouts see as ``context.config``."""
     trigger: SpoutTrigger
     pending: int
+    """How many transactions may be in flight."""
     progress: Progress
+    """Shows why nobody knows what there is to read; its clock is that of the trigger."""
     idle_looks: int = field(default=0, init=False)
+    """How often it has looked for something to read, and found nothing while nothing was in flight."""
     _nothing: bool = field(default=False, init=False)
     """Whether there was nothing to read when it looked last."""
     _spouts: list[DriverSpout] = field(default_factory=list, init=False)

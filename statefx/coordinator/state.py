@@ -30,31 +30,17 @@ class SnapshotPolicy:
     as much, which pays for it; many small files are no reason, for these are merged
     (`statefx.state.changelog.merging`). And since the tasks of a bolt grow alike, all would be due at once: only a
     part of them is told in one transaction.
-
-    Attributes
-    ----------
-    min_bytes : int
-        What the changelogs of a task have to come to, whatever its last snapshot has.
-    ratio : float
-        And what times the size of its last snapshot.
-    share : float
-        The part of all tasks that may be told in one transaction; at least one task is.
     """
 
     min_bytes: int = 32 << 20
+    """What the changelogs of a task have to come to, whatever its last snapshot has."""
     ratio: float = 1.0
+    """And what times the size of its last snapshot."""
     share: float = 0.125
+    """The part of all tasks that may be told in one transaction; at least one task is."""
 
     def due(self, growth: Mapping[str, int], newest: Mapping[str, SnapshotRef]) -> frozenset[str]:
-        """Return the tasks that are most overdue.
-
-        Parameters
-        ----------
-        growth : Mapping[str, int]
-            Bytes of each task's changelogs since its newest snapshot.
-        newest : Mapping[str, SnapshotRef]
-            These snapshots.
-        """
+        """Return the tasks that are most overdue; `growth` is the bytes of each changelog since its newest snapshot."""
         overdue = {name: size / self._limit(newest.get(name)) for name, size in growth.items()}
         # By name where they are equally due: which tasks are told does not depend on the order of the log's dicts.
         told = sorted((name for name, times in overdue.items() if times > 1), key=lambda name: (-overdue[name], name))
@@ -70,24 +56,14 @@ class StateParticipant(Participant):
 
     Its decision has fields of its own in COMMITTING, and no committable: the log folds them into the heads of all
     tasks.
-
-    Attributes
-    ----------
-    log : TransactionLog
-        Names the versions.
-    provider : StateProvider
-    storage : Storage
-        The checkpoint.
-    stateful : tuple of TaskId
-        Tasks that prepare state.
-    committing, rolling_back : tuple of TaskId
-        Tasks that have something to run in the commit, in the rollback: a hook, or a store that has to be told.
     """
 
     log: TransactionLog
     provider: StateProvider
     storage: Storage
     stateful: tuple[TaskId, ...]
+    """Tasks that prepare state. `committing`, `rolling_back`: those that have something to run then, a hook or a store
+    that has to be told."""
     committing: tuple[TaskId, ...]
     rolling_back: tuple[TaskId, ...]
 

@@ -202,11 +202,11 @@ def test_nested_values_and_times(place):
     [
         ([("a", 1), ("b", 1.5)], r"row 1: 1.5 \(float\) does not fit `n bigint`", "n"),
         ([("a", 1), (5, 1)], r"row 1: 5 \(int\) does not fit `word string`", "word"),
-        ([{"word": "a", "m": 1}], "row 0: there is no field 'm'; the fields are word, n", "m"),
-        ([{"wort": "a", "n": 1}], "row 0: there is no field 'wort'; the nearest is 'word'", "wort"),
+        ([{"word": "a", "m": 1}], "row 0 has the fields word, m, not word, n: name every field", None),
+        ([{"word": "a", "n": 1, "m": 1}], "row 0 has the fields word, n, m, not word, n", None),
         ([pyspark.sql.Row(word="a", m=1)], "row 0 has the fields word, m, not word, n", None),
         (pyspark.sql.Row(n=1, word="a"), r"of one row write \[row\]", None),
-        ([{"word": "a"}], "row 0 lacks 'n': name every field", "n"),
+        ([{"word": "a"}], "row 0 has the fields word, not word, n: name every field", None),
         ([("a",)], "row 0 has 1 values; the fields are word, n", None),
         ([("a", 2**63)], "row 0: .* does not fit `n bigint`", "n"),
         (["ab"], r"row 0 is 'ab' \(str\): a row is a dict or a tuple", None),
@@ -235,7 +235,7 @@ def test_a_frame_of_pandas_is_sent_as_a_table(place):
     found, sink = collecting(place)
     frame = pandas.DataFrame({"word": ["a"], "n": [1]})
     with found, found.transaction() as t:
-        with pytest.raises(SchemaError, match=r"pyarrow\.Table\.from_pandas"):
+        with pytest.raises(SchemaError, match=r"Table\.from_pandas"):
             t.send("out", frame)
         t.send("out", pa.Table.from_pandas(frame))
     assert sink.tuples == [("a", 1)]

@@ -1,11 +1,12 @@
 """What the log remembers of transactions that have ended: shown to people, kept when the log is folded, bounded."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from statefx.admin.transactions import read_transactions
+from statefx.admin.transactions import attempts_in
 from statefx.coordinator.entries import entry_name, read_entry
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import CheckpointError
@@ -16,6 +17,10 @@ from tests.coordinator.histories import BEGINNING, preparing
 
 TOKENS = {"count/0": "t"}
 GIVEN = {"out": {"tasks": {"0": {"rows": 2, "bytes": 90}, "1": {"rows": 1, "bytes": 40}}}, "mail": {"id": 7}}
+
+
+def attempts(storage):
+    return [asdict(each) for each in attempts_in(read_state(storage))]
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def test_attempts_are_told_with_their_times_rows_and_reasons(storage, folded):
     log.append(preparing(3))
     if folded:
         log.fold()
-    told = read_transactions(storage)
+    told = attempts(storage)
     assert [list(each.values()) for each in told] == [
         [1, 0, 1, "ROLLED_BACK", 1_002_000, None, 1_003_000, 0, 0, 0, "the feed is stale", {}],
         [1, 1, 1, "COMMITTED", 1_004_000, 1_005_000, 1_006_000, 7, 3, 15, "", {"out": {"rows": 3, "bytes": 130}}],
@@ -72,7 +77,7 @@ def test_the_end_of_a_transaction_that_rides_with_another_record_has_the_time_of
     log = opened(storage)
     log.append(preparing(1))
     log.append(decided(1))
-    assert read_transactions(storage)[0]["ended_ms"] == read_transactions(storage)[0]["committing_ms"] == 1_003_000
+    assert attempts(storage)[0]["ended_ms"] == attempts(storage)[0]["committing_ms"] == 1_003_000
 
 
 def test_folding_and_opening_again_keep_the_last_ones_and_no_more(storage):
@@ -96,7 +101,7 @@ def test_a_long_reason_is_cut_in_the_history_and_whole_in_its_record(storage):
     log = opened(storage)
     log.append(preparing(1))
     log.append(RolledBack(1, 0, "x" * 5_000))
-    assert len(read_transactions(storage)[0]["reason"]) == REASON_CHARS
+    assert len(attempts(storage)[0]["reason"]) == REASON_CHARS
     assert read_entry(storage, 4).record.reason == "x" * 5_000
 
 
@@ -113,4 +118,4 @@ def test_a_checkpoint_with_a_full_history_takes_about_100_bytes_for_each(storage
 
 def test_without_a_log_there_is_an_error(storage):
     with pytest.raises(CheckpointError, match="no transaction log"):
-        read_transactions(storage)
+        read_state(storage)

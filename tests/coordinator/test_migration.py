@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from statefx import migrate, openState
-from statefx.admin.contents import Entries, sum_of
-from statefx.admin.migration import Migration
+from statefx.admin.migration import Entries, Migration, sum_of
 from statefx.coordinator.log import read_state
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import (

@@ -1,6 +1,5 @@
 """What is wrong with a spout is said before it does harm, and names the remedy."""
 
-import re
 from asyncio import CancelledError
 
 import pyarrow as pa
@@ -226,55 +225,6 @@ def test_rows_with_the_metadata_of_the_batch_before_are_refused(changing, tmp_pa
         tester.emit()
         with pytest.raises(BoltError, match=r"returned the metadata of the batch before"):
             tester.emit()
-
-
-class Stands(Planned):
-    left = 4
-
-    def planPartitionBatch(self, partition, lastMetadata):
-        if partition != 1 or not self.left:
-            return None
-        self.left -= 1
-        return lastMetadata or {"start": 0, "stop": 1}
-
-
-class StandsWhole(Whole):
-    def initializeTransaction(self, txid, previous):
-        return (previous or {"start": 0, "stop": 1}) if txid <= 4 else None
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        (Stands, r"planPartitionBatch returned for transaction 2 and partition 1 the metadata"),
-        (StandsWhole, r"initializeTransaction returned for transaction 2 the metadata"),
-    ],
-)
-def test_a_batch_that_is_planned_again_is_told_once_and_emitted(tmp_path, kind, said, caplog):
-    """It may be meant: the rows may be the same ones on purpose."""
-    with TopologyTester(topology(kind(tmp_path)), tmp_path / "ck") as tester:
-        assert tester.drain() == 4
-        assert tester.state("count")[1000] == 4
-    told = [record.getMessage() for record in caplog.records if "the transaction before" in record.getMessage()]
-    assert len(told) == 1
-    assert re.search(rf"spout 'numbers': {said} of the transaction before.*return None", told[0])
-
-
-@pytest.mark.parametrize("pending", [1, 3])
-@pytest.mark.parametrize("kind", [Whole, Planned])
-def test_batches_that_follow_each_other_are_not_told(tmp_path, kind, pending, caplog):
-    class InPlace(kind):
-        def upcoming(self, last):
-            upcoming = super().upcoming(last)
-            if last is not None:
-                last.update(upcoming)
-            return upcoming if last is None else last
-
-    config = {"topology.max.spout.pending": pending}
-    with TopologyTester(topology(InPlace(tmp_path)), tmp_path / "ck", config) as tester:
-        tester.drain()
-        assert tester.state("count") == ALL
-    assert "the transaction before" not in caplog.text
 
 
 def test_a_batch_that_must_come_again_keeps_a_spout_from_becoming_opaque(tmp_path):

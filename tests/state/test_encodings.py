@@ -120,14 +120,6 @@ def test_the_provider_does_not_see_them():
     assert config.mapping()["topology.state.provider.config"] == given
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"), [("keyclass", "keyClass"), ("value_serializer_class", "valueSerializerClass")]
-)
-def test_another_spelling_is_not_taken_for_an_option_of_the_provider(wrong, right):
-    with pytest.raises(ConfigError, match=f"has '{wrong}'; the option is '{right}'"):
-        Config.parse({"topology.state.provider.config": {wrong: "str"}}, "words")
-
-
 def test_a_codec_whose_constructor_fails_is_named():
     encoding = encode(codec=CODECS + "Failing")
     with pytest.raises(ConfigError, match=r"tests\.testing\.codecs:Failing can't be made: OSError: no schema registry"):
