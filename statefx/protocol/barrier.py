@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
 
 import msgpack
+import msgspec
 
 from statefx.errors import StatefxError
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
-from statefx.protocol.jsonform import Json, from_json, to_json
+from statefx.protocol.jsonform import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +43,13 @@ class Report:
         return TaskId(self.component, self.task)
 
     def pack(self) -> bytes:
-        """Write the report as bytes."""
-        body = (self.component, self.task, self.error, self.kind, dict(self.facts))
-        packed: bytes = msgpack.packb(body, unicode_errors="backslashreplace")
-        return packed
+        """Return the report as bytes that `unpack` reads."""
+        return _packed(self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Report:
-        """Read what `pack` wrote."""
-        component, task, error, kind, facts = msgpack.unpackb(data)
-        return cls(component, task, error, None if kind is None else FailureKind(kind), facts)
+        """Read what `pack` wrote; raises as `Ack.unpack`."""
+        return _unpacked(cls, data)
 
 
 WIRE_VERSION = 1
@@ -83,20 +82,12 @@ class Barrier:
 
     def pack(self) -> bytes:
         """Return the barrier as bytes that `unpack` reads."""
-        body = (self.attempt.txid, self.attempt.attempt, self.source, self.task, self.token, dict(self.counts))
-        return _packed("B", (*body, self.failed))
+        return _packed(self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Barrier:
-        """Read what `pack` wrote.
-
-        Raises
-        ------
-        StatefxError
-            The bytes are not a barrier of this version: driver and executors run different statefx releases.
-        """
-        txid, attempt, source, task, token, counts, failed = _unpacked("B", data, 7)
-        return cls(TransactionAttempt(txid, attempt), source, task, token, counts, failed)
+        """Read what `pack` wrote; raises as `Ack.unpack`."""
+        return _unpacked(cls, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,24 +178,7 @@ class Ack:
 
     def pack(self) -> bytes:
         """Return the ack as bytes that `unpack` reads."""
-        failed = self.failed
-        body = (
-            (self.attempt.txid, self.attempt.attempt, self.component, self.task, self.token),
-            [(*task, token) for task, token in self.seen.items()],
-            dict(self.received),
-            dict(self.emitted),
-            None if failed is None else (failed.kind, failed.component, failed.task, failed.reason, dict(failed.facts)),
-            self.prepared_bytes,
-            to_json(self.snapshot),
-            self.keys,
-            self.committable,
-            self.metadata,
-            self.found_keys,
-            dict(self.taken),
-            dict(self.metrics),
-            (self.left_out.gone, self.left_out.refused, self.left_out.why),
-        )
-        return _packed("A", body)
+        return _packed(self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Ack:
@@ -215,41 +189,53 @@ class Ack:
         StatefxError
             The bytes are not an ack of this version: driver and executors run different statefx releases.
         """
-        who, seen, received, emitted, failed, size, snapshot, *others = _unpacked("A", data, 14)
-        txid, attempt, component, task, token = who
-        others[-1] = LeftOut(*others[-1])
-        return cls(
-            TransactionAttempt(txid, attempt),
-            component,
-            task,
-            token,
-            {TaskId(source, number): consumed for source, number, consumed in seen},
-            received,
-            emitted,
-            None if failed is None else Failure(FailureKind(failed[0]), *failed[1:]),
-            size,
-            from_json(SnapshotRef | None, snapshot),
-            *others,
-        )
+        return _unpacked(cls, data)
 
 
-def _packed(kind: str, body: tuple[Any, ...]) -> bytes:
-    # texts hold what users raise: half a surrogate pair in one must not become an error of its own
-    packed: bytes = msgpack.packb((kind, WIRE_VERSION, body), use_bin_type=True, unicode_errors="backslashreplace")
-    return packed
+_Message = TypeVar("_Message", Report, Barrier, Ack)
 
 
-def _unpacked(kind: str, data: bytes, fields: int) -> list[Any]:
+def _packed(message: Report | Barrier | Ack) -> bytes:
+    """Write a message as its kind, the version, and the values of its fields in their order."""
+    kind: Any = type(message)
+    names, _ = _wire_form(kind)
+    values = [getattr(message, name) for name in names]
+    if kind is not Report:  # a pair: the names in a mapping would be a fifth of a barrier, of which there are many
+        values[0] = (message.attempt.txid, message.attempt.attempt)  # type: ignore[union-attr]
+    body = (kind.__name__, WIRE_VERSION, values)
     try:
-        found, version, body = msgpack.unpackb(data, raw=False, strict_map_key=False)
-        if (found, version) == (kind, WIRE_VERSION) and len(body) == fields:
-            read: list[Any] = body
-            return read
-    except (ValueError, TypeError, msgpack.UnpackException):
-        found, version = "?", "?"
-    name = "barrier" if kind == "B" else "ack"
+        return _ENCODER.encode(body)
+    except UnicodeEncodeError:  # half a surrogate pair in what users raise must not become an error of its own
+        packed: bytes = msgpack.packb(msgspec.to_builtins(body), unicode_errors="backslashreplace")
+        return packed
+
+
+def _unpacked(shape: Callable[..., _Message], data: bytes) -> _Message:
+    kind: Any = shape
+    found: Any = "?"
+    version: Any = "?"
+    try:
+        found, version, body = _OUTER.decode(data)
+        if (found, version) == (kind.__name__, WIRE_VERSION):
+            first, *others = _wire_form(kind)[1].decode(body)
+            return shape(first if kind is Report else TransactionAttempt(*first), *others)
+    except msgspec.DecodeError:
+        pass
     raise StatefxError(
-        f"a {name} row of version {WIRE_VERSION} was expected, found kind {found!r}, version {version!r}: "
+        f"{kind.__name__} of version {WIRE_VERSION} was expected, found kind {found!r}, version {version!r}: "
         "install the same statefx release on the driver and on every executor",
         expected=WIRE_VERSION,
     )
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_OUTER = msgspec.msgpack.Decoder(tuple[str, int, msgspec.Raw])
+
+
+@cache
+def _wire_form(kind: Any) -> tuple[list[str], msgspec.msgpack.Decoder[Any]]:
+    """Return the fields of a message, and what reads their values."""
+    hints = get_type_hints(kind)
+    names = [each.name for each in fields(kind)]
+    types = [tuple[int, int] if hints[name] is TransactionAttempt else hints[name] for name in names]
+    return names, msgspec.msgpack.Decoder(tuple[tuple(types)])  # type: ignore[misc]

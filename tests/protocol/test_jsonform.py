@@ -59,7 +59,6 @@ class Everything:
     pet: Cat | Dog | None = None
     maybe: Point | None = None
     colour: Colour = Colour.RED
-    names: frozenset[str] = frozenset()
     anything: Any = None
     rows: tuple[Row, ...] = ()
     texts: Mapping[str, str | None] = field(default_factory=dict)
@@ -75,7 +74,6 @@ FULL = Everything(
     Dog("Rex"),
     Point(0),
     Colour.RED,
-    frozenset("ba"),
     {"a": [1, None]},
     (Row(1, "one"), Row(2)),
     {"a": "b", "c": None},
