@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 import pyarrow as pa
@@ -42,23 +41,6 @@ DECIMALS = ("decimal", "dec", "numeric")
 TEXTS = ("varchar", "char", "character")
 NESTED = ("array", "map", "struct")
 NAMES = (*ATOMIC, *DECIMALS, *TEXTS, *NESTED)
-MEANT: dict[str, str] = {
-    **dict.fromkeys(("str", "text", "object", "utf8", "large_string"), "string"),
-    "bool": "boolean",
-    "int8": "tinyint",
-    "int16": "smallint",
-    "int32": "int",
-    **dict.fromkeys(("int64", "number"), "long"),
-    "float32": "float",
-    "float64": "double",
-    **dict.fromkeys(("bytes", "bytearray", "blob", "varbinary"), "binary"),
-    **dict.fromkeys(("datetime", "datetime64", "timestamptz"), "timestamp"),
-    **dict.fromkeys(("date32", "date64"), "date"),
-    **dict.fromkeys(("list", "tuple", "set", "sequence"), "array"),
-    **dict.fromkeys(("dict", "mapping"), "map"),
-    **dict.fromkeys(("record", "row", "namedtuple", "dataclass"), "struct"),
-}
-"""What Python, Arrow, pandas and databases call a type, and what Spark calls it."""
 
 
 def parse_ddl(text: str) -> pa.Schema:
@@ -174,8 +156,7 @@ class _Reader:
         if self.kind != "name":
             raise self.error(f"expected a type{where}, found {self.found()}")
         if name not in NAMES:
-            near = MEANT.get(name) or difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
-            raise self.error(f"{self.word!r} is not a type that statefx knows; the nearest is {near!r}")
+            raise self.error(f"{self.word!r} is not a type that statefx knows, which are {', '.join(NAMES)}")
         self.advance()
         if name in DECIMALS:
             return self.decimal(place)
@@ -184,38 +165,25 @@ class _Reader:
             self.number("a length")
             self.take(")", "after the length")
             return pa.string()
-        if name in NESTED:
-            return self.nested(name)
-        if name == "string" and self.skips("collate"):
-            return self.collation()
-        return ATOMIC[name]
+        return self.nested(name) if name in NESTED else ATOMIC[name]
 
     def nested(self, name: str) -> pa.DataType:
         self.depth += 1
         if self.depth > NESTING_MAX:
             raise self.error(f"types are nested more than {NESTING_MAX} deep")
         self.take("<", f"after {name!r}")
-        kind: pa.DataType
         if name == "array":
-            kind = self.array()
+            kind = pa.list_(pa.field("element", self.type(" of the elements")))
+            self.take(">", "after the elements' type")
         elif name == "map":
-            kind = self.map()
+            key = self.type(" of the keys")
+            self.take(",", "after the keys' type")
+            kind = pa.map_(key, self.type(" of the values"))
+            self.take(">", "after the values' type")
         else:
             kind = pa.struct(self.fields(">"))
         self.depth -= 1
         return kind
-
-    def array(self) -> pa.DataType:
-        element = self.type(" of the elements")
-        self.take(">", "after the elements' type")
-        return pa.list_(pa.field("element", element))
-
-    def map(self) -> pa.DataType:
-        key = self.type(" of the keys")
-        self.take(",", "after the keys' type")
-        value = self.type(" of the values")
-        self.take(">", "after the values' type")
-        return pa.map_(key, value)
 
     def decimal(self, place: int) -> pa.DataType:
         precision, scale = 10, 0
@@ -236,9 +204,3 @@ class _Reader:
         value = int(self.word)
         self.advance()
         return value
-
-    def collation(self) -> pa.DataType:
-        if self.word.upper() != "UTF8_BINARY":
-            raise self.error("only the collation UTF8_BINARY is known; cast the column to string COLLATE UTF8_BINARY")
-        self.advance()
-        return pa.string()

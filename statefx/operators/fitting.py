@@ -38,12 +38,6 @@ _CODES = {pa.int8(): "b", pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
 def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return a column as Arrow, without a loss.
 
-    Parameters
-    ----------
-    values : sequence
-        Those of nested types are as `fitter` has made them.
-    kind : pa.DataType
-
     Raises
     ------
     MISFITS

@@ -16,18 +16,7 @@ if TYPE_CHECKING:
 def tuple_class(fields: pa.Schema | Sequence[str]) -> type[Any]:
     """Return the namedtuple class for a stream's fields; the same class for the same names.
 
-    Called by the runtime, once per stream and task.
-
-    Parameters
-    ----------
-    fields : pyarrow.Schema or sequence of str
-        The schema, or the names alone.
-
-    Returns
-    -------
-    type
-        A subclass of tuple. Build with ``cls(*values)`` or ``cls._make(values)``; ``cls._names`` has the fields'
-        own names.
+    Build with ``cls(*values)`` or ``cls._make(values)``; ``cls._names`` has the fields' own names.
 
     Contract
     --------

@@ -63,16 +63,6 @@ class Router(ABC):
 
     A router has no memory beyond the attempt: the next one may run in a process that knows nothing of this one.
 
-    Parameters
-    ----------
-    edge : Edge
-    schema : pa.Schema
-        Of the edge's rows.
-    width : int
-        The consumer's parallelism.
-    task : int
-        The source's task.
-
     Attributes
     ----------
     shares : int

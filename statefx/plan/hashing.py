@@ -49,22 +49,10 @@ _MISFITS = (struct.error, TypeError, ValueError, AttributeError, ArithmeticError
 
 
 def row_hasher(schema: pa.Schema, fields: Sequence[str]) -> RowHasher:
-    """Return the function that hashes the `fields` of a row.
+    """Return the function that hashes the `fields` of a row, given its values in the order of the schema.
 
-    Called by the runtime, once per edge and task.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        The stream's schema.
-    fields : sequence of str
-        The key, in the order of the grouping.
-
-    Returns
-    -------
-    Callable
-        Takes a row's values in schema order; returns a signed 64-bit int, whose ``% parallelism`` is the task.
-        Raises SchemaError (with ``field``) for a value that has no hash as its field's type.
+    It returns a signed 64-bit int, whose ``% parallelism`` is the task, and raises SchemaError (with ``field``) for a
+    value that has no hash as its field's type.
 
     Contract
     --------
@@ -79,30 +67,15 @@ def row_hasher(schema: pa.Schema, fields: Sequence[str]) -> RowHasher:
     places = [schema.names.index(name) for name in fields]
     kinds = [schema.field(place).type for place in places]
     careful = _careful(schema, places)
-    if len(places) == 1 and pa.types.is_string(kinds[0]):
-        return _one_string(places[0], careful)
-    if len(places) == 1 and pa.types.is_int64(kinds[0]):
-        return _one_long(places[0], careful)
-    if not any(pa.types.is_nested(kind) for kind in kinds):
-        return _flat([(place, _encoder(kind)) for place, kind in zip(places, kinds, strict=True)], careful)
-    return _nested([(place, _fold(kind)) for place, kind in zip(places, kinds, strict=True)], careful)
+    if any(pa.types.is_nested(kind) for kind in kinds):
+        return careful
+    return _flat([(place, _encoder(kind)) for place, kind in zip(places, kinds, strict=True)], careful)
 
 
 def task_chooser(schema: pa.Schema, parallelism: int) -> Callable[[Sequence[Sequence[Any]]], list[int]]:
     """Return the function that names the tasks of many rows, as `row_hasher` and ``% parallelism`` do one by one.
 
-    Called by the runtime, once per edge and task.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        The key, in the order of the grouping.
-    parallelism : int
-
-    Returns
-    -------
-    Callable
-        Takes the key's columns, sequences of Python values; returns a task for each row.
+    `schema` is the key, in the order of the grouping. The function takes the key's columns.
     """
     hasher = row_hasher(schema, schema.names)
 
@@ -188,37 +161,8 @@ def partial_key_chooser(schema: pa.Schema, fields: Sequence[str], parallelism: i
     return choose
 
 
-# The three quick ways below are for keys of one string, of one long, and of any flat types. A value that such a way
-# can't encode (a numpy number, a str in an int field) goes the careful way, by Arrow. Whether it is one is not asked
-# before: every other value would pay for the question.
-
-
-def _one_string(place: int, careful: RowHasher) -> RowHasher:
-    def hash_string(row: Row) -> int:
-        try:
-            value = row[place]
-            if value is None:
-                return SEED
-            found = digest(value.encode(), SEED)
-        except _MISFITS:
-            return careful(row)
-        return found if found < _HALF else found - _WHOLE
-
-    return hash_string
-
-
-def _one_long(place: int, careful: RowHasher) -> RowHasher:
-    def hash_long(row: Row) -> int:
-        try:
-            value = row[place]
-            if value is None:
-                return SEED
-            found = digest(_LONG(value), SEED)
-        except _MISFITS:
-            return careful(row)
-        return found if found < _HALF else found - _WHOLE
-
-    return hash_long
+# The quick way, for keys of flat types. A value that it can't encode (a numpy number, a str in an int field) goes the
+# careful way, by Arrow. Whether it is one is not asked before: every other value would pay for the question.
 
 
 def _flat(parts: list[tuple[int, Encode]], careful: RowHasher) -> RowHasher:
@@ -234,19 +178,6 @@ def _flat(parts: list[tuple[int, Encode]], careful: RowHasher) -> RowHasher:
         return found if found < _HALF else found - _WHOLE
 
     return hash_flat
-
-
-def _nested(parts: list[tuple[int, Fold]], careful: RowHasher) -> RowHasher:
-    def hash_nested(row: Row) -> int:
-        found = SEED
-        try:
-            for place, fold in parts:
-                found = fold(row[place], found)
-        except _MISFITS:
-            return careful(row)
-        return _signed(found)
-
-    return hash_nested
 
 
 def _careful(schema: pa.Schema, places: list[int]) -> RowHasher:

@@ -205,11 +205,7 @@ def compile_plan(topology: Topology, segments: int = 1) -> Plan:
 def ordered_components(bolts: Mapping[str, Component], edges: Iterable[Edge]) -> frozenset[str]:
     """Return the committers, and everything that reads from one: what runs one transaction at a time (rule 2.1).
 
-    Parameters
-    ----------
-    bolts : Mapping[str, Component]
-        In topological order.
-    edges : iterable of Edge
+    `bolts` are in topological order.
     """
     sources: dict[str, set[str]] = {name: set() for name in bolts}
     for edge in edges:

@@ -48,18 +48,7 @@ class AlignmentResult:
 class Alignment:
     """The input of one task in one transaction attempt; each attempt has one of its own, so nothing leaks to the next.
 
-    Parameters
-    ----------
-    component, task : str, int
-        Whose input it is; named in failures.
-    attempt : TransactionAttempt
-        The attempt being prepared.
-    channels : Iterable of (edge id, source, source task)
-        Every channel that must be closed by a barrier.
-    last_txid : int
-        Barriers at or below it are ignored.
-    raw : Collection of int
-        Edges from raw DataFrames: rows are counted, no barrier is expected.
+    Barriers at or below `last_txid` are ignored. `raw` are edges of DataFrames, whose rows come without barriers.
 
     Contract
     --------

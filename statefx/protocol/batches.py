@@ -62,14 +62,9 @@ class Batches:
         names: Callable[[Partitions], Iterable[str]],
         read: Read,
     ) -> tuple[Emission, Partitions]:
-        """Return what the tasks of a spout are told to emit in `txid`.
+        """Return what the tasks of a spout are told to emit in `txid`: `emission`, if nothing is durable of the batch.
 
-        Parameters
-        ----------
-        emission : Emission
-            What they do if nothing is durable of the batch.
-        names : callable
-            Given what the spout said last, returns which partitions there are.
+        `names` says which partitions there are, given what the spout said last.
         """
         durable = durable_batch(state, spout, txid, read)
         if durable is not None:
@@ -107,14 +102,8 @@ def to_be_durable(
 ) -> BySpout:
     """Return what the spouts of one kind have emitted, for the record in which it becomes durable.
 
-    Parameters
-    ----------
-    orders : Mapping
-        What the tasks were told.
-    said : Mapping
-        Spout -> what its tasks say beyond that; of some spouts there may be nothing.
-    emission : Emission
-        `NEW` for PROCESSED, `OPAQUE` for COMMITTING.
+    `orders` are what the tasks were told, `said` what they say beyond that: of some spouts there may be nothing.
+    `emission` is `NEW` for PROCESSED, `OPAQUE` for COMMITTING.
     """
     before: dict[str, list[str]] = {}
     for task, order in orders.items():

@@ -91,15 +91,7 @@ EMPTY = Version(0, "")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """A full image of a namespace at `version`; it counts once a COMMITTING record names it (rule 4.4).
-
-    Attributes
-    ----------
-    version : Version
-    checksum : str
-        Of its bytes; part of its file's name.
-    size_bytes : int
-    """
+    """A full image of a namespace at `version`; it counts once a COMMITTING record names it (rule 4.4)."""
 
     version: Version
     checksum: str

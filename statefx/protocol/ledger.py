@@ -67,16 +67,7 @@ class Incomplete:
 
 
 class AckLedger:
-    """The acks of one transaction attempt.
-
-    Parameters
-    ----------
-    attempt : TransactionAttempt
-        The attempt being judged.
-    tasks : Iterable of TaskId
-        Every task that must ack. Raw DataFrames have none.
-    edges : Iterable of LedgerEdge
-        Every edge of the topology; those from components without tasks are not judged.
+    """The acks of one transaction attempt. Raw DataFrames have no tasks; edges from them are not judged.
 
     Contract
     --------

@@ -94,14 +94,8 @@ class Pipeline:
     ) -> Outcome:
         """Begin where a former driver ended, by its log: roll forward what is COMMITTING, and back all the others.
 
-        Parameters
-        ----------
-        committed : int
-            The last txid with a COMMITTED record.
-        in_flight : sequence of TransactionState
-            PREPARING or COMMITTING, by txid from ``committed + 1``.
-        attempts : Mapping[int, int]
-            txid -> next attempt, where there have been attempts.
+        `in_flight` are PREPARING or COMMITTING, by txid from ``committed + 1``. `attempts` has the next attempt of each
+        transaction that was tried.
         """
         entries = []
         lowest = next((each.txid for each in in_flight if each.phase is Phase.PREPARING), None)

@@ -64,19 +64,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class PipelineEntry:
-    """One transaction in flight.
-
-    Attributes
-    ----------
-    state : TransactionState
-    stage : Stage
-    ordered : bool
-        A committer may have run: its tasks are told of a rollback.
-    """
+    """One transaction in flight."""
 
     state: TransactionState
     stage: Stage
-    ordered: bool = False
+    ordered: bool = False  # a committer may have run: its tasks are told of a rollback
 
     @property
     def txid(self) -> int:

@@ -109,18 +109,8 @@ def view_of(
 ) -> LentState:
     """Open a task's state as its bolt sees it: by the bolt's codec, and of the bolt's version.
 
-    Parameters
-    ----------
-    deployment, task, txid
-        Whose it is.
-    bolt : Stateful
-        Opened; its ``migrateState`` is called as values of older versions are read.
-    opened : callable
-        Opens the store.
-    version, read_only
-        As of `KeyValueState`.
-    state_class : type
-        What the bolt is given; the tester's also watches what the bolt does with values.
+    The bolt is open: its ``migrateState`` is called as values of older versions are read. `opened` opens the store. The
+    tester's `state_class` also watches what the bolt does with values.
     """
 
     def upgrade(version: int, key: Any, value: Any) -> Any:

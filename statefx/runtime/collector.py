@@ -22,22 +22,7 @@ _NO_ANCHORS = ()
 
 
 class TaskCollector(Collector):
-    """The collector of one task in one attempt.
-
-    Parameters
-    ----------
-    component : str
-    outputs : Mapping[str, pa.Schema]
-        Declared streams.
-    outlets : sequence of Outlet
-        Where each stream goes; streams nobody reads cost next to nothing.
-    attempt : TransactionAttempt
-        Whose tuples it takes.
-    kind : str
-        Of the component, for messages.
-    anchoring : bool
-        Whether its bolt anchors and acks by hand.
-    """
+    """The collector of one task in one attempt."""
 
     def __init__(
         self,

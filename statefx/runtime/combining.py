@@ -33,18 +33,7 @@ SUMS_BYTES = 4 << 20
 
 
 class Combiner(ABC):
-    """Adds up the rows of one edge, in one attempt of one source task.
-
-    Parameters
-    ----------
-    bolt : Bolt
-        Not opened; the reader's.
-    edge : Edge
-    schema, combined : pa.Schema
-        Of the rows that come, and of the sums.
-    calling : callable
-        Takes the name of a hook; the context in which it is called.
-    """
+    """Adds up the rows of one edge, in one attempt of one source task."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -16,60 +16,21 @@ from statefx.plan.groupings import Direct
 from statefx.plan.wire import BATCH_BYTES, cut
 from statefx.runtime.outlets import Outlet
 
-Weigh = Callable[[Any], int]
-"""Returns about how many bytes a fitted value needs."""
-
 FIXED_BYTES = 8
 """Of a number, and of anything else whose size does not depend on the value."""
 
 
-def weigher(kind: pa.DataType) -> Weigh | None:
-    """Return the function that weighs a fitted value of a type whose values differ in size; None for any other."""
-    if is_text(kind):
-        return lambda value: len(value or "")
-    if pa.types.is_list(kind):
-        return _every(kind.value_type)
-    if pa.types.is_map(kind):
-        key, item = weigher(kind.key_type) or fixed, weigher(kind.item_type) or fixed
-        return lambda value: sum(key(k) + item(v) for k, v in value or ())
-    if pa.types.is_struct(kind):
-        return _all_fields(kind)
-    return None
-
-
-def fixed(value: Any) -> int:
-    """Weigh a value of a type whose values are all of one size."""
+def weight(value: Any) -> int:
+    """Return about how many bytes a fitted value of a nested type needs."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):  # a struct
+        return sum(map(weight, value.values()))
+    if isinstance(value, list | tuple):
+        if type(value[0] if value else None) in (int, float):  # the others are numbers too
+            return FIXED_BYTES * len(value)
+        return sum(map(weight, value))
     return FIXED_BYTES
-
-
-def _every(kind: pa.DataType) -> Weigh:
-    weigh = weigher(kind)
-    if weigh is None:
-        return lambda value: FIXED_BYTES * len(value or ())
-    if not is_text(kind):
-        return lambda value: sum(map(weigh, value or ()))
-
-    def weigh_texts(value: Any) -> int:
-        try:
-            return sum(map(len, value or ()))
-        except TypeError:  # a None among them
-            return sum(map(weigh, value))
-
-    return weigh_texts
-
-
-def _all_fields(kind: pa.DataType) -> Weigh:
-    parts = [(field.name, weigh) for field in kind if (weigh := weigher(field.type)) is not None]
-    fixed_bytes = FIXED_BYTES * (kind.num_fields - len(parts))
-
-    def weigh_struct(value: Any) -> int:
-        found: int = fixed_bytes
-        if value is not None:
-            for name, weigh in parts:
-                found += weigh(value[name])
-        return found
-
-    return weigh_struct
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -88,16 +49,7 @@ class Gathering:
     """The rows of one stream of a task, until there are enough for a batch.
 
     Values of nested types are copied as they come, so that what a bolt changes afterwards changes neither the row nor
-    the way it takes; those of other types can't change.
-
-    Parameters
-    ----------
-    component, stream : str
-    schema : pa.Schema
-    outlets : sequence of Outlet
-        Those of the stream; without any, rows go nowhere.
-    kind : str
-        Of the component, for messages.
+    the way it takes; those of other types can't change. Without outlets, rows go nowhere.
 
     Attributes
     ----------
@@ -138,10 +90,8 @@ class Gathering:
         self._who = f"{kind} {component!r}"
         self._send_error: BaseException | None = None
         self._schema = schema
-        self._nested: list[tuple[int, Fit, Weigh]] = [
-            (place, fitter(field.type), weigher(field.type) or fixed)
-            for place, field in enumerate(schema)
-            if pa.types.is_nested(field.type)
+        self._nested: list[tuple[int, Fit]] = [
+            (place, fitter(field.type)) for place, field in enumerate(schema) if pa.types.is_nested(field.type)
         ]
         self._texts = [place for place, field in enumerate(schema) if is_text(field.type)]
         self.direct = [outlet.route for outlet in outlets if isinstance(outlet.route, Direct)]
@@ -175,8 +125,7 @@ class Gathering:
             return
         if self._nested:
             row = self.fitted(row)
-            for place, _, weigh in self._nested:
-                self._held_bytes += weigh(row[place])
+            self._held_bytes += sum([weight(row[place]) for place, _ in self._nested])
         self.add(row)
 
     def flush(self) -> None:
@@ -211,7 +160,7 @@ class Gathering:
         if not (self._nested and self.outlets):
             return row
         values = list(row)
-        for place, fit, _ in self._nested:
+        for place, fit in self._nested:
             try:
                 values[place] = fit(values[place])
             except TypeError as error:

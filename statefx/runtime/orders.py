@@ -21,12 +21,6 @@ class SentOrder:
 
     When it asks, it is under the eyes of its slot, which tells the driver that a file can't be read. An error before
     that would be one of the Spark task, with which Spark ends the query.
-
-    Parameters
-    ----------
-    text : str
-        What came with the job.
-    deployment : Deployment
     """
 
     def __init__(self, text: str, deployment: Deployment) -> None:
@@ -80,21 +74,7 @@ class SentOrder:
 
 
 class SentResolution(SentOrder):
-    """The order of a commit or a rollback, as one task of the job sees it.
-
-    Parameters
-    ----------
-    text, deployment
-        As of `SentOrder`.
-    place : int
-        Which of those that take part it is.
-
-    Attributes
-    ----------
-    resolution : Resolution
-    task : TaskId
-        Who is to commit or to roll back.
-    """
+    """The order of a commit or a rollback, as the task at `place` among those that take part sees it."""
 
     resolution: Resolution
 

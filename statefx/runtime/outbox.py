@@ -97,13 +97,6 @@ class BatchQueue(Generic[Tag]):
 class Outbox:
     """Rows that one Spark task has to send, gathered into Arrow batches of some `BATCH_BYTES`; see `BatchQueue`.
 
-    Parameters
-    ----------
-    level, partition : int
-        Where the sending Spark task runs.
-    widths : tuple of int
-        Partitions of every level.
-
     Attributes
     ----------
     pressing : bool

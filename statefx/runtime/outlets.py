@@ -17,18 +17,7 @@ Deliver = Callable[[int, pa.RecordBatch], None]
 
 
 class Outlet:
-    """The way out of a task along one edge.
-
-    Parameters
-    ----------
-    edge : Edge
-    route : Router
-    width : int
-        The consumer's parallelism.
-    deliver : callable
-        Takes (target task, batch).
-    combiner : Combiner or None
-        Adds up the rows before they are split.
+    """The way out of a task along one edge; a combiner adds up the rows before they are split.
 
     Attributes
     ----------

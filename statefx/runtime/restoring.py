@@ -24,15 +24,7 @@ FOLDER = "restoring/"
 
 @contextlib.contextmanager
 def restoring(storage: Storage, task: str) -> Iterator[None]:
-    """Show that a task is restoring for as long as the block lasts.
-
-    Parameters
-    ----------
-    storage : Storage
-        Of the checkpoint.
-    task : str
-        Its name, a dash, and what makes it unique to this attempt.
-    """
+    """Show that a task is restoring for as long as the block lasts; `task`: its name, a dash, its token."""
     marker = storage, FOLDER + task
     _watch()
     _active[marker] = time.monotonic()

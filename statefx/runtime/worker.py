@@ -33,12 +33,7 @@ class _Run:
 class Worker:
     """One Python process that runs tasks; Spark's has one, a test has as many as it likes.
 
-    Parameters
-    ----------
-    build_provider : callable
-        Builds the state provider of a deployment.
-    keeps_bolts : bool
-        Whether a task may find the bolt object that the task before it has left. It never may rely on it.
+    With `keeps_bolts` a task may find the bolt object that the task before it has left. It never may rely on it.
 
     Contract
     --------

@@ -76,11 +76,6 @@ def resolve(name_or_reference: str) -> str:
     return next(iter(found))[1]
 
 
-def names() -> set[str]:
-    """Return the names of all registered providers."""
-    return {entry.name for entry in entry_points(group=GROUP)}
-
-
 def name_of(reference: str) -> str:
     """Return the name by which a provider is registered; the reference itself if it is not."""
     return min((entry.name for entry in entry_points(group=GROUP) if entry.value == reference), default=reference)

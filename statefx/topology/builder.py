@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-import pyarrow as pa
-
 from statefx.errors import TopologyError
 from statefx.operators import (
     DEFAULT_STREAM,
@@ -22,7 +20,6 @@ from statefx.operators import (
     Stateful,
     TransactionalSpout,
     overrides,
-    parse_streams,
 )
 from statefx.topology import checks
 from statefx.topology.combiners import check_combiner, combined_schema
@@ -32,25 +29,20 @@ from statefx.topology.groupings import DeclaredInput, Grouping
 _BASES = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
 
 
-def check_spout(id: str, spout: Any) -> None:
+def check_spout(id: str, spout: Any, parallelism: Any) -> None:
     """Refuse what isn't a spout, and a partitioned one of which nobody could tell who makes its metadata."""
-    if isinstance(spout, type) and issubclass(spout, ReplayingSpout):
-        raise TopologyError(
-            f"spout {id!r} is the class {spout.__name__}; pass an object: {spout.__name__}()", component=id
-        )
-    if not isinstance(spout, _BASES):
-        given = f"the class {spout.__name__}" if isinstance(spout, type) else f"of type {type(spout).__name__}"
-        raise TopologyError(
-            f"spout {id!r} is {given}, not a spout; derive its class from TransactionalSpout, "
-            "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout",
-            component=id,
-        )
+    remedy = f"derive its class from {', '.join(base.__name__ for base in _BASES)}"
+    checks.check_operator("spout", id, spout, _BASES, remedy, parallelism)
     name = type(spout).__name__
     if isinstance(spout, Committer):
         raise TopologyError(
             f"spout {id!r}: {name} is marked Committer, and a spout can be none: committers run when the transactions "
             "before are decided, and spouts emit before. What it has to do in their order, let a bolt do",
             component=id,
+        )
+    if spout.outputFields is None:
+        raise TopologyError(
+            f'spout {id!r}: {name} does not say what it emits: outputFields = "word string, count long"', component=id
         )
     if not isinstance(spout, PartitionedTransactionalSpout):
         return
@@ -63,21 +55,6 @@ def check_spout(id: str, spout: Any) -> None:
             "emitPartitionBatchNew makes it in the task. Define the one that can tell how far there is to read",
             component=id,
         )
-
-
-def spout_streams(id: str, spout: ReplayingSpout) -> dict[str, pa.Schema]:
-    """Return the schemas of the streams that a spout emits."""
-    name = type(spout).__name__
-    if spout.outputFields is None:
-        raise TopologyError(
-            f'spout {id!r}: {name} does not say what it emits: outputFields = "word string, count long"', component=id
-        )
-    try:
-        return parse_streams(spout.outputFields)
-    except TopologyError as error:
-        raise TopologyError(
-            f"spout {id!r}: outputFields of {name}: {error.message}", **{**error.data, "component": id}
-        ) from None
 
 
 def check_not_mixed(components: Sequence[Component]) -> None:
@@ -94,14 +71,7 @@ def check_not_mixed(components: Sequence[Component]) -> None:
 
 
 def topological(declared: Sequence[str], sources: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the ids so that each comes after its sources; ties in order of declaration.
-
-    Parameters
-    ----------
-    declared : sequence of str
-        All ids, in order of declaration.
-    sources : Mapping[str, sequence of str]
-        For each id that has inputs, the ids it reads.
+    """Return the ids so that each comes after its sources; ties in order of declaration. `sources` has what each reads.
 
     Raises
     ------
@@ -263,9 +233,8 @@ class TopologyBuilder:
             The id or the parallelism can't be used, it isn't a spout, or its ``outputFields`` is malformed.
         """
         checks.check_id(id, self._components)
-        check_spout(id, spout)
-        checks.check_parallelism("spout", id, parallelism)
-        streams = spout_streams(id, spout)
+        check_spout(id, spout, parallelism)
+        streams = checks.streams_of("spout", id, spout)
         self._components[id] = Component(id, ComponentKind.SPOUT, parallelism, streams, spout)
 
     def setBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
@@ -312,7 +281,8 @@ class TopologyBuilder:
             The id or the parallelism can't be used, or it isn't a sink.
         """
         checks.check_id(id, self._components)
-        checks.check_sink(id, sink, parallelism)
+        remedy = "pass one, such as FileSink('results'), or derive a class from StagedSink"
+        checks.check_operator("sink", id, sink, (Sink,), remedy, parallelism)
         self._components[id] = Component(id, ComponentKind.SINK, parallelism, {}, sink, committer=True)
         if loop:
             self._loops.add(id)
@@ -352,7 +322,7 @@ class TopologyBuilder:
             id,
             ComponentKind.BOLT,
             parallelism,
-            checks.bolt_streams(id, bolt),
+            checks.streams_of("bolt", id, bolt),
             bolt,
             committer=committer,
             combined=combined_schema(id, bolt),

@@ -48,11 +48,6 @@ def check_name(name: Any) -> None:
 
 def check_id(id: Any, taken: Iterable[str]) -> None:
     """Refuse an id that can't name a folder, or is taken."""
-    if isinstance(id, (Bolt, Sink)) or hasattr(id, "isStreaming"):
-        raise TopologyError(
-            f"the id comes first, as in setBolt('split', Split()) and setStream('lines', lines); got {_kind(id)}",
-            component=None,
-        )
     if not isinstance(id, str) or not ID.fullmatch(id) or id.startswith("__") or len(id) > ID_LENGTH_MAX:
         raise TopologyError(
             f"{id!r} can't be a component's id, because it names a folder: use letters, digits, '_', '-' and '.', "
@@ -80,7 +75,7 @@ def stream_schema(id: str, dataframe: Any) -> pa.Schema:
     try:
         schema = parse_schema(dataframe.schema)
     except TopologyError as error:
-        raise TopologyError(f"stream {id!r}: {error.message}", **{**error.data, "component": id}) from None
+        raise of_component(error, f"stream {id!r}", id) from None
     if not schema.names:
         raise TopologyError(f"stream {id!r} has no columns; select at least one", component=id)
     return schema
@@ -88,36 +83,19 @@ def stream_schema(id: str, dataframe: Any) -> pa.Schema:
 
 def check_bolt(id: str, bolt: Any, parallelism: Any) -> None:
     """Refuse what isn't a bolt, and a parallelism that isn't a number of tasks."""
-    if isinstance(bolt, type) and issubclass(bolt, Bolt):
-        raise TopologyError(
-            f"bolt {id!r} is the class {bolt.__name__}; pass an object: {bolt.__name__}()", component=id
-        )
-    if not isinstance(bolt, Bolt):
-        raise TopologyError(
-            f"bolt {id!r} is {_kind(bolt)}, not a Bolt; derive its class from BasicBolt or StatefulBolt", component=id
-        )
-    check_parallelism("bolt", id, parallelism)
+    check_operator("bolt", id, bolt, (Bolt,), "derive its class from BasicBolt or StatefulBolt", parallelism)
     if isinstance(bolt, Stateful):
         _check_version(id, bolt)
 
 
-def check_sink(id: str, sink: Any, parallelism: Any) -> None:
-    """Refuse what isn't a sink, and a parallelism that isn't a number of tasks."""
-    if isinstance(sink, type) and issubclass(sink, Sink):
+def check_operator(kind: str, id: str, given: Any, bases: tuple[type, ...], remedy: str, parallelism: Any) -> None:
+    """Refuse what isn't an object of one of the classes, and a parallelism that isn't a number of tasks."""
+    if isinstance(given, type) and issubclass(given, bases):
         raise TopologyError(
-            f"sink {id!r} is the class {sink.__name__}; pass an object: {sink.__name__}(...)", component=id
+            f"{kind} {id!r} is the class {given.__name__}; pass an object: {given.__name__}(...)", component=id
         )
-    if not isinstance(sink, Sink):
-        raise TopologyError(
-            f"sink {id!r} is {_kind(sink)}, not a Sink; pass one, such as FileSink('results'), or derive a class from "
-            "StagedSink",
-            component=id,
-        )
-    check_parallelism("sink", id, parallelism)
-
-
-def check_parallelism(kind: str, id: str, parallelism: Any) -> None:
-    """Refuse what isn't a number of tasks."""
+    if not isinstance(given, bases):
+        raise TopologyError(f"{kind} {id!r} is {_kind(given)}, not a {kind.title()}; {remedy}", component=id)
     if not isinstance(parallelism, int) or isinstance(parallelism, bool) or not 1 <= parallelism <= PARALLELISM_MAX:
         raise TopologyError(
             f"{kind} {id!r}: parallelism is a whole number from 1 to {PARALLELISM_MAX}, not {parallelism!r}",
@@ -145,9 +123,7 @@ def check_sinks(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
         try:
             component.operator.check_schema(schema)
         except TopologyError as error:
-            raise TopologyError(
-                f"sink {component.id!r}: {error.message}", **{**error.data, "component": component.id}
-            ) from None
+            raise of_component(error, named(component), component.id) from None
         for id, sink in sinks.items():
             if (why := sink.conflict(component.operator)) is not None:
                 raise TopologyError(f"the sinks {id!r} and {component.id!r} {why}", component=component.id)
@@ -190,14 +166,17 @@ def _check_version(id: str, bolt: Stateful) -> None:
         )
 
 
-def bolt_streams(id: str, bolt: Bolt) -> dict[str, pa.Schema]:
-    """Return the schemas of the streams that a bolt emits."""
+def streams_of(kind: str, id: str, operator: Bolt | ReplayingSpout) -> dict[str, pa.Schema]:
+    """Return the schemas of the streams that a bolt or a spout emits."""
     try:
-        return parse_streams(bolt.outputFields)
+        return parse_streams(operator.outputFields)
     except TopologyError as error:
-        raise TopologyError(
-            f"bolt {id!r}: outputFields of {type(bolt).__name__}: {error.message}", **{**error.data, "component": id}
-        ) from None
+        raise of_component(error, f"{kind} {id!r}: outputFields of {type(operator).__name__}", id) from None
+
+
+def of_component(error: TopologyError, where: str, id: str) -> TopologyError:
+    """Return an error of a schema as one that says where the schema stands."""
+    return TopologyError(f"{where}: {error.message}", **{**error.data, "component": id})
 
 
 def check_streams(name: str, components: Sequence[Component]) -> None:

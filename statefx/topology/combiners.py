@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from statefx.errors import TopologyError
 from statefx.operators import Bolt, overrides, parse_schema, to_ddl
-from statefx.topology.checks import key_types, named
+from statefx.topology.checks import key_types, named, of_component
 from statefx.topology.graph import Component
 from statefx.topology.groupings import DeclaredInput, Promise
 
@@ -34,7 +34,7 @@ def combined_schema(id: str, bolt: Bolt) -> pa.Schema | None:
     try:
         return parse_schema(bolt.combinedFields)
     except TopologyError as error:
-        raise TopologyError(f"{who}: combinedFields: {error.message}", **{**error.data, "component": id}) from None
+        raise of_component(error, f"{who}: combinedFields", id) from None
 
 
 def check_combiner(components: Mapping[str, Component], id: str, inputs: Sequence[DeclaredInput]) -> None:

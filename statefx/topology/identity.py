@@ -24,16 +24,6 @@ def identify(
 ) -> TopologyIdentity:
     """Return the identity of a topology.
 
-    Parameters
-    ----------
-    topology : Topology
-    provider : str
-        Reference of the state provider, ``module:Class``.
-    encodings : Mapping[str, Encoding], optional
-        Of stateful components; those it has none for have the standard one.
-    options : Mapping[str, Any] or None
-        What the provider's `public_options` says.
-
     Raises
     ------
     ProviderError

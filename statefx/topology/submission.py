@@ -11,7 +11,6 @@ from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.sinks import Sink
 from statefx.state.contract.store import StateProvider
-from statefx.state.registry import names
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.checks import named
 from statefx.topology.graph import Topology
@@ -22,13 +21,6 @@ logger = logging.getLogger("statefx")
 
 def check_settings(topology: Any, config: Any, caller: str) -> Config:
     """Return the settings of a run; log what is likely not meant as it is wired.
-
-    Parameters
-    ----------
-    topology, config
-        As they were given.
-    caller : str
-        What they were given to.
 
     Raises
     ------
@@ -113,7 +105,7 @@ def check_misplaced(settings: Config, provider: StateProvider) -> None:
     ConfigError
         Names the key and where it belongs.
     """
-    for key, value in settings.user.items():
+    for key in settings.user:
         if key in provider.option_names and key not in settings.state_provider_config:
             raise ConfigError(
                 f"config has {key!r}, an option of the state provider {settings.state_provider!r}: put it into "
@@ -121,24 +113,12 @@ def check_misplaced(settings: Config, provider: StateProvider) -> None:
                 key=key,
                 nearest="topology.state.provider.config",
             )
-        if key.lower().endswith("provider") and isinstance(value, str) and value in names():
-            raise ConfigError(
-                f"config has {key!r}, which is {value!r}, a state provider: the setting is 'topology.state.provider'",
-                key=key,
-                nearest="topology.state.provider",
-            )
 
 
 def check_sendable(topology: Topology, settings: Mapping[str, Any], dumps: Callable[[Any], bytes]) -> None:
     """Refuse bolts, and settings of the user's own, that can't be sent to executors, and bolts that can't be copied.
 
-    Parameters
-    ----------
-    topology : Topology
-    settings : Mapping[str, Any]
-        What bolts see in ``context.config``.
-    dumps : callable
-        Pickles as Spark's workers are sent things.
+    `dumps` pickles as Spark's workers are sent things.
 
     Raises
     ------

@@ -235,7 +235,7 @@ def field(kind, **more):
         ({"value": "json"}, "need schema=, such as"),
         ({"value": "avro"}, "need schema=, an Avro schema"),
         ({"schema": "a int"}, "say 'json' or 'avro'"),
-        ({"value": "json", "schema": "a lng"}, "the nearest is 'long'"),
+        ({"value": "json", "schema": "a lng"}, "'lng' is not a type"),
         ({"value": "json", "schema": "a map<int,int>"}, "has no JSON, whose objects have texts as names"),
         ({"value": "avro", "schema": "a int"}, "no Avro schema"),
         ({"value": "avro", "schema": 5}, "no Avro schema"),

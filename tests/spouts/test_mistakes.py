@@ -25,7 +25,7 @@ class Half(PartitionedTransactionalSpout):
 @pytest.mark.parametrize(
     ("spout", "words"),
     [
-        (Planned, ["class Planned", "Planned()"]),
+        (Planned, ["class Planned", "Planned(...)"]),
         (Count(), ["of type Count", "derive"]),
         (Half(), ["planPartitionBatch", "emitPartitionBatchNew", "none"]),
         (type("Both", (Emitted, Planned), {})("."), ["defines both"]),

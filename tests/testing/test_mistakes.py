@@ -49,7 +49,6 @@ def test_a_config_that_is_no_mapping(place: Path, config: Any) -> None:
         ({"topology.state.provider.config": "{"}, r"topology\.state\.provider\.config is no valid JSON"),
         ({"topology.state.provider.config": {"cache_mb": 3}}, "cache_mb"),
         ({"state.provider": "rocksdb"}, "nearest is 'topology.state.provider'"),
-        ({"provider": "rocksdb"}, "'rocksdb', a state provider: the setting is 'topology.state.provider'"),
         (
             {"topology.state.provider": "rocksdb", "dir": "/tmp/state"},
             r"'dir', an option of the state provider 'rocksdb': put it into topology\.state\.provider\.config",
@@ -406,14 +405,6 @@ def test_settings_can_not_be_written_by_a_bolt(place: Path) -> None:
 
     with Driver(place) as driver, pytest.raises(BoltError, match=r"hook open, .*does not support item assignment"):
         driver.start(one_bolt(Writes())).send(lines("a"))
-
-
-def test_an_id_and_what_it_names_that_are_swapped() -> None:
-    builder = TopologyBuilder("one")
-    with pytest.raises(TopologyError, match=r"the id comes first, as in setBolt\('split', Split\(\)\).*of type Holds"):
-        builder.setBolt(Holds(1), "bolt")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match="the id comes first"):
-        builder.setStream(rows("value string"), "lines")  # type: ignore[arg-type]
 
 
 def test_a_task_that_nobody_heeds(place: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_parallelism_that_is_no_number_of_tasks(builder, parallelism):
 @pytest.mark.parametrize(
     ("bolt", "message"),
     [
-        (Split, r"is the class Split; pass an object: Split\(\)"),
+        (Split, r"is the class Split; pass an object: Split\(...\)"),
         (object(), "is of type object, not a Bolt; derive"),
         (len, "is of type builtin_function_or_method, not a Bolt"),
         (dict, "is the class dict, not a Bolt"),
