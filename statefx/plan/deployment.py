@@ -23,45 +23,24 @@ _STANDARD = Encoding()
 
 @dataclass(frozen=True)
 class Deployment:
-    """A compiled topology with all that its tasks need; the same for every transaction of a generation.
-
-    Attributes
-    ----------
-    name : str
-        The topology's.
-    plan : Plan
-    config : Mapping[str, Any]
-        What bolts see as ``context.config``.
-    provider : str
-        Dotted reference of the state provider, ``module:Class``.
-    options : Mapping[str, Any]
-        The provider's options.
-    lineage, generation, origin : str, int, str
-    storage : Storage
-        The checkpoint.
-    cache : str
-        Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
-    encodings : Mapping[str, Encoding]
-        Of the keys and values of each stateful component; those it has none for have the standard one.
-    files_max : int
-        As of `StateContext`.
-    run : str
-        Random, of this start. A worker keeps things by it, and not by lineage and generation: these come again when a
-        checkpoint is replaced by a backup, or copied.
-    """
+    """A compiled topology with all that its tasks need; the same for every transaction of a generation."""
 
     name: str
     plan: Plan
-    config: Mapping[str, Any]
-    provider: str
+    config: Mapping[str, Any]  # what bolts see as ``context.config``
+    provider: str  # dotted reference of the state provider, ``module:Class``
     options: Mapping[str, Any]
     lineage: str
     generation: int
     storage: Storage
+    # Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
     cache: str = ""
     origin: str = ""
+    # Of the keys and values of each stateful component; those it has none for have the standard one.
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
-    files_max: int = FILES_MAX
+    files_max: int = FILES_MAX  # as of `StateContext`
+    # Random, of this start. A worker keeps things by it, and not by lineage and generation: these come again when a
+    # checkpoint is replaced by a backup, or copied.
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def build_provider(self) -> StateProvider:

@@ -32,27 +32,15 @@ class Ingest(BasicBolt):
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything runs.
+    """Where everything runs."""
 
-    Attributes
-    ----------
-    components : Mapping[str, Component]
-        Bolts by id, without DataFrames, so that a plan can be sent to executors.
-    edges : tuple of Edge
-        All edges, in the order of their ids.
-    levels : tuple of tuple of tuple of TaskId
-        ``levels[l][p]`` is the chain of tasks that Spark task `p` of stage `l` runs, first to last.
-    streams : Mapping[str, pa.Schema]
-        Raw DataFrames by id, in the order in which their columns stand in the united frame.
-    cut : int
-        How many levels are before the cut (see `statefx.plan.segments`); 0 for a plan that one job runs.
-    """
-
-    components: Mapping[str, Component]
-    edges: tuple[Edge, ...]
+    components: Mapping[str, Component]  # bolts by id, without DataFrames, so that a plan can be sent to executors
+    edges: tuple[Edge, ...]  # all edges, in the order of their ids
+    # ``levels[l][p]`` is the chain of tasks that Spark task `p` of stage `l` runs, first to last.
     levels: tuple[tuple[tuple[TaskId, ...], ...], ...]
+    # Raw DataFrames by id, in the order in which their columns stand in the united frame.
     streams: Mapping[str, pa.Schema]
-    cut: int = 0
+    cut: int = 0  # how many levels are before the cut (see `statefx.plan.segments`); 0 for a plan that one job runs
 
     @cached_property
     def place(self) -> Mapping[TaskId, tuple[int, int]]:

@@ -29,26 +29,15 @@ from statefx.topology.graph import Edge
 
 @dataclass(frozen=True, slots=True)
 class PlanSegment:
-    """What one job runs of a plan, and what the ledger judges when the job has ended.
-
-    Attributes
-    ----------
-    segment : Segment
-    levels : range
-        The plan's levels that it runs.
-    tasks : tuple of TaskId
-        Those that ack in this job.
-    judged_tasks : tuple of TaskId
-        Those whose acks are judged: of job O also the tasks of job P, because a lost executor has job O run part of P
-        again, under new tokens that only the consumers behind the cut have seen (rule 5.1).
-    judged_edges : tuple of Edge
-        Edges whose rows are counted: of job P those inside P alone, because nobody has received the rows at the cut.
-    """
+    """What one job runs of a plan, and what the ledger judges when the job has ended."""
 
     segment: Segment
-    levels: range
-    tasks: tuple[TaskId, ...]
+    levels: range  # the plan's levels that it runs
+    tasks: tuple[TaskId, ...]  # those that ack in this job
+    # Those whose acks are judged: of job O also the tasks of job P, because a lost executor has job O run part of P
+    # again, under new tokens that only the consumers behind the cut have seen (rule 5.1).
     judged_tasks: tuple[TaskId, ...]
+    # Edges whose rows are counted: of job P those inside P alone, because nobody has received the rows at the cut.
     judged_edges: tuple[Edge, ...]
 
 

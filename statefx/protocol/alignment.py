@@ -20,24 +20,12 @@ _REASONS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class AlignmentResult:
-    """What `Alignment.finish` decides.
+    """What `Alignment.finish` decides."""
 
-    Attributes
-    ----------
-    seen : Mapping[TaskId, str]
-        Source task -> token of its barrier.
-    received : Mapping[int, int]
-        Edge id -> rows.
-    failure : Failure or None
-        None when aligned.
-    stale : tuple of Barrier
-        Barriers of other attempts or of transactions already seen: ignored, to be logged.
-    """
-
-    seen: Mapping[TaskId, str]
-    received: Mapping[int, int]
-    failure: Failure | None
-    stale: tuple[Barrier, ...]
+    seen: Mapping[TaskId, str]  # source task -> token of its barrier
+    received: Mapping[int, int]  # edge id -> rows
+    failure: Failure | None  # None when aligned
+    stale: tuple[Barrier, ...]  # barriers of other attempts or of transactions already seen: ignored, to be logged
 
     @property
     def aligned(self) -> bool:

@@ -18,24 +18,13 @@ from statefx.protocol.jsonform import Json
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one task's commit or rollback.
-
-    Attributes
-    ----------
-    component, task : str, int
-    error : str or None
-        None: done.
-    kind : FailureKind or None
-        Of the error.
-    facts : Mapping[str, Any]
-        Of ``bolt``, the attributes of the BoltError.
-    """
+    """The outcome of one task's commit or rollback."""
 
     component: str
     task: int
-    error: str | None = None
-    kind: FailureKind | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None  # None: done
+    kind: FailureKind | None = None  # of the error
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of ``bolt``, the attributes of the BoltError
 
     @property
     def id(self) -> TaskId:
@@ -57,28 +46,16 @@ WIRE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Closes one transaction attempt on one channel, from an upstream task to a downstream task.
+    """Closes one transaction attempt on one channel, from an upstream task to a downstream task."""
 
-    Attributes
-    ----------
-    attempt : TransactionAttempt
-        What it closes.
-    source, task : str, int
-        The upstream component and task.
-    token : str
-        Names the very task attempt whose rows it closes.
-    counts : Mapping[int, int]
-        Edge id -> rows sent to this very target task; an edge that is left out sent none.
-    failed : str or None
-        The reason, if the upstream task could not prepare.
-    """
-
-    attempt: TransactionAttempt
+    attempt: TransactionAttempt  # what it closes
+    # source, task: The upstream component and task.
     source: str
     task: int
-    token: str
+    token: str  # names the very task attempt whose rows it closes
+    # Edge id -> rows sent to this very target task; an edge that is left out sent none.
     counts: Mapping[int, int] = field(default_factory=dict)
-    failed: str | None = None
+    failed: str | None = None  # the reason, if the upstream task could not prepare
 
     def pack(self) -> bytes:
         """Return the barrier as bytes that `unpack` reads."""
@@ -92,19 +69,12 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a spout has left out of its batches, as its user has told it to; `emitPartitionBatch` returns it.
+    """What a spout has left out of its batches, as its user has told it to; `emitPartitionBatch` returns it."""
 
-    Attributes
-    ----------
-    gone, refused : int
-        How many offsets were deleted before they were read, and how many records can't be rows.
-    why : str
-        The first of the refused records, and the reason.
-    """
-
+    # gone, refused: How many offsets were deleted before they were read, and how many records can't be rows.
     gone: int = 0
     refused: int = 0
-    why: str = ""
+    why: str = ""  # the first of the refused records, and the reason
 
     def __add__(self, other: LeftOut) -> LeftOut:
         """Return both together."""
@@ -123,52 +93,33 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What one task attempt reports to the driver for one transaction attempt.
+    """What one task attempt reports to the driver for one transaction attempt."""
 
-    Attributes
-    ----------
-    attempt : TransactionAttempt
-        What is acknowledged.
-    component, task, token : str, int, str
-        Who, and the name of what was prepared.
-    seen : Mapping[TaskId, str]
-        Upstream task -> the token in its barrier.
-    received, emitted : Mapping[int, int]
-        Edge id -> rows; `emitted` is counted before a row is multiplied for an allGrouping.
-    taken : Mapping[int, int]
-        Edge id -> rows that were added up to those emitted, where they are; shown to people, and decides nothing.
-    failed : Failure or None
-        Why nothing can be committed.
-    prepared_bytes, keys : int
-        By how much what has to be read has grown, and how many keys the transaction changed.
-    snapshot : SnapshotRef or None
-        A full image the task has written beside it.
-    found_keys : int or None
-        How many keys the state held when the transaction found it, where its provider counts; shown to people.
-    committable, metadata : JSON
-        What the task adds to the decision (rule 4.5), and what a spout's emitter says of the rows that it emitted.
-    left_out : LeftOut
-        What a spout has left out; shown to people, and decides nothing.
-    metrics : Mapping[str, float]
-        Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
-    """
-
-    attempt: TransactionAttempt
+    attempt: TransactionAttempt  # what is acknowledged
+    # component, task, token: Who, and the name of what was prepared.
     component: str
     task: int
     token: str
-    seen: Mapping[TaskId, str] = field(default_factory=dict)
+    seen: Mapping[TaskId, str] = field(default_factory=dict)  # upstream task -> the token in its barrier
+    # received, emitted: Edge id -> rows; `emitted` is counted before a row is multiplied for an allGrouping.
     received: Mapping[int, int] = field(default_factory=dict)
     emitted: Mapping[int, int] = field(default_factory=dict)
-    failed: Failure | None = None
+    failed: Failure | None = None  # why nothing can be committed
+    # prepared_bytes, keys: By how much what has to be read has grown, and how many keys the transaction changed.
     prepared_bytes: int = 0
-    snapshot: SnapshotRef | None = None
+    snapshot: SnapshotRef | None = None  # a full image the task has written beside it
     keys: int = 0
+    # committable, metadata: What the task adds to the decision (rule 4.5), and what a spout's emitter says of the rows
+    # that it emitted.
     committable: Json = None
     metadata: Json = None
+    # How many keys the state held when the transaction found it, where its provider counts; shown to people.
     found_keys: int | None = field(default=None, compare=False)
+    # Edge id -> rows that were added up to those emitted, where they are; shown to people, and decides nothing.
     taken: Mapping[int, int] = field(default_factory=dict, compare=False)
+    # Milliseconds of what the task did, by kind; shown to people, and decides nothing: acks are equal without.
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+    # What a spout has left out; shown to people, and decides nothing.
     left_out: LeftOut = field(default=LeftOut(), compare=False)
 
     @property

@@ -31,19 +31,11 @@ class Resolution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Make a record durable; nothing else is appended before its `Durable` or the driver's end.
+    """Make a record durable; nothing else is appended before its `Durable` or the driver's end."""
 
-    Attributes
-    ----------
-    kind : str
-        ``PREPARING``, ``PROCESSED``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``.
-    attempt : TransactionAttempt
-    committed : int or None
-        The transaction whose COMMITTED this record carries as well: it costs no record of its own.
-    """
-
-    kind: str
+    kind: str  # ``PREPARING``, ``PROCESSED``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``
     attempt: TransactionAttempt
+    # The transaction whose COMMITTED this record carries as well: it costs no record of its own.
     committed: int | None = None
 
 

@@ -33,21 +33,12 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a task could not prepare a transaction.
-
-    Attributes
-    ----------
-    kind : FailureKind
-    component, task : str, int
-        Who reports it.
-    reason : str
-        One sentence.
-    facts : Mapping[str, Any]
-        More for the error that the driver makes of it: of ``bolt``, the attributes of the BoltError.
-    """
+    """Why a task could not prepare a transaction."""
 
     kind: FailureKind
+    # component, task: Who reports it.
     component: str
     task: int
-    reason: str
+    reason: str  # one sentence
+    # More for the error that the driver makes of it: of ``bolt``, the attributes of the BoltError.
     facts: Mapping[str, Any] = field(default_factory=dict)

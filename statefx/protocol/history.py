@@ -50,38 +50,23 @@ def _tells(committable: Json) -> bool:
 
 
 class Past(NamedTuple):
-    """An attempt that has ended.
-
-    Attributes
-    ----------
-    txid, attempt, generation : int
-    state : str
-        ``COMMITTED`` or ``ROLLED_BACK``.
-    prepared_ms, committing_ms, ended_ms : int
-        When PREPARING, COMMITTING and the last record were written, in milliseconds since the epoch, by the driver's
-        clock; 0: there is no such record.
-    input_rows, output_rows : int
-        What was read from the sources, and what reached the ends of the topology.
-    state_bytes : int
-        By how much stored state has grown.
-    reason : str
-        Why it was rolled back.
-    sinks : tuple of SinkVolume
-        What was decided to be published.
-    """
+    """An attempt that has ended."""
 
     txid: int
     attempt: int
     generation: int
-    state: str
+    state: str  # ``COMMITTED`` or ``ROLLED_BACK``
+    # prepared_ms, committing_ms, ended_ms: When PREPARING, COMMITTING and the last record were written, in milliseconds
+    # since the epoch, by the driver's clock; 0: there is no such record.
     prepared_ms: int = 0
     committing_ms: int = 0
     ended_ms: int = 0
+    # input_rows, output_rows: What was read from the sources, and what reached the ends of the topology.
     input_rows: int = 0
     output_rows: int = 0
-    state_bytes: int = 0
-    reason: str = ""
-    sinks: tuple[SinkVolume, ...] = ()
+    state_bytes: int = 0  # by how much stored state has grown
+    reason: str = ""  # why it was rolled back
+    sinks: tuple[SinkVolume, ...] = ()  # what was decided to be published
 
 
 class History(NamedTuple):

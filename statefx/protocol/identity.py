@@ -100,19 +100,10 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """A file beside the log, which a record names because its content is too large to stand in the record.
+    """A file beside the log, which a record names because its content is too large to stand in the record."""
 
-    Attributes
-    ----------
-    name : str
-        In the checkpoint's storage.
-    checksum : str
-        SHA-256 of its bytes.
-    size_bytes : int
-    """
-
-    name: str
-    checksum: str
+    name: str  # in the checkpoint's storage
+    checksum: str  # SHA-256 of its bytes
     size_bytes: int
 
     @classmethod

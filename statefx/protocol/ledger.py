@@ -17,41 +17,23 @@ _CONSEQUENCES = (FailureKind.UPSTREAM, FailureKind.MISSING)
 
 @dataclass(frozen=True, slots=True)
 class LedgerEdge:
-    """One edge of the topology, as far as counting goes.
-
-    Attributes
-    ----------
-    id : int
-        The edge.
-    source, target : str
-        Components.
-    multiplicity : int
-        How many consumer tasks one emitted row reaches: the consumer's parallelism for an allGrouping, else 1.
-    local : bool
-        Rows stay with the task of the same number: task i of the consumer has only task i of the source.
-    """
+    """One edge of the topology, as far as counting goes."""
 
     id: int
     source: str
     target: str
+    # How many consumer tasks one emitted row reaches: the consumer's parallelism for an allGrouping, else 1.
     multiplicity: int = 1
+    # Rows stay with the task of the same number: task i of the consumer has only task i of the source.
     local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The attempt may be committed with these tokens.
+    """The attempt may be committed with these tokens."""
 
-    Attributes
-    ----------
-    tokens : Mapping[TaskId, str]
-        Task -> the token that every consumer saw.
-    acks : Mapping[TaskId, Ack]
-        The acks those tokens belong to.
-    """
-
-    tokens: Mapping[TaskId, str]
-    acks: Mapping[TaskId, Ack]
+    tokens: Mapping[TaskId, str]  # task -> the token that every consumer saw
+    acks: Mapping[TaskId, Ack]  # the acks those tokens belong to
 
 
 @dataclass(frozen=True, slots=True)

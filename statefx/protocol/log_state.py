@@ -15,29 +15,14 @@ from statefx.protocol.transaction import Phase, TransactionState
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A transaction that has begun and not ended.
+    """A transaction that has begun and not ended."""
 
-    Attributes
-    ----------
-    transaction : TransactionState
-        Its phase, txid and attempt; PREPARING or COMMITTING.
-    generation : int
-        Who began it.
-    input : Input
-        What it reads.
-    committing : Committing or None
-        Its COMMITTING record, from which it is rolled forward.
-    processed : bool
-        Whether it has a PROCESSED record.
-    prepared_ms, committing_ms : int
-        When its records were written.
-    """
-
-    transaction: TransactionState
-    generation: int
-    input: Input
-    committing: Committing | None = None
-    processed: bool = False
+    transaction: TransactionState  # its phase, txid and attempt; PREPARING or COMMITTING
+    generation: int  # who began it
+    input: Input  # what it reads
+    committing: Committing | None = None  # its COMMITTING record, from which it is rolled forward
+    processed: bool = False  # whether it has a PROCESSED record
+    # prepared_ms, committing_ms: When its records were written.
     prepared_ms: int = field(default=0, compare=False)
     committing_ms: int = field(default=0, compare=False)
 
@@ -86,97 +71,56 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a copy of a checkpoint has left the original's way.
+    """Where a copy of a checkpoint has left the original's way."""
 
-    Attributes
-    ----------
-    origin : str
-        The original's.
-    generation : int
-        The original's last one that the copy knows.
-    txid : int
-        The last transaction that is the same in both: committed, or decided.
-    """
-
-    origin: str
-    generation: int
-    txid: int
+    origin: str  # the original's
+    generation: int  # the original's last one that the copy knows
+    txid: int  # the last transaction that is the same in both: committed, or decided
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The log, folded.
+    """The log, folded."""
 
-    Attributes
-    ----------
-    lineage, generation, location, topology
-        From the newest LINEAGE and GENERATION records and what MIGRATED changed; empty before them.
-    origin : str
-        The first lineage: who owns what lives outside the checkpoint. A fork has its own; a move to another provider,
-        which takes another lineage, keeps it.
-    fork : Fork or None
-        Of a checkpoint that began as a copy.
-    time_ms : int
-        When the newest record was written. Times are shown to people and decide nothing: clocks are set back.
-    committed : int
-        The last committed txid.
-    in_flight : tuple of InFlight
-        By txid, from ``committed + 1``.
-    last_input, previous_input : Input or None
-        What the last committed transaction read, and the one before it.
-    planned : StreamInput or None
-        What the next transaction reads, if an attempt of it was rolled back: the same rows come again
-        (rule 3.9).
-    notes : SourceNotes
-        All that the sources of a stream have written down.
-    heads : Mapping[str, Version]
-        ``component/task`` -> its last committed version.
-    snapshots : Mapping[str, tuple of SnapshotRef]
-        The newest two per task, oldest first.
-    growth : Mapping[str, int]
-        Bytes of what has been committed to each task since its newest snapshot, and is not merged into later files.
-    attempts : Mapping[int, int]
-        txid -> next attempt number, for transactions that have been tried and are not committed.
-    planned_metadata : Mapping[int, Mapping[str, Metadata]]
-        txid -> what its transactional spouts read, from its first record that says so until it is committed: the same
-        rows come again after a rollback.
-    committed_metadata : Mapping[str, tuple of Metadata]
-        Spout -> what it said in committed transactions, oldest first: what holds is what the newest say. They are
-        put together when the log is folded.
-    pinned : Mapping[str, Pin]
-        By name.
-    history : History
-        The last attempts that have ended.
-    targets : Mapping[str, str]
-        Sink -> where its last decided rows were committed, of every sink there ever was: one that comes back and finds
-        no marker there must not take the target for a new one (rule 10.2).
-    batch_id : int or None
-        The highest id given by a caller that has been committed.
-    """
-
+    # lineage, generation, location, topology: From the newest LINEAGE and GENERATION records and what MIGRATED changed;
+    # empty before them.
     lineage: str = ""
+    # The first lineage: who owns what lives outside the checkpoint. A fork has its own; a move to another provider,
+    # which takes another lineage, keeps it.
     origin: str = ""
-    fork: Fork | None = None
+    fork: Fork | None = None  # of a checkpoint that began as a copy
+    # When the newest record was written. Times are shown to people and decide nothing: clocks are set back.
     time_ms: int = field(default=0, compare=False)
     generation: int = 0
     location: str = ""
     topology: TopologyIdentity = NO_TOPOLOGY
-    committed: int = 0
-    in_flight: tuple[InFlight, ...] = ()
+    committed: int = 0  # the last committed txid
+    in_flight: tuple[InFlight, ...] = ()  # by txid, from ``committed + 1``
+    # last_input, previous_input: What the last committed transaction read, and the one before it.
     last_input: Input | None = None
     previous_input: Input | None = None
+    # What the next transaction reads, if an attempt of it was rolled back: the same rows come again (rule 3.9).
     planned: StreamInput | None = None
-    notes: SourceNotes = field(default_factory=SourceNotes)
-    heads: Mapping[str, Version] = field(default_factory=dict)
+    notes: SourceNotes = field(default_factory=SourceNotes)  # all that the sources of a stream have written down
+    heads: Mapping[str, Version] = field(default_factory=dict)  # ``component/task`` -> its last committed version
+    # The newest two per task, oldest first.
     snapshots: Mapping[str, tuple[SnapshotRef, ...]] = field(default_factory=dict)
+    # Bytes of what has been committed to each task since its newest snapshot, and is not merged into later files.
     growth: Mapping[str, int] = field(default_factory=dict)
+    # txid -> next attempt number, for transactions that have been tried and are not committed.
     attempts: Mapping[int, int] = field(default_factory=dict)
+    # txid -> what its transactional spouts read, from its first record that says so until it is committed: the same
+    # rows come again after a rollback.
     planned_metadata: Mapping[int, BySpout] = field(default_factory=dict)
+    # Spout -> what it said in committed transactions, oldest first: what holds is what the newest say. They are put
+    # together when the log is folded.
     committed_metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
-    pinned: Mapping[str, Pin] = field(default_factory=dict)
-    history: History = field(default_factory=History, compare=False)
+    pinned: Mapping[str, Pin] = field(default_factory=dict)  # by name
+    history: History = field(default_factory=History, compare=False)  # the last attempts that have ended
+    # Sink -> where its last decided rows were committed, of every sink there ever was: one that comes back and finds no
+    # marker there must not take the target for a new one (rule 10.2).
     targets: Mapping[str, str] = field(default_factory=dict)
-    batch_id: int | None = None
+    batch_id: int | None = None  # the highest id given by a caller that has been committed
 
     @property
     def committing(self) -> InFlight | None:

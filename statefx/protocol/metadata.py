@@ -20,21 +20,12 @@ the log: a hundred of them, each with the metadata of 10,000 partitions, would m
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What one spout says in one transaction.
+    """What one spout says in one transaction."""
 
-    Attributes
-    ----------
-    partitions : Mapping[str, JSON]
-        Partition -> its metadata, of those that the transaction reads; null: it is forgotten.
-    file : FileRef or None
-        Where they are too large for a record: the file that has them.
-    whole : bool
-        These are all partitions: no layer before this one counts any more.
-    """
-
+    # Partition -> its metadata, of those that the transaction reads; null: it is forgotten.
     partitions: Mapping[str, Json] = field(default_factory=dict)
-    file: FileRef | None = None
-    whole: bool = False
+    file: FileRef | None = None  # where they are too large for a record: the file that has them
+    whole: bool = False  # these are all partitions: no layer before this one counts any more
 
 
 BySpout = Mapping[str, Metadata]

@@ -27,24 +27,12 @@ from statefx.protocol.jsonform import Json
 
 @dataclass(frozen=True, slots=True)
 class StateOrder:
-    """What one stateful task is told of its state.
+    """What one stateful task is told of its state."""
 
-    Attributes
-    ----------
-    version : Version
-        The committed version that it opens; in a commit, the prepared one.
-    snapshot : SnapshotRef or None
-        The newest snapshot at or before that version, where there is one.
-    snapshot_due : bool
-        Whether it writes a snapshot of the version that it opens.
-    previous : Version
-        In a commit, the version before `version`.
-    """
-
-    version: Version = EMPTY
-    snapshot: SnapshotRef | None = None
-    snapshot_due: bool = False
-    previous: Version = EMPTY
+    version: Version = EMPTY  # the committed version that it opens; in a commit, the prepared one
+    snapshot: SnapshotRef | None = None  # the newest snapshot at or before that version, where there is one
+    snapshot_due: bool = False  # whether it writes a snapshot of the version that it opens
+    previous: Version = EMPTY  # in a commit, the version before `version`
 
 
 class Emission(StrEnum):
@@ -57,21 +45,13 @@ class Emission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmissionOrder:
-    """What one task of a spout is told of the batch that it emits.
-
-    Attributes
-    ----------
-    emission : Emission
-    partitions : Mapping[str, JSON]
-        Partition -> metadata, of the partitions that are this task's; the empty name stands for all of a spout that has
-        none. Null where there was no batch before.
-    cleanup_before : int
-        Transactions before this one are committed.
-    """
+    """What one task of a spout is told of the batch that it emits."""
 
     emission: Emission
+    # Partition -> metadata, of the partitions that are this task's; the empty name stands for all of a spout that has
+    # none. Null where there was no batch before.
     partitions: Mapping[str, Json]
-    cleanup_before: int = 0
+    cleanup_before: int = 0  # transactions before this one are committed
 
 
 class TaskOrder(Protocol):
@@ -106,28 +86,16 @@ class TaskResolution(TaskOrder, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One attempt.
-
-    Attributes
-    ----------
-    attempt : TransactionAttempt
-    generation : int
-    versions : Mapping[str, Version]
-        The committed version of each stateful task, by ``component/task``; absent means empty.
-    snapshots : Mapping[str, SnapshotRef]
-        The newest snapshot at or before that version, where there is one.
-    snapshot_due : frozenset of str
-        Tasks that write a snapshot of the version they open.
-    emissions : Mapping[TaskId, EmissionOrder]
-        For each task of a spout, what it emits.
-    """
+    """One attempt."""
 
     attempt: TransactionAttempt
     generation: int
+    # The committed version of each stateful task, by ``component/task``; absent means empty.
     versions: Mapping[str, Version] = field(default_factory=dict)
+    # The newest snapshot at or before that version, where there is one.
     snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
-    snapshot_due: frozenset[str] = frozenset()
-    emissions: Mapping[TaskId, EmissionOrder] = field(default_factory=dict)
+    snapshot_due: frozenset[str] = frozenset()  # tasks that write a snapshot of the version they open
+    emissions: Mapping[TaskId, EmissionOrder] = field(default_factory=dict)  # for each task of a spout, what it emits
 
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state."""
@@ -141,24 +109,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionOrder:
-    """The commit or the rollback of one transaction, for the tasks whose bolt or store has something to do.
-
-    Attributes
-    ----------
-    resolution : Resolution
-    order : Order
-        What is committed or rolled back. For a commit, `versions` are the prepared ones; for a rollback, the
-        committed ones.
-    tasks : tuple of TaskId
-        Who takes part, one Spark task each.
-    previous : Mapping[str, Version]
-        For a commit, the versions before it.
-    """
+    """The commit or the rollback of one transaction, for the tasks whose bolt or store has something to do."""
 
     resolution: Resolution
+    # What is committed or rolled back. For a commit, `versions` are the prepared ones; for a rollback, the committed
+    # ones.
     order: Order
-    tasks: tuple[TaskId, ...]
-    previous: Mapping[str, Version] = field(default_factory=dict)
+    tasks: tuple[TaskId, ...]  # who takes part, one Spark task each
+    previous: Mapping[str, Version] = field(default_factory=dict)  # for a commit, the versions before it
 
     @property
     def attempt(self) -> TransactionAttempt:
@@ -185,28 +143,14 @@ _Told = TypeVar("_Told", StateOrder, EmissionOrder)
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The part of an order that travels with its job to every task.
-
-    Attributes
-    ----------
-    attempt : TransactionAttempt
-    generation : int
-    resolution : Resolution or None
-        Of a ResolutionOrder.
-    tasks : tuple of (int, int)
-        Of a ResolutionOrder, who takes part: runs of numbers of stateful tasks.
-    file : str
-        Name of the file that has the lines, in the checkpoint's storage; empty if they follow the head.
-    checksum : int
-        CRC-32 of that file.
-    """
+    """The part of an order that travels with its job to every task."""
 
     attempt: TransactionAttempt
     generation: int
-    resolution: Resolution | None = None
-    tasks: Runs = ()
-    file: str = ""
-    checksum: int = 0
+    resolution: Resolution | None = None  # of a ResolutionOrder
+    tasks: Runs = ()  # of a ResolutionOrder, who takes part: runs of numbers of stateful tasks
+    file: str = ""  # name of the file that has the lines, in the checkpoint's storage; empty if they follow the head
+    checksum: int = 0  # CRC-32 of that file
 
     def task_number(self, place: int) -> int:
         """Return the number of the stateful task that is at `place` among those that take part."""

@@ -28,30 +28,16 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What does not change while a topology runs.
+    """What does not change while a topology runs."""
 
-    Attributes
-    ----------
-    pending : int
-        How many transactions may be in flight.
-    segments : int
-        1: one job per attempt. 2: P, then O; needed where more than one is pending.
-    emitted : bool
-        Spouts emit their metadata: what t+1 reads follows from what t emitted, so their P run one after the other.
-    writes_processed : bool
-        What they emitted must be durable before a committer runs: a record PROCESSED is written.
-    settles : bool
-        No task has anything to do at a commit: COMMITTING commits.
-    attempts_max : int
-        How often one transaction may fail.
-    """
-
-    pending: int = 1
-    segments: int = 1
+    pending: int = 1  # how many transactions may be in flight
+    segments: int = 1  # 1: one job per attempt. 2: P, then O; needed where more than one is pending
+    # Spouts emit their metadata: what t+1 reads follows from what t emitted, so their P run one after the other.
     emitted: bool = False
+    # What they emitted must be durable before a committer runs: a record PROCESSED is written.
     writes_processed: bool = False
-    settles: bool = False
-    attempts_max: int = 10
+    settles: bool = False  # no task has anything to do at a commit: COMMITTING commits
+    attempts_max: int = 10  # how often one transaction may fail
 
     def __post_init__(self) -> None:
         if (

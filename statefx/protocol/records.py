@@ -18,17 +18,12 @@ class SourceNotes:
 
     A record has what is new since the record before it: with a million files read, a transaction that reads one more
     adds one line to the log. What is large lies in files beside the log.
-
-    Attributes
-    ----------
-    files : Mapping[str, str or None]
-        Path below ``sources/`` -> content; None for one that is no longer needed.
-    aside : tuple of FileRef
-        Files that hold such mappings, the oldest first; `files` comes after them. In a record: these stand for
-        everything before, unless there are none.
     """
 
+    # Path below ``sources/`` -> content; None for one that is no longer needed.
     files: Mapping[str, str | None] = field(default_factory=dict)
+    # Files that hold such mappings, the oldest first; `files` comes after them. In a record: these stand for everything
+    # before, unless there are none.
     aside: tuple[FileRef, ...] = ()
 
     def then(self, later: SourceNotes) -> SourceNotes:
@@ -45,23 +40,13 @@ class SourceNotes:
 
 @dataclass(frozen=True, slots=True)
 class StreamInput:
-    """The input of a transaction is a micro-batch of Spark (rule 3.7).
+    """The input of a transaction is a micro-batch of Spark (rule 3.7)."""
 
-    Attributes
-    ----------
-    query_id : str
-        Of Spark's query; it stays the same from start to start.
-    batch_id : int
-    offsets : str
-        The text of the batch's offsets, as Spark wrote it.
-    notes : SourceNotes
-        What the sources have written down since the record before. The offsets alone may not say what the batch reads:
-        those of a file source are the number of a list of files.
-    """
-
-    query_id: str
+    query_id: str  # of Spark's query; it stays the same from start to start
     batch_id: int
-    offsets: str
+    offsets: str  # the text of the batch's offsets, as Spark wrote it
+    # What the sources have written down since the record before. The offsets alone may not say what the batch reads:
+    # those of a file source are the number of a list of files.
     notes: SourceNotes = field(default_factory=SourceNotes)
 
     kind: ClassVar[str] = "stream"
@@ -116,23 +101,16 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """An attempt is about to run.
-
-    Attributes
-    ----------
-    planned : Mapping[str, Metadata]
-        What the driver has planned that each transactional spout reads. It is written once for a transaction: it is
-        kept over a rollback, and never changes. Of a spout that emits its metadata or that may read other rows the
-        next time there is none.
-    committed : int or None
-        The transaction whose COMMITTED this record stands for as well.
-    """
+    """An attempt is about to run."""
 
     txid: int
     attempt: int
     generation: int
     input: Input
-    committed: int | None = None
+    committed: int | None = None  # the transaction whose COMMITTED this record stands for as well
+    # What the driver has planned that each transactional spout reads. It is written once for a transaction: it is kept
+    # over a rollback, and never changes. Of a spout that emits its metadata or that may read other rows the next time
+    # there is none.
     planned: BySpout = field(default_factory=dict)
 
     kind: ClassVar[str] = "PREPARING"
@@ -168,47 +146,30 @@ class Processed:
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """The attempt will be committed whatever happens.
-
-    Attributes
-    ----------
-    tokens : Mapping[str, str]
-        ``component/task`` -> what it prepared; roll-forward takes its tasks from here.
-    snapshots : Mapping[str, SnapshotRef]
-        Full images written beside it; they count from now on.
-    prepared_bytes : Mapping[str, int]
-        By how much what has to be read has grown; less than 0 where files were merged.
-    hooks : tuple of str
-        Tasks whose commit has something to run; the others are committed by this record. Where there are none, and no
-        committables, the transaction is COMMITTED with it.
-    rows : Mapping[str, int]
-        What each bolt received, for the reader of the log.
-    input_rows, output_rows : int
-        What was read from the sources, and what reached the ends of the topology: for the reader as well.
-    emitted : Mapping[str, Metadata]
-        What opaque spouts say that they emitted: they may emit other rows after a rollback, so it counts from here.
-    committables : Mapping[str, JSON]
-        By participant other than state, what it needs to commit, also after a restart (rule 10).
-    acknowledged : Mapping[str, JSON]
-        By spout, which tuples have been processed.
-    committed : int or None
-        The transaction whose COMMITTED this record stands for as well.
-    """
+    """The attempt will be committed whatever happens."""
 
     txid: int
     attempt: int
     generation: int
-    tokens: Mapping[str, str]
+    tokens: Mapping[str, str]  # ``component/task`` -> what it prepared; roll-forward takes its tasks from here
+    # Full images written beside it; they count from now on.
     snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
+    # By how much what has to be read has grown; less than 0 where files were merged.
     prepared_bytes: Mapping[str, int] = field(default_factory=dict)
+    # Tasks whose commit has something to run; the others are committed by this record. Where there are none, and no
+    # committables, the transaction is COMMITTED with it.
     hooks: tuple[str, ...] = ()
-    rows: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)  # what each bolt received, for the reader of the log
+    # input_rows, output_rows: What was read from the sources, and what reached the ends of the topology: for the reader
+    # as well.
     input_rows: int = 0
     output_rows: int = 0
+    # What opaque spouts say that they emitted: they may emit other rows after a rollback, so it counts from here.
     emitted: BySpout = field(default_factory=dict)
+    # By participant other than state, what it needs to commit, also after a restart (rule 10).
     committables: Mapping[str, Json] = field(default_factory=dict)
-    acknowledged: Mapping[str, Json] = field(default_factory=dict)
-    committed: int | None = None
+    acknowledged: Mapping[str, Json] = field(default_factory=dict)  # by spout, which tuples have been processed
+    committed: int | None = None  # the transaction whose COMMITTED this record stands for as well
 
     kind: ClassVar[str] = "COMMITTING"
 
@@ -235,28 +196,15 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """All committed state is kept by another provider from now on, at the same txids, under another lineage.
-
-    Attributes
-    ----------
-    lineage : str
-        That under which it was copied.
-    provider : str
-        Reference of the provider that has the copy, ``module:Class``.
-    tokens : Mapping[str, str]
-        ``component/task`` -> the token of its copy; there is one for every task that has committed state.
-    prepared_bytes : Mapping[str, int]
-        Size of what was prepared.
-    options : Mapping[str, Any] or None
-        What the provider's `public_options` says.
-    """
+    """All committed state is kept by another provider from now on, at the same txids, under another lineage."""
 
     generation: int
-    lineage: str
-    provider: str
+    lineage: str  # that under which it was copied
+    provider: str  # reference of the provider that has the copy, ``module:Class``
+    # ``component/task`` -> the token of its copy; there is one for every task that has committed state.
     tokens: Mapping[str, str]
-    prepared_bytes: Mapping[str, int]
-    options: Mapping[str, Json] | None = field(default_factory=dict)
+    prepared_bytes: Mapping[str, int]  # size of what was prepared
+    options: Mapping[str, Json] | None = field(default_factory=dict)  # what the provider's `public_options` says
 
     kind: ClassVar[str] = "MIGRATED"
 

@@ -10,63 +10,34 @@ from statefx.protocol.jsonform import Json
 
 @dataclass(frozen=True, slots=True)
 class KeyFields:
-    """By which fields rows come to a bolt from one of its inputs.
+    """By which fields rows come to a bolt from one of its inputs."""
 
-    Attributes
-    ----------
-    source, stream : str
-        Where they come from.
-    grouping : str
-        Its kind.
-    fields : tuple of str
-        Those that are its key, in order.
-    stream_fields : tuple of str
-        All fields of the stream: they show whether a field was renamed, or replaced by another.
-    """
-
+    # source, stream: Where they come from.
     source: str
     stream: str
-    grouping: str
-    fields: tuple[str, ...]
+    grouping: str  # its kind
+    fields: tuple[str, ...]  # those that are its key, in order
+    # All fields of the stream: they show whether a field was renamed, or replaced by another.
     stream_fields: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StatefulIdentity:
-    """How a stateful bolt keeps its state, and how its rows find it.
-
-    Attributes
-    ----------
-    parallelism : int
-    provider : str
-        Reference of the state provider, ``module:Class``: two names of one are one.
-    codec : str
-        Name of what its bytes are.
-    state_version : int
-        May grow where `upgrades`.
-    routing : tuple of tuple of str
-        What decides which task a row goes to: the kind of each grouping, and the types of its fields.
-    key_fields : tuple of KeyFields
-        What `routing` can't tell, because it knows types alone. Fields may be renamed.
-    upgrades : bool
-        Whether the bolt upgrades values of older versions (``migrateState``). May change.
-    rolls_back : bool
-        Whether the bolt has to be told of a rollback (``preRollback``). May change.
-    options : Mapping[str, Json] or None
-        The provider's options, as far as they hold no secret; None: it does not say. For readers; may change.
-    encoding : Mapping[str, str]
-        The user's own classes that make the bytes, by option. For readers; may change.
-    """
+    """How a stateful bolt keeps its state, and how its rows find it."""
 
     parallelism: int
-    provider: str
-    codec: str
-    state_version: int
+    provider: str  # reference of the state provider, ``module:Class``: two names of one are one
+    codec: str  # name of what its bytes are
+    state_version: int  # may grow where `upgrades`
+    # What decides which task a row goes to: the kind of each grouping, and the types of its fields.
     routing: tuple[tuple[str, ...], ...] = ()
+    # What `routing` can't tell, because it knows types alone. Fields may be renamed.
     key_fields: tuple[KeyFields, ...] = ()
-    upgrades: bool = False
-    rolls_back: bool = False
+    upgrades: bool = False  # whether the bolt upgrades values of older versions (``migrateState``). May change
+    rolls_back: bool = False  # whether the bolt has to be told of a rollback (``preRollback``). May change
+    # The provider's options, as far as they hold no secret; None: it does not say. For readers; may change.
     options: Mapping[str, Json] | None = field(default_factory=dict)
+    # The user's own classes that make the bytes, by option. For readers; may change.
     encoding: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -75,20 +46,11 @@ class TopologyIdentity:
     """The identity of a topology, as the log keeps it from one start to the next (rule 1.5).
 
     What is not here may change at any start: stateless bolts, settings, the code of bolts.
-
-    Attributes
-    ----------
-    name : str
-        The topology's.
-    input : str
-        ``stream``, ``batch`` or ``spout``: where its transactions come from.
-    stateful : Mapping[str, StatefulIdentity]
-        By the id of the bolt.
     """
 
     name: str
-    input: str
-    stateful: Mapping[str, StatefulIdentity] = field(default_factory=dict)
+    input: str  # ``stream``, ``batch`` or ``spout``: where its transactions come from
+    stateful: Mapping[str, StatefulIdentity] = field(default_factory=dict)  # by the id of the bolt
 
     def kept_by(self, provider: str, options: Mapping[str, Json] | None) -> TopologyIdentity:
         """Return the identity of the same topology whose state another provider keeps."""

@@ -54,24 +54,12 @@ class Which(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One entry of the table.
+    """One entry of the table."""
 
-    Attributes
-    ----------
-    phase : Phase
-        The phase after the event.
-    action : ActionKind or None
-        What is done next; the record is durable before it is sent.
-    record : str or None
-        The kind of record that makes the event durable.
-    which : Which
-        Whether the transaction or its attempt moves on.
-    """
-
-    phase: Phase
-    action: ActionKind | None = None
-    record: str | None = None
-    which: Which = Which.SAME
+    phase: Phase  # the phase after the event
+    action: ActionKind | None = None  # what is done next; the record is durable before it is sent
+    record: str | None = None  # the kind of record that makes the event durable
+    which: Which = Which.SAME  # whether the transaction or its attempt moves on
 
 
 _PREPARE_NEXT = Step(Phase.PREPARING, ActionKind.PREPARE, "PREPARING", Which.NEXT_TRANSACTION)

@@ -95,18 +95,13 @@ class BatchQueue(Generic[Tag]):
 
 @dataclass(slots=True)
 class Outbox:
-    """Rows that one Spark task has to send, gathered into Arrow batches of some `BATCH_BYTES`; see `BatchQueue`.
-
-    Attributes
-    ----------
-    pressing : bool
-        So much is waiting, here or on its way to it, that it should be taken before more is made. A mere attribute:
-        it is looked at for every tuple.
-    """
+    """Rows that one Spark task has to send, gathered into Arrow batches of some `BATCH_BYTES`; see `BatchQueue`."""
 
     level: int
     partition: int
     widths: tuple[int, ...]
+    # So much is waiting, here or on its way to it, that it should be taken before more is made. A mere attribute: it is
+    # looked at for every tuple.
     pressing: bool = False
     _size_bytes: int = 0
     _rows: list[WireRow] = field(default_factory=list)
