@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -60,29 +59,6 @@ class KeyValueBackend(Protocol):
           version. A backend with an attribute ``atomic`` that is true promises that always; maps need fewer round trips
           then, and readers of the database never see half of a transaction.
         """
-
-
-def check_backend(backend: object) -> None:
-    """Refuse what can't be called as a backend is.
-
-    Raises
-    ------
-    TypeError
-        A method is missing, or takes other arguments.
-    """
-    for name, arguments in (("multiGet", ("keys",)), ("multiPut", ("rows", "expected"))):
-        method = getattr(backend, name, None)
-        write = f"Write def {name}({', '.join(('self', *arguments))})"
-        if not callable(method):
-            raise TypeError(f"the backend {backend!r} has no method {name}. {write}")
-        try:
-            signature = inspect.signature(method)
-        except ValueError:  # of a function that is written in C, and doesn't tell
-            continue
-        try:
-            signature.bind(*arguments)
-        except TypeError as error:
-            raise TypeError(f"{name} of the backend {backend!r} can't be called as it is ({error}). {write}") from None
 
 
 @dataclass(frozen=True)

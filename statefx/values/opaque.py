@@ -47,9 +47,8 @@ from statefx.operators.context import Context
 from statefx.protocol.identity import TransactionAttempt
 from statefx.state.view.keyvalue import KeyValueState
 from statefx.state.view.upgrading import OWN_KEYS
-from statefx.values.backend import KeyValueBackend, Row, check_backend
-from statefx.values.naming import RESERVED, check_keys, owner_of, stamp_of
-from statefx.values.stamp import Stamp
+from statefx.values.backend import KeyValueBackend, Row
+from statefx.values.stamp import RESERVED, Stamp, check_keys, owner_of, stamp_of
 from statefx.values.steps import Get, Put, Steps, carry_out, decode, encode, refuse_stubborn, version_of
 from statefx.values.value import OpaqueValue, behind
 
@@ -94,7 +93,6 @@ class OpaqueMap:
     def __init__(
         self, backend: KeyValueBackend, state: KeyValueState[Any, Any], context: Context, name: str | None = None
     ) -> None:
-        check_backend(backend)
         self._backend = backend
         self._state = state
         self._context = context

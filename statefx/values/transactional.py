@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 from statefx.errors import TopologyError, ValueMismatchError
 from statefx.operators.context import Context
 from statefx.protocol.identity import TransactionAttempt
-from statefx.values.backend import KeyValueBackend, Row, check_backend
-from statefx.values.naming import check_keys, owner_of, stamp_of
-from statefx.values.stamp import Stamp
+from statefx.values.backend import KeyValueBackend, Row
+from statefx.values.stamp import Stamp, check_keys, owner_of, stamp_of
 from statefx.values.steps import Get, Put, Steps, carry_out, decode, encode, refuse_stubborn, version_of
 from statefx.values.value import TransactionalValue
 
@@ -42,7 +41,6 @@ class TransactionalMap:
     """
 
     def __init__(self, backend: KeyValueBackend, context: Context, name: str | None = None) -> None:
-        check_backend(backend)
         self._backend = backend
         self._context = context
         self._owner = owner_of("transactional", context.component if name is None else name, context)
