@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +14,7 @@ from statefx.operators.schema import to_ddl_type
 
 
 def given_schema(form: str, fields: Any) -> pa.Schema:
-    """Return the fields that a user has named, as `parse_schema` does, also of a pyarrow.Schema.
-
-    Raises
-    ------
-    TopologyError
-        Files of the format can't have a field of such a type.
-    """
+    """Return the fields that a user has named; TopologyError if the format can't have a field of such a type."""
     schema = spark_schema(fields, "schema=") if isinstance(fields, pa.Schema) else parse_schema(fields)
     if form == "text" and schema.names != ["value"]:
         raise TopologyError(
@@ -42,18 +35,14 @@ def given_schema(form: str, fields: Any) -> pa.Schema:
 def spark_schema(schema: pa.Schema, where: str) -> pa.Schema:
     """Return the schema with types that Spark has, to which all values can be cast.
 
-    Times become microseconds, unsigned numbers the next wider signed ones, dictionaries their values.
-
-    Raises
-    ------
-    TopologyError
-        A field has a type without such a one: the message names `where`, the field and the remedy.
+    Times become microseconds, unsigned numbers the next wider signed ones, dictionaries their values. Of other types
+    the TopologyError names `where`, the field and the remedy.
     """
     return pa.schema([field.with_type(_spark_type(field, where)) for field in schema])
 
 
 def _spark_type(field: pa.Field, where: str) -> pa.DataType:
-    kind = _mapped(field.type, _nearest)
+    kind = _nearest(field.type)
     try:
         to_ddl_type(kind)
     except TopologyError as error:
@@ -62,15 +51,6 @@ def _spark_type(field: pa.Field, where: str) -> pa.DataType:
             f"which it can be cast, or leave it out: schema='{field.name} string, ...'"
         ) from None
     return kind
-
-
-def texts_for_dates(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with texts in the place of dates, which pyarrow's JSON reader takes for numbers."""
-    return pa.schema([field.with_type(_mapped(field.type, _text_for_date)) for field in schema])
-
-
-def _text_for_date(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if kinds.is_date(kind) else kind
 
 
 _NEAREST = {
@@ -88,24 +68,23 @@ _NEAREST = {
 
 
 def _nearest(kind: pa.DataType) -> pa.DataType:
+    """Return the nearest type that Spark has, also of what is inside of the type."""
     if kinds.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if kinds.is_fixed_size_binary(kind):
         return pa.binary()
+    if kinds.is_dictionary(kind):
+        return _nearest(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _nearest(kind.storage_type)
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return pa.list_(_field(kind.value_field))
+    if kinds.is_struct(kind):
+        return pa.struct(map(_field, kind))
+    if kinds.is_map(kind):
+        return pa.map_(_nearest(kind.key_type), _field(kind.item_field))
     return _NEAREST.get(kind, kind)
 
 
-def _mapped(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type whose innermost types are changed."""
-    if kinds.is_dictionary(kind):
-        return _mapped(kind.value_type, change)
-    if isinstance(kind, pa.BaseExtensionType):
-        return _mapped(kind.storage_type, change)
-    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_mapped(kind.value_type, change)))
-    if kinds.is_struct(kind):
-        return pa.struct([field.with_type(_mapped(field.type, change)) for field in kind])
-    if kinds.is_map(kind):
-        value = kind.item_field.with_type(_mapped(kind.item_type, change))
-        return pa.map_(_mapped(kind.key_type, change), value)
-    return change(kind)
+def _field(field: pa.Field) -> pa.Field:
+    return field.with_type(_nearest(field.type))

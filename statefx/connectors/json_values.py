@@ -48,16 +48,7 @@ _encode = msgspec.json.Encoder(decimal_format="string").encode
 def refuse_keys(schema: pa.Schema, where: str) -> None:
     """Refuse maps whose keys are no strings: the names in a JSON object are, and readers would not know the type.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    where : str
-        What the rows go to or come from, which the message begins with.
-
-    Raises
-    ------
-    TopologyError
-        Names the field and the remedy.
+    The TopologyError begins with `where`: what the rows go to or come from.
     """
     for field in schema:
         for kind in _inner(field.type):
@@ -79,39 +70,21 @@ def _inner(kind: pa.DataType) -> Iterable[pa.DataType]:
 class JsonType:
     """Reads and writes values of one type, as ``pyarrow.Array.to_pylist`` has them; a map may also be a dict.
 
-    Parameters
-    ----------
-    kind : pyarrow.DataType
-        Its maps have strings as keys (`refuse_keys`).
+    The type's maps have strings as keys (`refuse_keys`).
     """
 
     def __init__(self, kind: pa.DataType) -> None:
-        self._plain = _plain(kind)
-        self._restored = _restored(kind)
-        self._type = _json_type(kind) | None
-        self._decoder = msgspec.json.Decoder(self._type)
+        self._plain = _change(kind, writing=True)
+        self._restored = _change(kind, writing=False)
+        self._decode = msgspec.json.Decoder(_json_type(kind) | None).decode
 
     def encode(self, value: Any) -> bytes:
-        """Return a value as JSON in UTF-8.
-
-        Raises
-        ------
-        ValueError
-            A map has a key twice.
-        """
-        if value is not None and self._plain is not None:
-            value = self._plain(value)
-        return _encode(value)
+        """Return a value as JSON in UTF-8; ValueError if a map has a key twice."""
+        return _encode(value if value is None or self._plain is None else self._plain(value))
 
     def decode(self, text: bytes | str) -> Any:
         """Return the value that JSON holds; ValueError says what is wrong in it, and where."""
-        return self._restore(self._decoder.decode(text))
-
-    def convert(self, value: Any) -> Any:
-        """Return the value of what ``json.loads`` has made of JSON; ValueError says what is wrong in it, and where."""
-        return self._restore(msgspec.convert(value, self._type))
-
-    def _restore(self, value: Any) -> Any:
+        value = self._decode(text)
         return value if value is None or self._restored is None else self._restored(value)
 
 
@@ -120,17 +93,13 @@ class JsonRows:
 
     The name of a field may differ in the case of its letters, where that does not tell two names apart. Fields that an
     object lacks are null, and names that are not fields are passed over.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
     """
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._decode = msgspec.json.Decoder(_json_type(pa.struct(list(schema)))).decode
-        self._plain = [_plain(field.type) for field in schema]
-        self._restored = [_restored(field.type) for field in schema]
+        self._plain = [_change(field.type, writing=True) for field in schema]
+        self._restored = [_change(field.type, writing=False) for field in schema]
         folded = [name.casefold() for name in schema.names]
         self._by_case = {fold: name for fold, name in zip(folded, schema.names, strict=True) if folded.count(fold) == 1}
 
@@ -140,10 +109,8 @@ class JsonRows:
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """Return each row of a batch as a JSON object.
 
-        Raises
-        ------
-        ValueError
-            A value has no JSON: a time outside of the years 1 to 9999, or a map that has a key twice. Names the field.
+        ValueError names a field with a value that has no JSON: a time outside of the years 1 to 9999, or a map that has
+        a key twice.
         """
         columns = []
         for name, column, plain in zip(self.schema.names, batch.columns, self._plain, strict=True):
@@ -161,13 +128,7 @@ class JsonRows:
         return [_encode(dict(zip(names, row, strict=True))) for row in rows]
 
     def decode(self, texts: Sequence[bytes]) -> pa.RecordBatch:
-        """Return the rows of JSON objects.
-
-        Raises
-        ------
-        InvalidJsonError
-            A text is no object of these fields.
-        """
+        """Return the rows of JSON objects; InvalidJsonError if a text is no object of these fields."""
         try:
             return self._batch(texts)
         except ValueError as error:
@@ -206,13 +167,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class InvalidJsonError(ValueError):
-    """A text is no JSON of the fields that are read.
-
-    Attributes
-    ----------
-    number : int
-        The index of the text among those that were given.
-    """
+    """A text is no JSON of the fields that are read: the one of this number among those that were given."""
 
     def __init__(self, problem: str, number: int) -> None:
         super().__init__(problem)
@@ -220,7 +175,7 @@ class InvalidJsonError(ValueError):
 
 
 def _json_type(kind: pa.DataType) -> Any:
-    """Return what msgspec reads JSON as; `_restored` makes the value of it."""
+    """Return what msgspec reads JSON as; `_change` makes the value of it."""
     if kinds.is_list(kind):
         element = _json_type(kind.value_type)
         return list[element | None]  # type: ignore[valid-type]  # made when the program runs, as the others
@@ -248,39 +203,42 @@ _JSON_TYPES: Mapping[int, Any] = {
 """By the id of an Arrow type. Of others JSON has a text, also of times: msgspec would round their nanoseconds."""
 
 
-def _restored(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return what makes values of what msgspec has read, none of which is None; None if it is the value already."""
+def _change(kind: pa.DataType, *, writing: bool) -> Callable[[Any], Any] | None:
+    """Return what makes of a value, which is not None, what msgspec writes; None if it is the value itself.
+
+    Not `writing`: what makes the value of what msgspec has read.
+    """
     if kinds.is_list(kind):
-        element = _restored(kind.value_type)
+        element = _change(kind.value_type, writing=writing)
         return None if element is None else _each(element)
     if kinds.is_map(kind):
-        item = _restored(kind.item_type) or _same
+        item = _change(kind.item_type, writing=writing) or _same
+        if writing:
+            return _object(item)
         return lambda found: [(key, None if value is None else item(value)) for key, value in found.items()]
     if kinds.is_struct(kind):
-        fields = {field.name: restored for field in kind if (restored := _restored(field.type)) is not None}
-        return _fields(fields) if fields else None
-    if kinds.is_timestamp(kind):
-        return _local_time if kind.tz is None else _moment
-    if kinds.is_floating(kind):
-        return float if kinds.is_float64(kind) else _single
-    return None
+        changes = {field.name: _change(field.type, writing=writing) or _same for field in kind}
+        return lambda row: {
+            name: None if value is None else changes[name](value)
+            for name, value in row.items()
+            if value is not None or not writing
+        }
+    return _plain(kind) if writing else _restored(kind)
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return what makes values, none of which is None, such that msgspec writes them; None if it can write them."""
-    if kinds.is_list(kind):
-        element = _plain(kind.value_type)
-        return None if element is None else _each(element)
-    if kinds.is_map(kind):
-        return _object(_plain(kind.item_type) or _same)
-    if kinds.is_struct(kind):
-        fields = {field.name: plain for field in kind if (plain := _plain(field.type)) is not None}
-        with_plain = _fields(fields)
-        return lambda row: {name: value for name, value in with_plain(row).items() if value is not None}
     if kinds.is_floating(kind):
         return lambda value: value if math.isfinite(value) else _NOT_FINITE[str(value)]
     if kinds.is_timestamp(kind) and kind.tz not in (None, "UTC"):
         return lambda value: value.astimezone(UTC)
+    return None
+
+
+def _restored(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    if kinds.is_timestamp(kind):
+        return _local_time if kind.tz is None else _moment
+    if kinds.is_floating(kind):
+        return float if kinds.is_float64(kind) else _single
     return None
 
 
@@ -298,17 +256,6 @@ def _same(value: Any) -> Any:
 
 def _each(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda values: [None if value is None else change(value) for value in values]
-
-
-def _fields(changes: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    def changed(row: Mapping[str, Any]) -> dict[str, Any]:
-        row = dict(row)
-        for name, change in changes.items():
-            if row.get(name) is not None:
-                row[name] = change(row[name])
-        return row
-
-    return changed
 
 
 def _object(item: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -11,13 +11,12 @@ import io
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 from xxhash import xxh3_128
 
-from statefx.connectors.held import HeldFile
 from statefx.errors import SinkError, StagedRowsLostError
 from statefx.operators.sinks import (
     Committable,
@@ -154,6 +153,28 @@ class Target(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class HeldFile:
+    """A file of a storage that a writer holds open over several calls, until it gets its name or is dropped."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.name = name
+        self._writer = storage.writer(name)
+        self.file = self._writer.__enter__()
+
+    def keep(self) -> None:
+        """Make it durable and give it its name."""
+        self._writer.__exit__(None, None, None)
+
+    def drop(self) -> None:
+        """Leave nothing of it."""
+        with suppress(_Dropped):
+            self._writer.__exit__(_Dropped, _Dropped(), None)
+
+
+class _Dropped(Exception):  # noqa: N818 - nobody sees it: it makes storage drop an unfinished file
+    """The attempt was given up."""
 
 
 class Stager(SinkWriter):

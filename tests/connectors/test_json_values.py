@@ -40,9 +40,6 @@ def test_every_value_is_valid_json_and_comes_back(rows):
         assert content(pa.table([pa.array(map(kind.decode, texts), field.type)], ["f"])) == content(
             pa.table([column], ["f"])
         )
-        if not any(part in str(field.type) for part in ("float", "double")):  # Python's parser rounds as it likes
-            found = [kind.convert(json.loads(text)) for text in texts]
-            assert pa.array(found, field.type).equals(column)
 
 
 @pytest.mark.parametrize(

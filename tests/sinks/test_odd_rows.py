@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from statefx import CollectSink, FileSink, SqlSink, TopologyBuilder, committedFiles
+from statefx.connectors.files.writers import Parquet
 from statefx.errors import SinkError, SinkOwnedError, TopologyError
 from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
 from statefx.protocol.identity import TransactionAttempt
@@ -107,14 +108,15 @@ def test_a_value_too_long_for_a_folder_is_named(tmp_path):
         writer(FileSink(tmp_path / "out", partitionBy="word"), tmp_path).write(batch("x" * 10_000_000))
 
 
-class Unfit(FileSink):
-    def begin(self, file, schema):
-        raise ValueError("no such format")
+def unfit(parquet, file, schema, held_bytes_max):
+    raise ValueError("no such format")
 
 
-def test_a_file_that_can_not_be_begun_is_not_left_behind(tmp_path):
+def test_a_file_that_can_not_be_begun_is_not_left_behind(tmp_path, monkeypatch):
+    sink = FileSink(tmp_path / "out")
+    monkeypatch.setattr(Parquet, "__init__", unfit)
     with pytest.raises(ValueError, match="no such format") as caught:  # and so the open file, which would end with it
-        writer(Unfit(tmp_path / "out"), tmp_path).write(batch("a"))
+        writer(sink, tmp_path).write(batch("a"))
     assert caught.traceback
     assert list((tmp_path / "out").iterdir()) == []
 

@@ -12,8 +12,7 @@ import pytest
 
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.connectors.files import FilePartitionedSpout
-from statefx.connectors.files.ranges import Range
-from statefx.connectors.files.readers import read
+from statefx.connectors.files.readers import Range, read
 from statefx.errors import InputError, StatefxError, TopologyError
 from statefx.testing import TopologyTester
 from tests.spouts.test_files import topology
@@ -40,9 +39,7 @@ def counts(folder, tmp_path, form, schema=None, **options):
         ("s3://b/x", "no URLs.*setStream"),
         (Path("s3://b/x"), "no URLs.*setStream"),
         ("dbfs:/x", "no URLs.*setStream"),
-        ("file://host/d", "names the host 'host'"),
-        ("~/x", "expanduser"),
-        ("d/*.parquet", "Name the folder"),
+        ("file://host/d", "no URLs.*setStream"),
         ("", "it is a folder"),
         (None, "it is a folder"),
     ],
@@ -63,7 +60,7 @@ def test_a_plain_file_is_refused_and_a_url_of_a_folder_is_its_path(folder):
 
 
 def test_a_folder_that_is_not_there_is_refused_when_the_topology_starts(tmp_path):
-    with pytest.raises(TopologyError, match=r"nope is not there.*schema="):
+    with pytest.raises(TopologyError, match=r"nope has no parquet file.*schema="):
         FilePartitionedSpout(tmp_path / "nope")
     spout = FilePartitionedSpout(tmp_path / "nope", "text")
     with (
@@ -189,7 +186,6 @@ def test_fields_that_a_format_can_not_have_are_refused(form, schema, words, fold
     [
         {"maxFiles": "3"}, {"maxFiles": True}, {"maxFiles": 1.5},
         {"maxBytesPerFile": 0}, {"maxBytesPerFile": -1}, {"maxBytesPerFile": "64m"}, {"maxBytesPerFile": True},
-        {"header": "no"}, {"growing": 1},
     ],
 )  # fmt: skip
 def test_arguments_are_checked(wrong, folder):
@@ -262,9 +258,8 @@ def test_a_local_time_with_a_zone_is_refused_in_json_and_csv(folder, tmp_path):
             counts(folder, tmp_path / form, form, "value timestamp_ntz")
 
 
-@pytest.mark.parametrize("name", ["1.gz", "1"])
 @pytest.mark.parametrize(("form", "schema"), [("text", None), ("json", "value string"), ("csv", "value string")])
-def test_a_compressed_file_is_told(name, form, schema, folder, tmp_path):
-    (folder / name).write_bytes(gzip.compress(b"value\nx\n" * 9))
-    with pytest.raises(StatefxError, match=rf"in/{name} is compressed .*unpack it"):
+def test_a_compressed_file_is_told(form, schema, folder, tmp_path):
+    (folder / "1.gz").write_bytes(gzip.compress(b"value\nx\n" * 9))
+    with pytest.raises(StatefxError, match=r"in/1\.gz is compressed.*unpack it"):
         counts(folder, tmp_path, form, schema)

@@ -14,21 +14,12 @@ from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Format, fields and folders of the rows.
-
-    Attributes
-    ----------
-    format : str
-        As given to FileSink.
-    partition_by : tuple of str
-        Fields that are folders.
-    schema : str
-        DDL of all fields that rows have had, in the order in which they came; any of them may be null in some rows.
-    """
+    """Format, fields and folders of the rows; `format` and `partition_by` are those of FileSink."""
 
     format: str
     partition_by: tuple[str, ...]
     schema: str
+    """DDL of all fields that rows have had, in the order in which they came; any of them may be null in some rows."""
 
     @classmethod
     def of(cls, format: str, partition_by: Sequence[str], schema: pa.Schema) -> Self:
@@ -56,12 +47,9 @@ class Layout:
         return to_ddl([*files, *(fields.field(name) for name in self.partition_by)])
 
     def added_to(self, before: Layout | None, folder: str) -> Layout:
-        """Return the layout of a folder that is laid out like `before` and is given files like this.
+        """Return the layout of a folder like `before` that is given files like this.
 
-        Raises
-        ------
-        SinkMismatchError
-            No reader could read both.
+        SinkMismatchError if no reader could read both.
         """
         if before is None:
             return self

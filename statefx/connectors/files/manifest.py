@@ -19,12 +19,11 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from statefx.connectors.files.fences import Fence, FolderState
 from statefx.connectors.files.layout import Layout
 from statefx.connectors.files.written import WrittenFile
 from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
@@ -44,14 +43,52 @@ _NAME = re.compile(r"(\d+)(\.compact)?")
 _FENCE_TRIES = 100
 
 
-class Manifest:
-    """The manifest of one folder.
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who owns the folder: manifest `number` is transaction `txid` of `owner`.
 
-    Parameters
+    Attributes
     ----------
-    folder : str
-        Absolute.
+    taken_on : bool
+        Whether a former start of the same application has sealed `number`, so that this one has nothing to seal.
+    layout : Layout
+        Of the files of all owners until now.
     """
+
+    owner: Owner
+    number: int
+    txid: int
+    taken_on: bool
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class _FolderState:
+    """What stands in the folder at one moment: the newest fence, whether its owner may publish, the newest manifest."""
+
+    fences: int
+    """The number of the newest fence; 0 if there is none."""
+    fence: Fence | None
+    sealed: bool
+    newest: int | None
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether manifests are missing that were there."""
+        return self.fence is not None and self.sealed and (self.newest is None or self.newest < self.fence.number)
+
+    @property
+    def marker(self) -> Marker | None:
+        """The owner, and what it has published last; None if nobody has written here."""
+        if self.fence is None:
+            return None
+        if not self.sealed or self.newest is None:
+            return Marker.of(self.fence.owner, UNFENCED)
+        return Marker.of(self.fence.owner, self.fence.txid + self.newest - self.fence.number)
+
+
+class Manifest:
+    """The manifest of one folder, which is given by its absolute path."""
 
     def __init__(self, folder: str) -> None:
         self.storage = FolderStorage(folder)
@@ -64,13 +101,7 @@ class Manifest:
     # ---- reading
 
     def files(self) -> list[WrittenFile]:
-        """Return the committed files, in the order of their transactions.
-
-        Raises
-        ------
-        SinkMismatchError
-            A manifest is damaged, or one is missing between others.
-        """
+        """Return the committed files, in the order of their transactions; SinkMismatchError if a manifest is lost."""
         newest = self.newest()
         while newest is not None:
             try:
@@ -84,14 +115,10 @@ class Manifest:
 
     def newest(self) -> int | None:
         """Return the newest number; None if there is no manifest."""
-        numbers = [number for number, _ in self._numbers()]
-        return max(numbers, default=None)
-
-    def _numbers(self) -> Iterator[tuple[int, bool]]:
-        """Yield number and whether it is a compact one."""
-        return ((number, compact) for number, compact, _ in self._manifests())
+        return max((number for number, _, _ in self._manifests()), default=None)
 
     def _manifests(self) -> Iterator[tuple[int, bool, Stored]]:
+        """Yield number, whether it is a compact one, and the file."""
         for stored in self.storage.list(f"{METADATA}/"):
             found = _NAME.fullmatch(stored.name.rpartition("/")[2])
             if found is not None:
@@ -104,7 +131,7 @@ class Manifest:
             yield from found
 
     def _names_until(self, newest: int) -> list[str]:
-        start = max((number for number, compact in self._numbers() if compact and number <= newest), default=-1)
+        start = max((number for number, compact, _ in self._manifests() if compact and number <= newest), default=-1)
         first = [_name(start, compact=True)] if start >= 0 else []
         return [*first, *(_name(number, compact=False) for number in range(start + 1, newest + 1))]
 
@@ -136,20 +163,13 @@ class Manifest:
     def marker(self, *, takeover: bool = False) -> Marker | None:
         """Return the owner of the folder and what it has published last; None if nobody has written here.
 
-        Parameters
-        ----------
-        takeover : bool
-            Do not look at what else is in the folder.
-
-        Raises
-        ------
-        SinkMismatchError
-            Another program has written to the folder, or the manifest is gone.
+        SinkMismatchError if another program has written to the folder, or the manifest is gone; with `takeover` it does
+        not look.
         """
         state = self._state()
         return state.marker if takeover else self._checked(state)
 
-    def _state(self) -> FolderState:
+    def _state(self) -> _FolderState:
         """Return what stands here at one moment.
 
         It reads the newest fence before and after the newest manifest. With one reading, a driver that sleeps between
@@ -162,9 +182,9 @@ class Manifest:
             sealed = fence is not None and (fence.taken_on or any(self.storage.list(_sealed(at))))
             newest = self.newest()
             if self._newest_fence() == at:
-                return FolderState(at, fence, sealed, newest)
+                return _FolderState(at, fence, sealed, newest)
 
-    def _checked(self, state: FolderState) -> Marker | None:
+    def _checked(self, state: _FolderState) -> Marker | None:
         """Return the marker of a folder that FileSinks alone have written to, all of whose manifests are there."""
         root = self.storage.root
         if state.is_cut_short:
@@ -189,10 +209,7 @@ class Manifest:
     def layout(self, added: Layout | None = None) -> Layout | None:
         """Return how the rows are written here, or would be with files like `added`; None if nobody has written.
 
-        Raises
-        ------
-        SinkMismatchError
-            No reader could read `added` beside what is here.
+        SinkMismatchError if no reader could read `added` beside what is here.
         """
         at = self._newest_fence()
         before = self._fence(at).layout if at else None
@@ -209,14 +226,7 @@ class Manifest:
         the folder: its number is sealed or passed then, and step 2 fails. Chosen in step 2, it would be the next free
         number; the other driver would count the seal as its own transaction, and lose the rows of that transaction.
 
-        Parameters
-        ----------
-        owner : Owner
-        reached : Reached
-        layout : Layout
-            Of the files to come.
-        takeover : bool
-            Go on from what is committed, whatever the folder says (see `starting_point`).
+        With `takeover` it goes on from what is committed, whatever the folder says (see `starting_point`).
 
         Raises
         ------
@@ -253,7 +263,7 @@ class Manifest:
         raise SinkError(f"{root}: others go on writing to {METADATA}", path=root)
 
     def _before_unsealed(
-        self, state: FolderState, marker: Marker | None, owner: Owner, reached: Reached
+        self, state: _FolderState, marker: Marker | None, owner: Owner, reached: Reached
     ) -> Marker | None:
         """Return the marker, or the one from before a start of this checkpoint that died without its seal.
 
@@ -292,19 +302,8 @@ class Manifest:
     def publish(self, owner: Owner, txid: int, files: Callable[[], Sequence[WrittenFile]]) -> None:
         """Add the files of transaction `txid` of `owner`, in one atomic act; again: nothing.
 
-        Parameters
-        ----------
-        owner : Owner
-        txid : int
-        files : callable
-            Asked only if the transaction is not there yet.
-
-        Raises
-        ------
-        SinkError, FencedError
-            As `is_published`, and what `files` raises.
-        SinkMismatchError
-            The number is taken by another manifest.
+        `files` is asked only if the transaction is not there yet. Raises what it and `is_published` raise, and
+        SinkMismatchError if the number is taken by another manifest.
         """
         state = self._state()
         if is_published(self._checked(state), owner, txid, self.storage.root):
@@ -357,7 +356,7 @@ class Manifest:
 
     def forget_old(self, min_age_secs: float = KEPT_SECS) -> None:
         """Delete manifests that two compact ones stand for, unless they are young: somebody may be reading them."""
-        compacts = sorted(number for number, compact in self._numbers() if compact)
+        compacts = sorted(number for number, compact, _ in self._manifests() if compact)
         if len(compacts) > 1:
             young = time.time() - min_age_secs
             old = [stored.name for n, _, stored in self._manifests() if n < compacts[-2] and stored.modified <= young]
@@ -372,13 +371,7 @@ def _name(number: int, *, compact: bool) -> str:
 
 
 def _lines(data: bytes) -> list[str]:
-    """Return the lines of a manifest, each of which is a file.
-
-    Raises
-    ------
-    ValueError
-        It is no manifest, or was cut.
-    """
+    """Return the lines of a manifest, each of which is a file; ValueError if it is no manifest, or was cut."""
     version, *lines = data.decode().split("\n")
     if version != _VERSION:
         raise ValueError(f"it begins with {version!r}, not {_VERSION!r}")

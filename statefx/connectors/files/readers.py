@@ -5,16 +5,64 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from statefx.connectors.files.ranges import Range, read_range
 from statefx.connectors.json_values import InvalidJsonError, JsonRows
 from statefx.errors import InputError
+
+_LOOK_BACK_BYTES = 64 << 10
+
+
+class ShorterError(OSError):
+    """A file has become shorter while it was read."""
+
+
+class Range(NamedTuple):
+    """What a task reads of a file."""
+
+    path: str
+    start: int
+    stop: int
+
+
+def behind_last_line(path: str, start: int, stop: int) -> int:
+    """Return the offset behind the last line feed before `stop`; `start` if there is none."""
+    with open(path, "rb") as file:
+        while stop > start:
+            begin = max(start, stop - _LOOK_BACK_BYTES)
+            file.seek(begin)
+            found = file.read(stop - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            stop = begin
+    return start
+
+
+def behind_last_row(path: str, start: int, stop: int) -> int:
+    """Return the offset behind the last line feed before `stop` that is not in quotes; `start` if there is none."""
+    data = read_range(Range(path, start, stop))
+    end, quotes = len(data), data.count(b'"')
+    while (found := data.rfind(b"\n", 0, end)) >= 0:
+        quotes -= data.count(b'"', found, end)
+        if quotes % 2 == 0:
+            return start + found + 1
+        end = found
+    return start
+
+
+def read_range(part: Range) -> bytes:
+    """Return the bytes of a range; ShorterError if the file has become shorter."""
+    with open(part.path, "rb") as file:
+        file.seek(part.start)
+        found = file.read(part.stop - part.start)
+    if len(found) != part.stop - part.start:
+        raise ShorterError(f"it has {part.start + len(found):,} bytes, and {part.stop:,} are to be read")
+    return found
 
 
 class _Parquet:
@@ -50,15 +98,7 @@ UNITS: Mapping[str, Callable[[str], _Parquet | _Arrow]] = {"parquet": _Parquet, 
 
 
 def parts_of(form: str, path: str) -> _Parquet | _Arrow:
-    """Return the parts of a file.
-
-    Raises
-    ------
-    InputError
-        It is no file of the format.
-    OSError
-        It is gone, or can't be read now.
-    """
+    """Return the parts of a file; InputError if it has another format, OSError if it is gone or can't be read now."""
     try:
         return UNITS[form](path)
     except (pa.ArrowException, OSError) as error:
@@ -79,59 +119,21 @@ def is_fault(error: Exception) -> bool:
 
 def unreadable(form: str, path: str, where: str, error: Exception) -> InputError:
     """Return the error of a file from which a part can't be read."""
-    if (packed := _compression(path)) is not None:
-        return compressed(path, packed)
     return InputError(f"{path} is no {form} file of these fields{where}: {error}", path=path)
 
 
-def compressed(path: str, how: str) -> InputError:
-    """Return the error of a file that is compressed as a whole."""
-    return InputError(
-        f"{path} is compressed ({how}), and can't be read in ranges of lines: unpack it, or write Parquet, which is "
-        "compressed inside. Take it out of the folder",
-        path=path,
-    )
-
-
-def _compression(path: str) -> str | None:
-    try:
-        with open(path, "rb") as file:
-            begin = file.read(6)
-    except OSError:  # it is gone: the first error tells more
-        return None
-    return next((how for mark, how in _MARKS.items() if begin.startswith(mark)), None)
-
-
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MARKS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
 
 
 def read(form: str, schema: pa.Schema, header: bool, part: Range) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a part of a file.
-
-    Parameters
-    ----------
-    form : str
-        One of `READERS`.
-    schema : pyarrow.Schema
-        The fields that are read, by their names, and the types that they get.
-    header : bool
-        Whether a CSV file begins with the names of its columns.
-    part : Range
-    """
+    """Yield the rows of a part of a file: the fields of the schema, by their names and with their types."""
     for table in READERS[form](schema, header, part):
         columns = [_cast(part.path, table.column(field.name), field) for field in schema]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
 
 
 def _cast(path: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """Return a column as the field declares it.
-
-    Raises
-    ------
-    InputError
-        A value is another one in that type.
-    """
+    """Return a column as the field declares it; InputError if a value is another one in that type."""
     if column.type == field.type:
         return column
     found = column.cast(field.type)
@@ -148,7 +150,7 @@ def _cast(path: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArra
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    return any(fits(kind) for fits in (kinds.is_primitive, kinds.is_decimal))
+    return bool(kinds.is_primitive(kind) or kinds.is_decimal(kind))
 
 
 def _drops_zone(kind: Any, to: Any) -> bool:

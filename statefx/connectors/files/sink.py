@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import BinaryIO
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from operator import attrgetter
 
 import pyarrow as pa
+from xxhash import xxh3_128
 
 from statefx.connectors.files.layout import Layout
 from statefx.connectors.files.manifest import Manifest
 from statefx.connectors.files.writers import FORMATS, FileFormat
-from statefx.connectors.files.written import FILE_BYTES, FILES_OPEN_MAX, FileWriter, txid_of_file, written_files
+from statefx.connectors.files.written import LISTS, WrittenFile, txid_of_file, written_files
+from statefx.connectors.staged import HeldFile
 from statefx.errors import ConfigError, SinkError, TopologyError
 from statefx.operators.sinks import (
+    COMMITTABLE_BYTES_MAX,
     UNFENCED,
     Committable,
     CommitterContext,
@@ -28,7 +35,15 @@ from statefx.operators.sinks import (
     starting_point,
 )
 from statefx.protocol.identity import TransactionAttempt
+from statefx.storage import FolderStorage
+from statefx.storage.contract import at_once
 from statefx.storage.folder import try_writing
+
+FILE_BYTES = 128 << 20
+"""Spark's readers split at 128 MB, and a file that is not split needs no second look at its footer."""
+
+FILES_OPEN_MAX = 32
+"""A file being written holds buffers: Parquet's about 1 MB a column."""
 
 HELD_BYTES = 32 << 20
 """Rows that wait in a task before it writes a group of them. Partitions whose files are open share this."""
@@ -99,7 +114,6 @@ class FileSink(Sink):
         self.format = format
         self.partition_by = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
         self.max_file_bytes = maxFileBytes
-        self.suffix = FORMATS[format].suffix
 
     @property
     def target(self) -> str:
@@ -117,24 +131,11 @@ class FileSink(Sink):
                 raise TopologyError(f"FileSink can't be partitioned by {name!r}, which is {kind}", field=name)
         if len(set(self.partition_by)) == len(schema):
             raise TopologyError("FileSink is partitioned by all fields: none is left for the files")
-        FORMATS[self.format].refuse(self.schema_of_files(schema))
-
-    def schema_of_files(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema without the fields that are folders."""
-        return pa.schema([field for field in schema if field.name not in self.partition_by])
-
-    def parts(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
-        """Yield the rows of each partition, without the fields that are folders."""
-        return _partitions(batch, self.partition_by)
-
-    def begin(self, file: BinaryIO, schema: pa.Schema) -> FileFormat:
-        """Begin a file of the format."""
-        held_bytes_max = HELD_BYTES // (FILES_OPEN_MAX if self.partition_by else 1)
-        return FORMATS[self.format](file, self.schema_of_files(schema), min(held_bytes_max, self.max_file_bytes))
+        FORMATS[self.format].refuse(_without(schema, self.partition_by))
 
     def writer(self, context: WriterContext) -> SinkWriter:
         """Make what writes the files of one task."""
-        return FileWriter(context, self.path, self.suffix, self.max_file_bytes, self.parts, self.begin)
+        return _Writer(self, context)
 
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what publishes them."""
@@ -177,6 +178,10 @@ def committedFiles(path: str | os.PathLike[str]) -> list[str]:
     return [manifest.storage.path(each.name) for each in manifest.files()]
 
 
+def _without(schema: pa.Schema, fields: Sequence[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in fields])
+
+
 def _partitions(batch: pa.RecordBatch, fields: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the folder, with its slash, and the rows of each partition, without the fields that are folders."""
     if not fields:
@@ -204,13 +209,7 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _folder(field: str, text: str | None) -> str:
-    """Return the name of a partition's folder, with its slash.
-
-    Raises
-    ------
-    SinkError
-        Readers would take the text for null, or it is too long.
-    """
+    """Return the name of a partition's folder; SinkError if readers would take it for null, or it is too long."""
     if text in ("", _NULL_PARTITION):
         raise SinkError(
             f"FileSink is partitioned by {field!r}, and readers take the folder of {text!r} for that of null: give "
@@ -233,12 +232,7 @@ def _escaped(text: str) -> str:
 
 @contextmanager
 def _refused(folder: str) -> Iterator[None]:
-    """Translate an error of the file system: which folder can't be used, why, and what to do.
-
-    Raises
-    ------
-    SinkError
-    """
+    """Translate an error of the file system to a SinkError: which folder can't be used, why, and what to do."""
     try:
         yield
     except OSError as error:
@@ -247,6 +241,87 @@ def _refused(folder: str) -> Iterator[None]:
             "files, on the driver and on the executors",
             path=folder,
         ) from error
+
+
+class _Writer(SinkWriter):
+    """Writes a task's rows to files of their own."""
+
+    def __init__(self, sink: FileSink, context: WriterContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._format = FORMATS[sink.format]
+        self._schema = _without(context.schema, sink.partition_by)
+        self._storage = FolderStorage(sink.path)
+        self._open: OrderedDict[str, tuple[HeldFile, FileFormat]] = OrderedDict()
+        self._ready: list[WrittenFile] = []
+        self._list: str | None = None
+        self._begun = 0
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self._rows += batch.num_rows
+        for folder, part in _partitions(batch, self._sink.partition_by):
+            held, rows = self._open.get(folder) or self._begin(folder)
+            self._open.move_to_end(folder)
+            rows.write(part)
+            if held.file.tell() >= self._sink.max_file_bytes:
+                self._end(folder)
+
+    def _begin(self, folder: str) -> tuple[HeldFile, FileFormat]:
+        while len(self._open) >= FILES_OPEN_MAX:
+            self._end(next(iter(self._open)))
+        held = HeldFile(self._storage, f"{folder}{self._own_name}-{self._begun:04d}{self._format.suffix}")
+        self._begun += 1
+        held_bytes_max = HELD_BYTES // (FILES_OPEN_MAX if self._sink.partition_by else 1)
+        try:
+            rows = self._format(held.file, self._schema, min(held_bytes_max, self._sink.max_file_bytes))
+        except BaseException:
+            held.drop()
+            raise
+        self._open[folder] = held, rows
+        return held, rows
+
+    @property
+    def _own_name(self) -> str:
+        """How names of this attempt begin: the txid is for `sweep`, the token because Spark may run a task twice."""
+        context = self._context
+        return f"part-{context.attempt.txid:010d}-{context.task:05d}-{context.token}"
+
+    def _end(self, folder: str) -> None:
+        held, rows = self._open.pop(folder)
+        try:
+            rows.close()
+            size = held.file.tell()
+        except BaseException:
+            held.drop()
+            raise
+        held.keep()
+        self._ready.append(WrittenFile(held.name, size, int(time.time() * 1000)))
+
+    def prepare(self, txid: int) -> Committable | None:
+        # Together: an fsync waits for the disk, and a task may have a file in each of many folders.
+        at_once(list(self._open), self._end)
+        if not self._ready:
+            return None
+        self._ready.sort(key=attrgetter("name"))
+        told: Committable = {"rows": self._rows, "bytes": sum(each.size_bytes for each in self._ready)}
+        named = {"files": [asdict(each) for each in self._ready], **told}
+        text = json.dumps(named).encode()
+        if len(text) < COMMITTABLE_BYTES_MAX:
+            return named
+        self._list = f"{LISTS}/{self._own_name}.json"
+        self._storage.put(self._list, text)
+        return {"list": self._list, "checksum": xxh3_128(text).hexdigest(), **told}
+
+    def abort(self) -> None:
+        while self._open:
+            _, (held, rows) = self._open.popitem()
+            with suppress(Exception):  # a writer that is not closed complains when it is collected
+                rows.close()
+            held.drop()
+        self._storage.delete([each.name for each in self._ready] + ([self._list] if self._list else []))
 
 
 class _Committer(SinkCommitter):

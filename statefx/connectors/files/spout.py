@@ -8,17 +8,28 @@ short or replaced since is noticed.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from statefx.connectors.fields import given_schema, spark_schema
-from statefx.connectors.files.folders import folder_of, refuse_manifest, refuse_missing
 from statefx.connectors.files.logs import COMPRESSED, Logs, head_of, present_path, stats
-from statefx.connectors.files.ranges import Range, ShorterError, behind_last_line, behind_last_row
-from statefx.connectors.files.readers import READERS, UNITS, compressed, is_fault, parts_of, read, unreadable
+from statefx.connectors.files.readers import (
+    READERS,
+    UNITS,
+    Range,
+    ShorterError,
+    behind_last_line,
+    behind_last_row,
+    is_fault,
+    parts_of,
+    read,
+    unreadable,
+)
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, to_ddl
 from statefx.operators.context import DRIVER
@@ -31,6 +42,8 @@ _HIDDEN = ("_", ".")
 _LOGS = "; if lines are added to it, start with growing=True and a new checkpointLocation"
 _GONE = ""
 """In the place of the name of a log that is in the folder under no name."""
+
+_MANIFESTS = ("_spark_metadata", "_statefx")
 
 
 def _is_count(value: Any) -> bool:
@@ -48,7 +61,7 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
     ----------
     path : str or path
         A folder of the file system, which the driver and all executors see. Its subfolders are ignored; URLs other
-        than ``file:`` and patterns are refused.
+        than ``file:`` are refused.
     format : str
         ``parquet``, ``arrow`` (IPC files), ``json`` (an object in each line), ``csv`` or ``text`` (a field ``value``).
     schema : str, StructType or pyarrow.Schema, optional
@@ -87,17 +100,13 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             raise TopologyError(f"FilePartitionedSpout has no format {format!r}; there are {', '.join(READERS)}")
         if growing and format in UNITS:
             raise TopologyError(f"{format} files can't grow: leave out growing=True, or write lines of JSON")
-        for name, value in {"header": header, "growing": growing}.items():
-            if not isinstance(value, bool):
-                raise TopologyError(f"{name}={value!r}: it is True or False")
         if not _is_count(maxBytesPerFile):
             raise TopologyError(f"maxBytesPerFile={maxBytesPerFile!r}: it is a whole number of bytes, 1 or more")
-        if maxFiles is not None and (
-            growing or not _is_count(maxFiles)
-        ):  # the first logs would keep those behind them waiting
+        # Of logs, the first ones would keep those behind them waiting.
+        if maxFiles is not None and (growing or not _is_count(maxFiles)):
             raise TopologyError(f"maxFiles={maxFiles!r}: it is 1 or more, and not for files that grow")
-        self.path = folder_of(path)
-        refuse_manifest(self.path)
+        self.path = _folder(path)
+        _refuse_manifest(self.path)
         self.format = format
         self.header = header and format == "csv"
         self.growing = growing
@@ -123,18 +132,14 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             raise TopologyError(
                 f"FilePartitionedSpout needs the fields of {self.format} files: schema='account string, amount long'"
             )
-        if not os.path.isdir(self.path):
+        names = self._names() if os.path.isdir(self.path) else []
+        if not names:
             raise TopologyError(
-                f"{self.path} is not there, so no {self.format} file gives the fields: correct the path, or give them: "
+                f"{self.path} has no {self.format} file to read the fields from: correct the path, or give them: "
                 "schema='account string, amount long'"
             )
-        for name in self._names():
-            path = os.path.join(self.path, name)
-            return spark_schema(parts_of(self.format, path).schema, path)
-        raise TopologyError(
-            f"{self.path} has no {self.format} file to read the fields from; give them: schema='account string, amount "
-            "long'"
-        )
+        path = os.path.join(self.path, names[0])
+        return spark_schema(parts_of(self.format, path).schema, path)
 
     def reads(self, target: str) -> bool:
         """Tell whether it is the folder."""
@@ -150,9 +155,13 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         InputError
             The folder is not there when the topology starts. One that goes later is waited for.
         """
-        if context.task == DRIVER:
-            refuse_missing(self.path)
-        refuse_manifest(self.path)
+        if context.task == DRIVER and not os.path.isdir(self.path):  # it would be waited for without an end
+            raise InputError(
+                f"{self.path} is not there, or the driver may not see it: correct the path (a relative one begins at "
+                "the folder in which the program runs), or make the folder before the start",
+                path=self.path,
+            )
+        _refuse_manifest(self.path)
         self._files, self._logs = [], Logs(self.path)
         self._bounded, self._until = False, None
 
@@ -269,8 +278,8 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
         """Plan nothing of a file that is not there; InputError if some of it was not read."""
         if last is None:
             self._files[partition] = None  # nothing of it was read: the partition can be another file
-        elif last["end"]:
-            pass  # all of it was read: it may go
+        elif last["end"]:  # all of it was read: it may go
+            pass
         elif not self.growing or self._logs.locate(stats(self.path, self._entries()))[partition] is None:
             raise InputError(
                 f"{path} was deleted{', cut' if self.growing else ''} or moved away before all of it was read: put it "
@@ -324,7 +333,11 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
                 stop += 1
             return stop, stop == len(sizes)
         if start == 0 and path.endswith(COMPRESSED):
-            raise compressed(path, os.path.splitext(path)[1])
+            raise InputError(
+                f"{path} is compressed, and can't be read in ranges of lines: unpack it, or write Parquet, which is "
+                "compressed inside. Take it out of the folder",
+                path=path,
+            )
         stop = min(size, start + self.bytes_max)
         if stop == size and not self.growing:
             return stop, True
@@ -357,3 +370,35 @@ class FilePartitionedSpout(PartitionedTransactionalSpout):
             if is_fault(error) or isinstance(error, ShorterError):
                 raise FailedException(f"{path} can't be read: {error}") from error
             raise unreadable(self.format, path, f", from {metadata['start']} to {metadata['stop']}", error) from error
+
+
+def _folder(given: Any) -> str:
+    """Return the absolute path of a folder, which need not be there yet; TopologyError for URLs and files."""
+    path = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(path, str) or not path.strip():
+        raise TopologyError(f"path={given!r}: it is a folder, such as 'data/in'")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path):
+        url = urlsplit(path)
+        if url.scheme != "file" or url.netloc not in ("", "localhost"):
+            raise TopologyError(
+                f"path={path!r}: FilePartitionedSpout reads folders of the file system, and no URLs. Mount it, or let "
+                "Spark read it: setStream(id, spark.readStream.format(...).schema(...).load(path))"
+            )
+        path = unquote(url.path)
+    path = os.path.abspath(path)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise TopologyError(
+            f"{path} is no folder: FilePartitionedSpout reads all files of a folder. Put the file into a folder of its "
+            "own, and name that"
+        )
+    return path
+
+
+def _refuse_manifest(folder: str) -> None:
+    """Refuse a folder in which a manifest, not the presence of a file, says what is committed."""
+    for name in _MANIFESTS:
+        if os.path.exists(os.path.join(folder, name)):
+            raise TopologyError(
+                f"{folder} has {name}: a sink writes there, and its folder also has files of transactions that "
+                "are not committed. Read it with setStream(id, readCommitted(spark, path, stream=True))"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC
 from decimal import Decimal
@@ -107,8 +108,8 @@ def reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
         decode = JsonType(kind).decode
         return lambda value: decode(value) if isinstance(value, str | bytes) else value  # PostgreSQL's arrays are lists
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        convert = JsonType(kind).convert
-        return lambda value: convert(value) if isinstance(value, str) else value
+        decode = JsonType(kind).decode
+        return lambda value: decode(json.dumps(value)) if isinstance(value, str) else value
     if pa.types.is_boolean(kind):
         return lambda value: bool(value) if type(value) is int and value in (0, 1) else value
     if pa.types.is_decimal(kind):  # a REAL as it is shown: SQLite makes one of the text 0.10 in a column of decimals
