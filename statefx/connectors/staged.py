@@ -240,16 +240,7 @@ class _Summed(io.RawIOBase):
 
 
 class StagedCommitter(SinkCommitter):
-    """Hands the rows of a transaction to the target, unless the marker there says that it has them.
-
-    Parameters
-    ----------
-    name : str
-        The target's.
-    context : CommitterContext
-    connect : callable
-        Opens the target.
-    """
+    """Hands the rows of a transaction to the target, unless the marker there says that it has them."""
 
     def __init__(self, name: str, context: CommitterContext, connect: Callable[[], Target]) -> None:
         self._name = name
@@ -328,20 +319,7 @@ class StagedCommitter(SinkCommitter):
 
 
 def refuse_nulls(target: str, key: Sequence[str], batch: pa.RecordBatch) -> None:
-    """Refuse rows that have no name, in a task: the transaction can still be rolled back there.
-
-    Parameters
-    ----------
-    target : str
-    key : sequence of str
-        Fields that name a row.
-    batch : pyarrow.RecordBatch
-
-    Raises
-    ------
-    SinkError
-        A field of the key is null; names the row.
-    """
+    """Refuse rows of which a field of the key is null, in a task: the transaction can still be rolled back there."""
     for name in key:
         column = batch.column(name)
         if column.null_count:

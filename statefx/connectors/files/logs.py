@@ -63,12 +63,7 @@ def present_path(folder: str, metadata: Any) -> str:
 
 
 class Logs:
-    """The logs of a folder, by partition.
-
-    Parameters
-    ----------
-    folder : str
-    """
+    """The logs of a folder, by partition."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -107,14 +102,8 @@ class Logs:
     def refuse_copy(self, partition: int, path: str, said: os.stat_result, gone: Set[int]) -> None:
         """Refuse a file that begins as the log of another partition does: its lines would count twice.
 
-        Parameters
-        ----------
-        partition : int
-        path : str
-        said : os.stat_result
-        gone : set of int
-            Partitions whose logs are gone, or were cut. If nothing was read of the file, it is also refused if it
-            begins with the few bytes of such a log; others may well begin alike.
+        `gone` are partitions whose logs are gone, or were cut. If nothing was read of the file, it is also refused if
+        it begins with the few bytes of such a log; others may well begin alike.
         """
         known = self._known.get(partition)
         if known is not None and known["stop"] >= HEAD_BYTES:

@@ -136,7 +136,7 @@ def _set_up(reader: Any, layout: Layout) -> Any:
 def _selected(frame: Any, layout: Layout, txid: str | None, more: Iterable[str] = ()) -> Any:
     """Return the columns in the order in which the rows had them; files are named after their transaction."""
     if txid is not None:
-        _refuse(layout.fields, txid)
+        _refuse_field(layout.fields, txid)
         more = [f"cast(regexp_extract(_metadata.file_name, 'part-([0-9]+)-', 1) as bigint) as {_quoted(txid)}"]
     return frame.selectExpr(*map(_quoted, layout.fields.names), *more)
 
@@ -149,7 +149,7 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _refuse(schema: pa.Schema, txid: str) -> None:
+def _refuse_field(schema: pa.Schema, txid: str) -> None:
     if txid in schema.names:
         raise ConfigError(f"the rows have a field {txid!r} already: give the transaction's column another name")
 
@@ -163,7 +163,7 @@ def _staged(spark: Any, path: str | os.PathLike[str], sink: str, txid: str | Non
     with storage.reader(names[0]) as file, pa.ipc.open_stream(file) as reader:
         schema = reader.schema
     if txid is not None:
-        _refuse(schema, txid)
+        _refuse_field(schema, txid)
         schema = schema.append(pa.field(txid, pa.int64()))
     return spark.createDataFrame([(name,) for name in names], "name string").mapInArrow(
         _Unstage(storage, schema, txid), to_ddl(schema)

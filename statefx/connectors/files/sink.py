@@ -56,16 +56,6 @@ _TO_ESCAPE = re.compile(r'["#%\'*/:=?\\\x7f{\[\]^\x00-\x1f]')
 """What Hive, and so Spark, writes as %XX in the name of a partition's folder."""
 
 
-_NO_FOLDER = (
-    pa.types.is_nested,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_fixed_size_binary,
-    pa.types.is_duration,
-)
-"""Types whose values have no text that Spark reads."""
-
-
 class FileSink(Sink):
     """Writes files that Spark, and `committedFiles`, see when their transaction is committed: all of it or nothing.
 
@@ -127,7 +117,7 @@ class FileSink(Sink):
             if schema.get_field_index(name) < 0:
                 raise TopologyError(f"FileSink is partitioned by {name!r}; its rows have {', '.join(schema.names)}")
             kind = schema.field(name).type
-            if any(fits(kind) for fits in _NO_FOLDER):
+            if pa.types.is_nested(kind) or pa.types.is_binary(kind):  # it has no text that Spark reads
                 raise TopologyError(f"FileSink can't be partitioned by {name!r}, which is {kind}", field=name)
         if len(set(self.partition_by)) == len(schema):
             raise TopologyError("FileSink is partitioned by all fields: none is left for the files")

@@ -96,7 +96,7 @@ class Csv(FileFormat):
     @classmethod
     def refuse(cls, schema: pa.Schema) -> None:
         for field in schema:
-            if pa.types.is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+            if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
                 raise TopologyError(
                     f"field {field.name!r} is {field.type}, which CSV can't hold: write Parquet or JSON, or take the "
                     "field apart in a bolt",

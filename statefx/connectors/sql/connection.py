@@ -30,14 +30,7 @@ class RowRefusedError(SinkError):
 
 
 class SqlConnection:
-    """One connection, opened when it is needed.
-
-    Parameters
-    ----------
-    url : str
-    target : str
-        What it is called in errors.
-    """
+    """One connection, opened when it is needed; errors name `target`."""
 
     def __init__(self, url: str, target: str) -> None:
         self._target = target
@@ -51,12 +44,7 @@ class SqlConnection:
     def transaction(self, *, keep: bool = True, name: str = "statefx") -> Iterator[sa.Connection]:
         """Yield the connection within a transaction of the database that can't lose a race for the marker.
 
-        Raises
-        ------
-        RowRefusedError
-            The database refuses a row.
-        SinkError
-            It can't be reached, or refuses something else.
+        RowRefusedError if the database refuses a row; SinkError if it can't be reached, or refuses something else.
         """
         try:
             with self._transaction(keep, name) as connection:
@@ -129,7 +117,6 @@ class SqlConnection:
                     connection.exec_driver_sql("select pg_terminate_backend(%s)", (pid,))
 
     def close(self) -> None:
-        """Close it."""
         if self._connection is not None:
             self._connection.close()
         self._engine.dispose()

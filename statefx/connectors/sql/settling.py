@@ -68,18 +68,12 @@ def holders_of(table: SourceTable) -> Holders:
 
 @dataclass
 class Settling:
-    """How far one table can be read.
-
-    Parameters
-    ----------
-    holders : callable
-        Returns the names of the transactions that may still commit lower values. Names are never used again.
-    secs : float
-        How long a value must have been there, as well.
-    """
+    """How far one table can be read."""
 
     holders: Holders
+    """Returns the names of the transactions that may still commit lower values. Names are never used again."""
     secs: float
+    """How long a value must have been there, as well."""
     settled: Any = field(default=None, init=False)
     _waiting: tuple[Any, set[str], float] | None = field(default=None, init=False)
     """The largest value when it was looked at, the transactions that may still commit lower ones, the look's time."""
@@ -107,7 +101,8 @@ class Settling:
             if not holders and now - since >= self.secs:
                 self.settled, self._waiting = value, None
         if self._waiting is None:
-            value = self._largest(connection, table)
+            greatest = alchemy().select(alchemy().func.max(table.order_column)).select_from(table.clause)
+            value = connection.execute(greatest).scalar()
             if value is not None and value != self.settled:
                 # After the look at the value: a transaction that has a lower value holds the lock by now, or has ended.
                 holders = self.holders(connection)
@@ -116,8 +111,3 @@ class Settling:
                 else:
                     self.settled = value
         return self.settled
-
-    @staticmethod
-    def _largest(connection: Any, table: SourceTable) -> Any:
-        greatest = alchemy().func.max(table.order_column)
-        return connection.execute(alchemy().select(greatest).select_from(table.clause)).scalar()

@@ -19,36 +19,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """One table.
-
-    Attributes
-    ----------
-    name : str
-        As it was given.
-    fields : pa.Schema
-        What is read of it.
-    order : str
-        The column that grows.
-    numeric : bool
-        Whether its values are whole numbers; else they are timestamps.
-    unique : bool
-        Whether no two rows have the same.
-    ties : bool
-        Whether a row can come with a value that another row has: the column is neither unique, nor given its values by
-        a sequence, nor by a clock of microseconds (which has gone on when a row that has its time can be seen).
-    view : bool
-    text_columns : frozenset of str
-        Columns that the database has as text.
-    """
+    """One table, under the name that was given, and what is read of it."""
 
     name: str
     fields: pa.Schema
     order: str
+    """The column that grows."""
     numeric: bool
+    """Whether its values are whole numbers; else they are timestamps."""
     unique: bool
+    """Whether no two rows have the same."""
     ties: bool
+    """Whether a row can come with a value that another row has: the column is neither unique, nor given its values by a
+    sequence, nor by a clock of microseconds (which has gone on when a row that has its time can be seen)."""
     view: bool
     text_columns: frozenset[str]
+    """Columns that the database has as text."""
 
     @property
     def space(self) -> str:
@@ -68,10 +54,8 @@ class SourceTable:
     @property
     def order_column(self) -> Any:
         """The column that grows, for a statement."""
-        sqlalchemy = alchemy()
-        return sqlalchemy.column(
-            self.order, sqlalchemy.BigInteger() if self.numeric else sqlalchemy.DateTime(timezone=True)
-        )
+        sa = alchemy()
+        return sa.column(self.order, sa.BigInteger() if self.numeric else sa.DateTime(timezone=True))
 
     def to_json(self, value: Any) -> Any:
         """Return a value of the column as JSON."""
@@ -83,13 +67,7 @@ class SourceTable:
 
 
 def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | None, database: str) -> SourceTable:
-    """Look at a table.
-
-    Raises
-    ------
-    TopologyError
-        It is not there, has not the columns, or can't be read in the order of one of them.
-    """
+    """Look at a table; TopologyError if it is not there, lacks a column, or can't be read in the order of `order`."""
     sqlalchemy = alchemy()
     space, _, plain = name.rpartition(".")
     inspector = sqlalchemy.inspect(connection)
@@ -132,18 +110,13 @@ def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | Non
         partial = any(option.endswith("_where") for option in each.get("dialect_options", {}))
         if each["unique"] and not partial:
             keys.append(each["column_names"])
-    unique = [order] in keys
-    fields = (
-        given
-        if given is not None
-        else _fields(columns, f"{database}: {name}", lite=connection.dialect.name == "sqlite")
-    )
-    if given is not None and connection.dialect.name != "sqlite":
+    unique, lite = [order] in keys, connection.dialect.name == "sqlite"
+    fields = _fields(columns, f"{database}: {name}", lite=lite) if given is None else given
+    if given is not None and not lite:
         _check_zones(given, columns, f"{database}: {name}")
     text_columns = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
-    return SourceTable(
-        name, fields, order, numeric, unique, not unique and not _in_turn(columns[order]), view, text_columns
-    )
+    ties = not unique and not _in_turn(columns[order])
+    return SourceTable(name, fields, order, numeric, unique, ties, view, text_columns)
 
 
 def _in_turn(column: Any) -> bool:
@@ -157,9 +130,7 @@ def _warn_of_reuse(connection: Any, table: str, what: str) -> None:
     """Warn of a key that SQLite continues from the largest row that is there, also after rows were deleted."""
     if connection.dialect.name != "sqlite":
         return
-    made = connection.execute(
-        alchemy().text("select sql from sqlite_master where name = :name"), {"name": table}
-    ).scalar()
+    made = connection.exec_driver_sql("select sql from sqlite_master where name = ?", (table,)).scalar()
     if "autoincrement" not in (made or "").lower():
         logger.warning(
             "%s has no AUTOINCREMENT, so SQLite gives the numbers of rows that were deleted to new rows, which are "

@@ -40,19 +40,7 @@ Refused = Callable[["sa.Connection", pa.RecordBatch, str], None]
 
 
 class SqlTable(Target):
-    """A table, and its line in `MARKERS`, which is in the same schema.
-
-    Parameters
-    ----------
-    url : str
-    name : str
-        What messages call the table.
-    table : str
-        Optionally with a schema.
-    key : tuple of str
-    dead_letter : str, optional
-    fields : pyarrow.Schema
-    """
+    """A table, and its line in `MARKERS`, which is in the same schema; messages call it `name`."""
 
     def __init__(
         self, url: str, name: str, table: str, key: tuple[str, ...], dead_letter: str | None, fields: pa.Schema
@@ -210,13 +198,7 @@ class SqlTable(Target):
                 connection.execute(alchemy().schema.CreateTable(table, if_not_exists=True))
 
     def try_rows(self, rows: StagedRows) -> None:
-        """Write rows and take them back, to see whether the database would take them.
-
-        Raises
-        ------
-        SinkError
-            It would not; says which row and why.
-        """
+        """Write rows and take them back; SinkError says which row the database would not take, and why."""
         try:
             with self._database.transaction(keep=False) as connection:
                 self._find_schema(connection)

@@ -16,13 +16,7 @@ from statefx.errors import TopologyError
 
 
 def sql_type(field: pa.Field, *, lite: bool) -> Any:
-    """Return the column's type for a field of the stream.
-
-    Raises
-    ------
-    TopologyError
-        There is none.
-    """
+    """Return the column's type for a field of the stream; TopologyError if there is none."""
     kind = field.type
     for fits, make in _SQL_TYPES:
         if fits(kind):

@@ -27,28 +27,11 @@ def alchemy() -> Any:
 
 
 class SqlUrl:
-    """A database's URL, read without connecting.
+    """A database's URL, read without connecting; ConfigError if SQLAlchemy can't read it, or the database is in memory.
 
-    Parameters
-    ----------
-    url : str
-    who : str
-        The sink or spout that messages name.
-    in_memory : str
-        What messages recommend instead of a database in memory.
-
-    Attributes
-    ----------
-    location : str
-        Backend, host, port and database: what identifies the database in messages and in the log. User, password and
-        options are left out, so that they may change.
-    backend : str
-        Such as ``postgresql``.
-
-    Raises
-    ------
-    ConfigError
-        SQLAlchemy can't read it, or the database is in memory.
+    `location` is what identifies the database in messages and in the log: backend, host, port and database. User,
+    password and options are left out, so that they may change. Messages name `who`, and recommend `in_memory` instead
+    of a database in memory.
     """
 
     def __init__(self, url: str, who: str, in_memory: str) -> None:
@@ -81,13 +64,7 @@ class SqlUrl:
             self.location = f"{self.backend}://{host}{f':{parsed.port}' if parsed.port else ''}/{database}"
 
     def require_driver(self) -> None:
-        """Import the driver.
-
-        Raises
-        ------
-        ConfigError
-            It is not installed.
-        """
+        """Import the driver; ConfigError if it is not installed."""
         try:
             self._dialect.import_dbapi()
         except ImportError as error:
@@ -100,14 +77,8 @@ class SqlUrl:
 def open_engine(url: str, *, pooled: bool = False, lock_secs: float | None = None) -> Any:
     """Return what connects, within limits of time.
 
-    Parameters
-    ----------
-    url : str
-    pooled : bool
-        Whether connections are kept for the next call. By default the caller keeps one connection itself, because a
-        pool would hand out one that a restarted server has forgotten.
-    lock_secs : float, optional
-        How long a connection waits for another one that locks a SQLite file; by default as long as Python's module.
+    By default the caller keeps one connection itself, because a pool would hand out one that a restarted server has
+    forgotten. `lock_secs` is how long a connection waits for another one that locks a SQLite file.
     """
     sqlalchemy = alchemy()
     parsed = sqlalchemy.engine.make_url(url)
