@@ -107,8 +107,7 @@ MAY_OPEN_FILES = {
     "statefx/runtime/outbox.py": "a temporary file of this machine, for what waits to be sent",
     "statefx/spark/": "Spark's own part, which Spark reads and writes",
     **{
-        f"statefx/connectors/files/{name}.py": "the input, which is the user's"
-        for name in ("folders", "logs", "ranges", "readers", "spout")
+        f"statefx/connectors/files/{name}.py": "the input, which is the user's" for name in ("logs", "readers", "spout")
     },
     "statefx/connectors/kafka/settings.py": "looks whether certificates are there, which librdkafka will read",
     "providers/statefx_rocksdb/": "RocksDB's directories, on the executor's disk",
