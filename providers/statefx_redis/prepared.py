@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgpack
 
 from statefx.state.contract.store import Version, Write
 from statefx_redis.answers import damaged
 from statefx_redis.names import Names
-from statefx_redis.server import Server
+
+if TYPE_CHECKING:
+    from statefx_redis.server import Server
 
 CHUNK_ENTRIES = 500
-"""Fields that one script call moves at most."""
+"""Entries in a chunk: one script call moves no more, and Lua hands 8,000 arguments to a command at most."""
 
 CHUNK_BYTES = 256 << 10
-"""Keys and values in a chunk; one that is longer has a chunk of its own."""
+"""Keys and values, or rows, in a chunk; one that is longer has a chunk of its own."""
 
 BATCH_BYTES = 1 << 20
-"""Chunks sent in one round trip, unless one is longer."""
+"""Chunks sent in one round trip, unless one is longer. A sink's transaction that fits in one is not staged first."""
+
+_Item = TypeVar("_Item")
 
 INDEX = "index"
 """The field that holds the first key of each chunk."""
@@ -58,41 +63,47 @@ class Entry:
         return json.dumps(asdict(self))
 
 
-def chunked(writes: Sequence[Write]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (first key, chunk) for `writes`, which are sorted by key; a chunk is [deleted keys], [key, value, ...]."""
-    gone: list[bytes] = []
-    put: list[bytes] = []
-    first, size, entries = b"", 0, 0
-    for key, value in writes:
-        if entries and (entries >= CHUNK_ENTRIES or size + len(key) + len(value or b"") > CHUNK_BYTES):
-            yield first, _pack([gone, put])
-            gone, put, size, entries = [], [], 0, 0
-        if not entries:
-            first = key
-        if value is None:
-            gone.append(key)
-            size += len(key)
-        else:
-            put += (key, value)
-            size += len(key) + len(value)
-        entries += 1
-    if entries:
-        yield first, _pack([gone, put])
+def grouped(sized: Iterable[tuple[_Item, int]], most_bytes: int, most: float = math.inf) -> Iterator[list[_Item]]:
+    """Yield the items in lists of `most` at most and of `most_bytes`; one that is longer has a list of its own."""
+    group: list[_Item] = []
+    size = 0
+    for item, more in sized:
+        if group and (len(group) >= most or size + more > most_bytes):
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += more
+    if group:
+        yield group
+
+
+def _chunk(writes: Sequence[Write]) -> tuple[bytes, bytes]:
+    """Return (first key, chunk) for `writes`, which are sorted by key; a chunk is [deleted keys], [key, value, ...]."""
+    gone = [key for key, value in writes if value is None]
+    put = [part for key, value in writes if value is not None for part in (key, value)]
+    return writes[0][0], packed([gone, put])
 
 
 def batches(writes: Sequence[Write]) -> Iterator[tuple[list[str | bytes], int]]:
     """Yield (fields with their chunks, chunks so far or -1 if more follow) for each round trip of a prepare."""
-    fields: list[str | bytes] = []
+    sized = ((write, len(write[0]) + len(write[1] or b"")) for write in writes)
+    chunks = map(_chunk, grouped(sized, CHUNK_BYTES, CHUNK_ENTRIES))
     firsts: list[bytes] = []
-    size = 0
-    for first, chunk in chunked(writes):
-        if fields and size + len(chunk) > BATCH_BYTES:
+    fields: list[str | bytes] = []
+    for batch in grouped(((each, len(each[1])) for each in chunks), BATCH_BYTES):
+        if fields:
             yield fields, -1
-            fields, size = [], 0
-        fields += (str(len(firsts)), chunk)
-        size += len(chunk)
-        firsts.append(first)
-    yield [*fields, INDEX, _pack(firsts)], len(firsts)
+        fields = []
+        for first, chunk in batch:
+            fields += (str(len(firsts)), chunk)
+            firsts.append(first)
+    yield [*fields, INDEX, packed(firsts)], len(firsts)
+
+
+def packed(parts: Sequence[list[bytes]] | Sequence[bytes]) -> bytes:
+    """Return `parts` as the server's scripts read them: raw strings, which any server's cmsgpack knows."""
+    data: bytes = msgpack.packb(parts, use_bin_type=False)
+    return data
 
 
 class GoneError(Exception):
@@ -100,14 +111,7 @@ class GoneError(Exception):
 
 
 class PreparedChanges:
-    """Reads the changes that a token names; what was read is kept, for it never changes.
-
-    Parameters
-    ----------
-    server : Server
-    names : Names
-    token : str
-    """
+    """Reads the changes that a token names; what was read is kept, for it never changes."""
 
     def __init__(self, server: Server, names: Names, token: str) -> None:
         self.token = token
@@ -141,8 +145,8 @@ class PreparedChanges:
 
     def _index(self) -> list[bytes]:
         if self._firsts is None:
-            [packed] = self._fields([INDEX])
-            firsts = _unpack(packed)
+            [index] = self._fields([INDEX])
+            firsts = _unpack(index)
             if not _is_texts(firsts):
                 raise damaged(self._key, "its index is not what was written")
             self._firsts = firsts
@@ -152,8 +156,8 @@ class PreparedChanges:
         missing = sorted(wanted - self._chunks.keys())
         for begin in range(0, len(missing), 16):
             some = missing[begin : begin + 16]
-            for at, packed in zip(some, self._fields([str(at) for at in some]), strict=True):
-                changes = _changes(_unpack(packed))
+            for at, chunk in zip(some, self._fields([str(at) for at in some]), strict=True):
+                changes = _changes(_unpack(chunk))
                 if changes is None:
                     raise damaged(self._key, f"its chunk {at} is not what was written")
                 self._chunks[at] = changes
@@ -165,15 +169,10 @@ class PreparedChanges:
         return [each for each in found if each is not None]
 
 
-def _pack(parts: list[list[bytes]] | list[bytes]) -> bytes:
-    packed: bytes = msgpack.packb(parts, use_bin_type=False)  # as raw strings: any server's cmsgpack reads them
-    return packed
-
-
-def _unpack(packed: bytes) -> Any:
-    """Return what `_pack` packed, or None for other bytes."""
+def _unpack(data: bytes) -> Any:
+    """Return what `packed` made, or None for other bytes."""
     try:
-        return msgpack.unpackb(packed, raw=True)
+        return msgpack.unpackb(data, raw=True)
     except (ValueError, msgpack.UnpackException):
         return None
 

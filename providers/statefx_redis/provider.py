@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from statefx.errors import FencedError, ProviderError
+from statefx.errors import ProviderError
 from statefx.state.contract.store import (
     Capabilities,
     Namespace,
@@ -18,8 +18,7 @@ from statefx.state.contract.store import (
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
-from statefx_redis.nodes import check_nodes, require_redis
-from statefx_redis.settings import OPTIONS, Settings, masked, unmasked
+from statefx_redis.settings import Options, Settings, masked, require_redis, unmasked
 
 if TYPE_CHECKING:
     from statefx_redis.server import Server
@@ -31,7 +30,7 @@ class RedisStateProvider(StateProvider):
     Parameters
     ----------
     options : Mapping[str, Any]
-        See `Settings`; Storm's ``jedisPoolConfig`` is understood.
+        See `statefx_redis.settings.Options`; Storm's ``jedisPoolConfig`` is understood.
 
     Raises
     ------
@@ -43,11 +42,11 @@ class RedisStateProvider(StateProvider):
         durable=True, shared=True, lazy_commit=False, fences_writers=True
     )
 
-    option_names: ClassVar[Collection[str]] = OPTIONS
+    option_names: ClassVar[Collection[str]] = Options.__struct_fields__
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(masked(options))
-        self._settings = Settings.of(self.options)
+        self._settings = Settings.of(options)
         require_redis("state provider 'redis'", "the driver", ProviderError)
 
     def public_options(self) -> Mapping[str, Any] | None:
@@ -63,16 +62,13 @@ class RedisStateProvider(StateProvider):
     def fence(self, lineage: str, generation: int, storage: Storage) -> None:
         """Check the server, then let it refuse older generations: first new namespaces, then those there are."""
         server = self._server()
-        check_nodes(server, ProviderError, "state")
+        server.check(ProviderError, "state")
         keys = lineage_keys(self._settings.prefix, lineage)
-        answer = server.eval(scripts.FENCE, keys, generation)
-        _not_fenced(answer, keys[0], generation)
-        for tag in answer[1]:
+        for tag in server.eval(scripts.FENCE, keys, generation)[1]:
             names = Names(self._settings.prefix, text(tag))
             if not names.are_of(lineage):
                 raise damaged(keys[1], f"{names.tag!r} is no task of this checkpoint")
-            answer = server.eval(scripts.RAISE, [names.meta], generation, lineage)
-            _not_fenced(answer, names.meta, generation)
+            server.eval(scripts.RAISE, [names.meta], generation, lineage)
 
     def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[str]:
         """Return the tokens of the namespace's prepared hashes."""
@@ -87,21 +83,10 @@ class RedisStateProvider(StateProvider):
             if token == retained.head.token:
                 continue
             keys = [names.meta, names.tokens, names.prepared(token)]
-            answer = server.eval(scripts.DROP, keys, retained.generation, token)
-            _not_fenced(answer, names.meta, retained.generation)
-            gone += answer[0] == b"DROPPED"
+            gone += server.eval(scripts.DROP, keys, retained.generation, token)[0] == b"DROPPED"
         return gone
 
     def _server(self) -> Server:
         from statefx_redis.server import server_of  # noqa: PLC0415  # imports redis, an extra
 
         return server_of(self._settings)
-
-
-def _not_fenced(answer: list[Any], key: str, generation: int) -> None:
-    if answer[0] == b"FENCED":
-        raise FencedError(
-            f"{key}: generation {answer[1]} has taken over from generation {generation}; stop this driver",
-            generation=generation,
-            newest=answer[1],
-        )

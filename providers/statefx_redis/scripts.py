@@ -135,7 +135,7 @@ if wrong then return wrong end
 local m, unsound = meta()
 if unsound then return unsound end
 local entry = cjson.decode(ARGV[4])
-if entry.generation < m.generation then return {{'FENCED', m.generation}} end
+if entry.generation < m.generation then return {{'FENCED', KEYS[1], m.generation, entry.generation}} end
 if m.txid ~= entry.base_txid or m.token ~= entry.base_token or m.next_token then
   return {{'MOVED', m.txid, m.token}}
 end
@@ -171,7 +171,7 @@ local data, order, tokens, prepared = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local generation, txid, token = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local m, unsound = meta()
 if unsound then return unsound end
-if generation < m.generation then return {{'FENCED', m.generation}} end
+if generation < m.generation then return {{'FENCED', KEYS[1], m.generation, generation}} end
 if m.txid == txid and m.token == token then return {{'DONE'}} end
 if txid <= m.txid then return {{'PASSED', m.txid, m.token}} end
 local entry, unregistered = entry_of(tokens, token)
@@ -220,7 +220,7 @@ local wrong = foreign({{'hash', 'set'}})
 if wrong then return wrong end
 local newest, unsound = number(KEYS[1], 'generation')
 if unsound then return unsound end
-if tonumber(ARGV[1]) < newest then return {{'FENCED', newest}} end
+if tonumber(ARGV[1]) < newest then return {{'FENCED', KEYS[1], newest, ARGV[1]}} end
 """
 
 REGISTER = f"""{_NEWEST}
@@ -240,7 +240,7 @@ local wrong = foreign({{'hash'}})
 if wrong then return wrong end
 local m, unsound = meta()
 if unsound then return unsound end
-if tonumber(ARGV[1]) < m.generation then return {{'FENCED', m.generation}} end
+if tonumber(ARGV[1]) < m.generation then return {{'FENCED', KEYS[1], m.generation, ARGV[1]}} end
 redis.call('HSET', KEYS[1], 'generation', ARGV[1], 'lineage', ARGV[2])
 return {{'OK'}}
 """
@@ -251,7 +251,7 @@ local wrong = foreign({{'hash', 'hash', 'hash'}})
 if wrong then return wrong end
 local m, unsound = meta()
 if unsound then return unsound end
-if tonumber(ARGV[1]) < m.generation then return {{'FENCED', m.generation}} end
+if tonumber(ARGV[1]) < m.generation then return {{'FENCED', KEYS[1], m.generation, ARGV[1]}} end
 local entry, unregistered = entry_of(KEYS[2], ARGV[2])
 if unregistered then return unregistered end
 if not entry then return {{'KEPT'}} end

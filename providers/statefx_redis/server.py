@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,10 +14,13 @@ from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.retry import Retry
 
-from statefx.errors import DeniedError, StateCorruptedError, StateError, UnreachableError
+from statefx.errors import DeniedError, StateCorruptedError, StateError, StatefxError, UnreachableError
 from statefx_redis.answers import sound
 from statefx_redis.settings import Settings
 
+logger = logging.getLogger("statefx")
+
+OLDEST = (6, 2)
 BACKOFF_MAX_SECS = 2.0
 
 _AGAIN = (
@@ -53,6 +57,8 @@ class Server:
         ------
         StateCorruptedError
             The script has found what statefx never writes.
+        FencedError
+            The script has found a newer generation.
         """
         return sound(self.call(keys[0], lambda client: client.eval(script, len(keys), *keys, *arguments)))
 
@@ -97,7 +103,32 @@ class Server:
         """Make one round trip."""
         return do(client)
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def check(self, refusal: type[StatefxError], kept: str) -> None:
+        """Refuse servers that can't keep what is `kept` there, by an error of the class `refusal`."""
+        try:
+            nodes = self._nodes()
+        except DeniedError as error:
+            raise refusal(error.message, **error.data) from None
+        address = self.settings.address
+        for info in nodes:
+            version = str(info.get("redis_version", "0"))
+            policy = info.get("maxmemory_policy", "noeviction")
+            if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < OLDEST:
+                raise refusal(f"{address} is Redis {version}: 6.2 or later is needed", server=address)
+            if policy != "noeviction":
+                remedy = "set maxmemory-policy noeviction"
+                raise refusal(f"{address} may evict {kept} (maxmemory-policy {policy}): {remedy}", server=address)
+            if info.get("role") == "slave":
+                raise refusal(f"{address} is a read-only replica: give the url of the primary", server=address)
+            if str(info.get("aof_enabled", "1")) == "0":
+                logger.warning(
+                    "%s has appendonly off: after a crash of the server it may be older than the checkpoint, and %s is "
+                    "then refused as such; set appendonly yes",
+                    address,
+                    kept,
+                )
+
+    def _nodes(self) -> list[dict[str, Any]]:
         """Return what each primary says of itself (INFO)."""
         if not self.settings.cluster:
             return [self.call("", lambda client: client.info())]

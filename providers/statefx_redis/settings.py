@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from statefx.errors import ConfigError
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
+
+from statefx.errors import ConfigError, StatefxError
+from statefx.state.contract.options import checked_options
 
 PROVIDER = "topology.state.provider.config"
 """Where the state provider's options are given."""
 
 _SCHEMES = ("redis", "rediss", "unix")
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
+
+_Text = Annotated[str, Meta(min_length=1)]
+_Seconds = Annotated[float, Meta(gt=0, le=600)]
 
 
 class Secret(str):
@@ -32,23 +37,25 @@ class Secret(str):
         return "***"
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What may be set, with the defaults.
+class Jedis(Struct, frozen=True, forbid_unknown_fields=True):
+    """Storm's ``jedisPoolConfig``; its timeout is in milliseconds."""
 
-    The options are those that follow ``database``, and ``url`` or Storm's ``jedisPoolConfig``, which say the rest.
-    The url is ``redis://``, ``rediss://`` (TLS) or ``unix://``, with database, user and password if there are any.
+    host: _Text = "localhost"
+    port: Annotated[int, Meta(ge=1, le=65535)] = 6379
+    timeout: Annotated[int, Meta(ge=1, le=600_000)] = 5000
+    password: _Text | None = None
+    database: Annotated[int, Meta(ge=0)] = 0
+
+
+class Options(Struct, frozen=True):
+    """What may be set, with the defaults.
 
     Attributes
     ----------
-    host, port : str, int
-        Where the server listens.
-    path : str
-        Its Unix socket; empty: by host and port.
-    tls : tuple of (name, value), or None
-        The certificates' parameters in the url; None: no TLS.
-    database : int
-        Its number.
+    url : str
+        ``redis://``, ``rediss://`` (TLS) or ``unix://``, with database, user and password if there are any.
+    jedisPoolConfig : Jedis
+        In place of the url.
     username, password : str
         They win over those in the url.
     cluster : bool
@@ -63,24 +70,44 @@ class Settings:
         Per process; who needs one more waits for it.
     prefix : str
         What every key begins with.
+    """
+
+    url: _Text = ""
+    jedisPoolConfig: Jedis = Jedis()  # noqa: N815  # Storm's name
+    username: _Text = ""
+    password: _Text = ""
+    cluster: bool = False
+    timeout_secs: _Seconds = 5.0
+    connect_timeout_secs: _Seconds = 5.0
+    retries: Annotated[int, Meta(ge=0, le=100)] = 6
+    backoff_secs: Annotated[float, Meta(gt=0, le=60)] = 0.1
+    max_connections: Annotated[int, Meta(ge=1, le=10_000)] = 8
+    prefix: _Text = "statefx"
+
+
+class Settings(Options, frozen=True):
+    """The options, and what the url or ``jedisPoolConfig`` says of the server; these two are empty here.
+
+    Attributes
+    ----------
+    host, port : str, int
+        Where the server listens.
+    path : str
+        Its Unix socket; empty: by host and port.
+    tls : tuple of (name, value), or None
+        The certificates' parameters in the url; None: no TLS.
+    database : int
+        Its number.
     source : str
         Where all this was given, for messages.
     """
 
+    password: Secret = Secret()
     host: str = "localhost"
     port: int = 6379
     path: str = ""
     tls: tuple[tuple[str, str], ...] | None = None
     database: int = 0
-    username: str = ""
-    password: Secret = field(default=Secret(), repr=False)
-    cluster: bool = False
-    timeout_secs: float = 5.0
-    connect_timeout_secs: float = 5.0
-    retries: int = 6
-    backoff_secs: float = 0.1
-    max_connections: int = 8
-    prefix: str = "statefx"
     source: str = PROVIDER
 
     @property
@@ -95,34 +122,34 @@ class Settings:
     @classmethod
     def of(cls, options: Mapping[str, Any], source: str = PROVIDER) -> Settings:
         """Return the settings that `options` name; ConfigError says what is wrong with them, and where."""
+        given = asdict(checked_options(Options, unmasked(options), source))
+        plain = {name: given[name] for name in options if name not in ("url", "jedisPoolConfig")}
         try:
-            return replace(cls._of(options), source=source)
-        except _RefusedError as error:
-            raise ConfigError(f"{source}: {error}", option=error.args[0]) from None
+            server = _of_url(given["url"]) if "url" in options else _of_jedis(given["jedisPoolConfig"])
+            found = {**server, **plain, "source": source}
+            found["password"] = Secret(found.get("password", ""))
+            settings = cls(**found)
+            if "url" in options and "jedisPoolConfig" in options:
+                raise ValueError("jedisPoolConfig and url both say where the server is: give one")
+            if settings.username and not settings.password:
+                raise ValueError("username needs a password")
+            if settings.cluster and (settings.database or settings.path):
+                raise ValueError("cluster has database 0 only, and is reached by host and port")
+            if "{" in settings.prefix or "}" in settings.prefix:
+                raise ValueError("prefix must not hold braces: they say where a Redis Cluster keeps a key")
+        except ValueError as error:
+            raise ConfigError(f"{source}: {error}", option=str(error).partition(" ")[0]) from None
+        return settings
 
-    @classmethod
-    def _of(cls, options: Mapping[str, Any]) -> Settings:
-        for name in options:
-            if name not in OPTIONS:
-                nearest = difflib.get_close_matches(str(name), OPTIONS, 1, 0.0)[0]
-                raise _RefusedError(name, f"is unknown; did you mean {nearest!r}? Known: {', '.join(sorted(OPTIONS))}")
-            OPTIONS[name](name, options[name])
-        if "jedisPoolConfig" in options and "url" in options:
-            raise _RefusedError("jedisPoolConfig", "and url both say where the server is: give one")
-        found = cls()
-        if "url" in options:
-            found = replace(found, **_of_url(options["url"]))
-        elif "jedisPoolConfig" in options:
-            found = replace(found, **_of_jedis(options["jedisPoolConfig"]))
-        plain = {name: value for name, value in options.items() if name not in ("url", "jedisPoolConfig")}
-        if "password" in plain:
-            plain["password"] = hidden(plain["password"])
-        found = replace(found, **plain)
-        if found.username and not found.password:
-            raise _RefusedError("username", "needs a password")
-        if found.cluster and (found.database or found.path):
-            raise _RefusedError("cluster", "has database 0 only, and is reached by host and port")
-        return found
+
+def require_redis(who: str, where: str, refusal: type[StatefxError]) -> None:
+    """Refuse to go on without redis-py."""
+    try:
+        import redis  # noqa: F401, PLC0415  # only whether it is there
+    except ImportError as error:
+        raise refusal(
+            f"{who} needs redis-py, which can't be imported on {where} ({error}): pip install statefx[redis]"
+        ) from error
 
 
 def masked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,136 +157,52 @@ def masked(options: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(options)
     for name in ("url", "password"):
         if isinstance(found.get(name), str):
-            found[name] = hidden(found[name])
+            found[name] = Secret(found[name])
     if isinstance(found.get("jedisPoolConfig"), Mapping):
         found["jedisPoolConfig"] = masked(found["jedisPoolConfig"])
     return found
 
 
 def unmasked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options`, among which there is no password, as they were given."""
+    """Return `options` as they were given."""
     return {
         name: unmasked(value) if isinstance(value, Mapping) else str.__str__(value) if isinstance(value, str) else value
         for name, value in options.items()
     }
 
 
-def hidden(text: str) -> Secret:
-    """Return `text` as a `Secret`."""
-    return text if isinstance(text, Secret) else Secret(text)
-
-
 def _of_url(url: str) -> dict[str, Any]:
+    wrong = "url must be like redis://host:6379/0, rediss://host:6379/0 or unix:///path?db=0"
     try:
-        parts = urlsplit(str.__str__(url))
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        parts, port = None, None
-    if parts is None or parts.scheme not in _SCHEMES:
-        raise _RefusedError("url", "must be like redis://host:6379/0, rediss://host:6379/0 or unix:///path?db=0")
-    found: dict[str, Any] = {}
+        raise ValueError(wrong) from None  # what it says may hold the password
     queries = dict(parse_qsl(parts.query, keep_blank_values=True))
     tls = tuple((name, queries.pop(name)) for name in _TLS if name in queries and parts.scheme == "rediss")
     database = queries.pop("db", "0" if parts.scheme == "unix" else parts.path.strip("/") or "0")
+    if parts.scheme not in _SCHEMES or not database.isdecimal() or (parts.scheme == "unix" and not parts.path):
+        raise ValueError(wrong)
     if queries:
-        raise _RefusedError("url", f"has parameters that are not known: {', '.join(sorted(queries))}")
-    if not database.isdecimal():
-        raise _RefusedError("url", "must name the database by its number")
-    found["database"] = int(database)
+        raise ValueError(f"url has parameters that are not known: {', '.join(sorted(queries))}")
+    found: dict[str, Any] = {
+        "database": int(database),
+        "username": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+    }
     if parts.scheme == "unix":
-        if not parts.path:
-            raise _RefusedError("url", "must name the socket, as in unix:///run/redis.sock")
-        found["path"] = unquote(parts.path)
-    else:
-        found["host"] = unquote(parts.hostname or "localhost")
-        found["port"] = port or 6379
-        found["tls"] = tls if parts.scheme == "rediss" else None
-    found["username"] = unquote(parts.username or "")
-    found["password"] = Secret(unquote(parts.password or ""))
-    return found
+        return {**found, "path": unquote(parts.path)}
+    tls_or_none = tls if parts.scheme == "rediss" else None
+    return {**found, "host": unquote(parts.hostname or "localhost"), "port": port or 6379, "tls": tls_or_none}
 
 
-def _of_jedis(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Read Storm's mapping; its timeout is in milliseconds."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        if name not in _JEDIS:
-            raise _RefusedError(f"jedisPoolConfig.{name}", f"is unknown; known: {', '.join(_JEDIS)}")
-        if value is None and name == "password":
-            continue
-        _JEDIS[name](f"jedisPoolConfig.{name}", value)
-        if name == "timeout":
-            found["timeout_secs"] = found["connect_timeout_secs"] = value / 1000
-        else:
-            found[name] = hidden(value) if name == "password" else value
-    return found
-
-
-class _RefusedError(Exception):
-    """An option, and what is wrong with it."""
-
-    def __str__(self) -> str:
-        return "{} {}".format(*self.args)
-
-
-_Check = Callable[[str, Any], None]
-
-
-def _text(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise _RefusedError(name, f"must be a text that is not empty, got a {type(value).__name__}")
-
-
-def _prefix(name: str, value: Any) -> None:
-    _text(name, value)
-    if "{" in value or "}" in value:
-        raise _RefusedError(name, "must not hold braces: they say where a Redis Cluster keeps a key")
-
-
-def _flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise _RefusedError(name, f"must be true or false, got {value!r}")
-
-
-def _mapping(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping):
-        raise _RefusedError(name, f"must be a mapping, got a {type(value).__name__}")
-
-
-def _whole(least: int, most: int) -> _Check:
-    def check(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise _RefusedError(name, f"must be a whole number from {least} to {most}, got {value!r}")
-
-    return check
-
-
-def _seconds(most: float) -> _Check:
-    def check(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-            raise _RefusedError(name, f"must be a number of seconds, more than 0 and at most {most}, got {value!r}")
-
-    return check
-
-
-OPTIONS: dict[str, _Check] = {
-    "url": _text,
-    "username": _text,
-    "password": _text,
-    "cluster": _flag,
-    "timeout_secs": _seconds(600),
-    "connect_timeout_secs": _seconds(600),
-    "retries": _whole(0, 100),
-    "backoff_secs": _seconds(60),
-    "max_connections": _whole(1, 10_000),
-    "prefix": _prefix,
-    "jedisPoolConfig": _mapping,
-}
-
-_JEDIS: dict[str, _Check] = {
-    "host": _text,
-    "port": _whole(1, 65535),
-    "timeout": _whole(1, 600_000),
-    "password": _text,
-    "database": _whole(0, 1_000_000),
-}
+def _of_jedis(config: Jedis) -> dict[str, Any]:
+    secs = config.timeout / 1000
+    return {
+        "host": config.host,
+        "port": config.port,
+        "timeout_secs": secs,
+        "connect_timeout_secs": secs,
+        "password": config.password or "",
+        "database": config.database,
+    }

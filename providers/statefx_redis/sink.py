@@ -10,30 +10,75 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import msgpack
 import pyarrow as pa
 
 from statefx.connectors.json_values import JsonRows, key_writer, refuse_keys
 from statefx.connectors.staged import StagedRows, StagedSink, Stager, Target, refuse_nulls
 from statefx.errors import ConfigError, SinkError, StateError, TopologyError
 from statefx.operators.sinks import Marker, SinkWriter, WriterContext
-from statefx_redis import publishing
-from statefx_redis.nodes import check_nodes, require_redis
-from statefx_redis.settings import Settings
+from statefx_redis.prepared import BATCH_BYTES, CHUNK_BYTES, CHUNK_ENTRIES, grouped, packed
+from statefx_redis.settings import Settings, require_redis
 
 if TYPE_CHECKING:
     from statefx_redis.server import Server
 
 KINDS = ("hash", "list", "stream")
 
-CHUNK_ENTRIES = 500
-"""Rows in a chunk: Lua hands 8,000 arguments to a command at most."""
+MARKER = ("application", "origin", "generation", "txid")
+"""Fields of the marker's hash, as scripts are given them."""
 
-CHUNK_BYTES = 256 << 10
-"""Rows in a chunk; one that is longer has a chunk of its own."""
+STAGED_SECS = 3600
+"""A driver that dies while it sends a large transaction leaves what it has sent; the server forgets it by itself."""
 
-BATCH_BYTES = 1 << 20
-"""Chunks sent in one round trip, unless one is longer. A transaction that fits in one is not staged on the server."""
+STAGE = f"""
+local had = redis.call('LLEN', KEYS[1])
+if had == tonumber(ARGV[1]) then
+  redis.call('RPUSH', KEYS[1], unpack(ARGV, 2))
+  redis.call('EXPIRE', KEYS[1], {STAGED_SECS})
+  had = had + #ARGV - 1
+end
+return {{'OK', had}}
+"""
+"""staged; chunks that are there, chunk, ... -> OK, how many there are now. Again is a no-op: an answer may be lost."""
+
+_FIELDS = ", ".join(f"'{name}'" for name in MARKER)
+
+PUBLISH = f"""
+if redis.replicate_commands then redis.replicate_commands() end  -- 6.2: ids of a stream's entries differ each time
+local kind, staged = ARGV[1], tonumber(ARGV[2])
+for i, wanted in ipairs({{'hash', kind, 'list'}}) do
+  local found = redis.call('TYPE', KEYS[i])['ok']
+  if found ~= 'none' and found ~= wanted then return {{'TYPE', KEYS[i], found, wanted}} end
+end
+local found = redis.call('HMGET', KEYS[1], {_FIELDS})
+for i = 1, 4 do
+  if (found[i] or '') ~= ARGV[2 + i] then return {{'MOVED'}} end
+end
+if redis.call('LLEN', KEYS[3]) ~= staged then return {{'LOST'}} end
+local function add(chunk)
+  local entries = cmsgpack.unpack(chunk)
+  if kind == 'hash' then
+    redis.call('HSET', KEYS[2], unpack(entries))
+  elseif kind == 'list' then
+    redis.call('RPUSH', KEYS[2], unpack(entries))
+  else
+    for _, entry in ipairs(entries) do
+      redis.call('XADD', KEYS[2], '*', 'row', entry)
+    end
+  end
+end
+for i = 11, #ARGV do
+  add(ARGV[i])
+end
+for _ = 1, staged do
+  add(redis.call('LINDEX', KEYS[3], 0))  -- before LPOP: a script's first write must be one that a full server refuses
+  redis.call('LPOP', KEYS[3])
+end
+redis.call('HSET', KEYS[1], 'application', ARGV[7], 'origin', ARGV[8], 'generation', ARGV[9], 'txid', ARGV[10])
+return {{'OK'}}
+"""
+"""marker, data, staged; type of data, chunks staged, the marker before (or four empty texts), the marker, chunk, ...
+-> OK; MOVED: the marker is another; TYPE: a key is of another type; LOST: what was staged is not there."""
 
 _NAME = re.compile(r"[^{}]+|[^{}]*\{([^{}]+)\}[^{}]*")
 
@@ -161,7 +206,7 @@ class _RedisTarget(Target):
     def check(self) -> None:
         """Refuse a server that can't keep rows, and a key that is something else (see `Target.check`)."""
         with self._server() as server:
-            check_nodes(server, SinkError, "rows")
+            server.check(SinkError, "rows")
             name = self._sink.name
             found = server.call(name, lambda client: client.type(name)).decode()
             if found not in ("none", self._sink.kind):
@@ -169,7 +214,7 @@ class _RedisTarget(Target):
 
     def marker(self) -> Marker | None:
         with self._server() as server:
-            found = server.call(self._marker, lambda client: client.hmget(self._marker, publishing.MARKER))
+            found = server.call(self._marker, lambda client: client.hmget(self._marker, MARKER))
         if not any(found):
             return None
         if not all(found) or not found[2].isdigit() or not found[3].lstrip(b"-").isdigit():
@@ -184,7 +229,7 @@ class _RedisTarget(Target):
         """Send the rows, in parts if they are many, and have one script write all of them."""
         with self._server() as server:
             staged, at_once, count = self._sink.companion(f"staged:{uuid4().hex}"), list[bytes](), 0
-            for batch in _batches(_chunks(chain.from_iterable(map(_entries, rows)))):
+            for batch in _batches(rows):
                 if at_once:
                     count = self._stage(server, staged, count, at_once)
                 at_once = batch
@@ -192,11 +237,11 @@ class _RedisTarget(Target):
                 count, at_once = self._stage(server, staged, count, at_once), []
             before = ("",) * 4 if previous is None else astuple(previous)
             keys = [self._marker, self._sink.name, staged]
-            answer = server.eval(publishing.PUBLISH, keys, self._sink.kind, count, *before, *astuple(marker), *at_once)
+            answer = server.eval(PUBLISH, keys, self._sink.kind, count, *before, *astuple(marker), *at_once)
         self._take(answer)
 
     def _stage(self, server: Server, staged: str, count: int, chunks: Sequence[bytes]) -> int:
-        answer = server.eval(publishing.STAGE, [staged], count, *chunks)
+        answer = server.eval(STAGE, [staged], count, *chunks)
         if answer[1] != count + len(chunks):
             raise self._lost()
         return count + len(chunks)
@@ -237,39 +282,12 @@ class _RedisTarget(Target):
             raise SinkError(error.message, target=self._sink.target) from error
 
 
-def _entries(staged: pa.RecordBatch) -> Iterator[tuple[bytes, ...]]:
-    """Yield the parts of each row as the server has them: its name, if it has one, and the row."""
-    return zip(*(column.to_pylist() for column in staged.columns), strict=True)
+def _batches(staged: StagedRows) -> Iterator[list[bytes]]:
+    """Yield chunks for one round trip each; of a chunk the server writes all rows with one command.
 
-
-def _chunks(entries: Iterator[tuple[bytes, ...]]) -> Iterator[bytes]:
-    """Pack rows, one after the other, so that the server can write each chunk with one command."""
-    texts: list[bytes] = []
-    size = rows = 0
-    for entry in entries:
-        more = sum(map(len, entry))
-        if rows and (rows == CHUNK_ENTRIES or size + more > CHUNK_BYTES):
-            yield _pack(texts)
-            texts, size, rows = [], 0, 0
-        texts += entry
-        size, rows = size + more, rows + 1
-    if texts:
-        yield _pack(texts)
-
-
-def _pack(texts: list[bytes]) -> bytes:
-    packed: bytes = msgpack.packb(texts, use_bin_type=False)  # as raw strings: any server's cmsgpack reads them
-    return packed
-
-
-def _batches(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    for each in chunks:
-        if batch and size + len(each) > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(each)
-        size += len(each)
-    if batch:
-        yield batch
+    A row is its name, if it has one, and its text.
+    """
+    rows = (zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in staged)
+    sized = ((row, sum(map(len, row))) for row in chain.from_iterable(rows))
+    chunks = (packed(list(chain.from_iterable(some))) for some in grouped(sized, CHUNK_BYTES, CHUNK_ENTRIES))
+    return grouped(((chunk, len(chunk)) for chunk in chunks), BATCH_BYTES)

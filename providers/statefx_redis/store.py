@@ -12,7 +12,6 @@ from typing import Any
 from statefx.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
-    FencedError,
     StateCorruptedError,
     StateError,
     StatefxError,
@@ -22,9 +21,8 @@ from statefx.state.contract.calls import StoreCalls
 from statefx.state.contract.ranges import merge
 from statefx.state.contract.store import Namespace, Prepared, StateContext, StateStore, Version, Write
 from statefx_redis import scripts
-from statefx_redis.answers import damaged, text
+from statefx_redis.answers import damaged, fenced, text
 from statefx_redis.names import Names, lineage_keys
-from statefx_redis.pages import Pages, lexical
 from statefx_redis.prepared import Entry, GoneError, PreparedChanges, batches
 from statefx_redis.server import Server
 from statefx_redis.stored import Stored, corrupted, mismatch, parse
@@ -33,6 +31,45 @@ GET_KEYS = 2000
 """Keys of one HMGET; those of one `get` are all in one round trip."""
 
 READ_TRIES = 50
+
+FIRST_KEYS = 32
+"""Keys of the first page: many scans are of a few keys, or go no further than the first one."""
+
+MOST_KEYS = 1000
+"""Keys of the largest; each page is four times the one before."""
+
+PAGE_BYTES = 1 << 20
+"""Values of a page, about: one that is longer is the last of its page."""
+
+
+def lexical(start: bytes | None, stop: bytes | None) -> tuple[bytes, bytes]:
+    """Return start <= key < stop as Redis writes it; None is unbounded."""
+    return b"-" if start is None else b"[" + start, b"+" if stop is None else b"(" + stop
+
+
+class Pages:
+    """What is left of a range, read page by page, each in one round trip; `more`: there may be another page."""
+
+    def __init__(self, start: bytes | None, stop: bytes | None, reverse: bool) -> None:
+        self.more = True
+        self._least, self._most = lexical(start, stop)
+        self._reverse = reverse
+        self._keys = FIRST_KEYS
+
+    def arguments(self) -> tuple[bytes, bytes, int, int, int]:
+        """Return what the script for the next page is given."""
+        return self._least, self._most, self._keys, PAGE_BYTES, int(self._reverse)
+
+    def turned(self, keys: Sequence[bytes], values: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return the page's rows: the first of its `keys`, which came with their values."""
+        rows = list(zip(keys, values, strict=False))
+        self.more = len(values) < len(keys) or len(keys) == self._keys
+        self._keys = min(4 * self._keys, MOST_KEYS)
+        if rows and self._reverse:
+            self._most = b"(" + rows[-1][0]
+        elif rows:
+            self._least = b"(" + rows[-1][0]
+        return rows
 
 
 class RedisStateStore(StateStore):
@@ -305,16 +342,8 @@ class RedisStateStore(StateStore):
     def _moved(self, stored: Stored) -> StatefxError:
         """Return the error for a server that is at another version; who has been replaced is told that instead."""
         if stored.generation > self._context.generation and not self._context.read_only:
-            return self._fenced(stored.generation)
+            return fenced(self._names.meta, stored.generation, self._context.generation)
         return mismatch(self._namespace, self._names, self._calls.version, stored.committing or stored.version)
-
-    def _fenced(self, newest: int) -> FencedError:
-        return FencedError(
-            f"{self._names.meta}: generation {newest} has taken over from generation {self._context.generation}; "
-            "stop this driver",
-            generation=self._context.generation,
-            newest=newest,
-        )
 
     def _restless(self) -> StateError:
         return StateError(
@@ -326,8 +355,6 @@ class RedisStateStore(StateStore):
         word, more = answer[0], answer[1:]
         if word == b"OK":
             return
-        if word == b"FENCED":
-            raise self._fenced(more[0])
         if word == b"COUNT":
             self._parse([[None, None, None, more[0], None, None, None, None], more[1], more[2], None, 0])
         server = Version(int(more[0]), text(more[1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
 from functools import cache
 from typing import Any, ClassVar
 
@@ -29,7 +28,7 @@ class RocksDbStateProvider(ChangelogProvider):
         The extra is not installed.
     """
 
-    option_names: ClassVar[Collection[str]] = frozenset(field.name for field in fields(Settings))
+    option_names: ClassVar[Collection[str]] = Settings.__struct_fields__
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)

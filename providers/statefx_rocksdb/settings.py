@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from statefx.errors import ConfigError
+from statefx.state.contract.options import checked_options
 
 _KEY = "topology.state.provider.config"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What may be set, with the defaults.
 
     Attributes
@@ -38,47 +38,17 @@ class Settings:
     """
 
     dir: str = ""
-    block_cache_mb: int = 0
-    bloom_bits: int = 10
-    write_buffer_mb: int = 16
-    lock_timeout_secs: float = 2.0
-    catch_up_kb: int = 4096
-    hot_cache_mb: int = 64
+    block_cache_mb: Annotated[int, Meta(ge=0, le=65536)] = 0
+    bloom_bits: Annotated[int, Meta(ge=0, le=100)] = 10
+    write_buffer_mb: Annotated[int, Meta(ge=1, le=4096)] = 16
+    lock_timeout_secs: Annotated[float, Meta(ge=0, le=600)] = 2.0
+    catch_up_kb: Annotated[int, Meta(ge=0, le=1048576)] = 4096
+    hot_cache_mb: Annotated[int, Meta(ge=0, le=65536)] = 64
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
         """Return the settings that `options` name; ConfigError says what is wrong with them."""
-        known = {field.name for field in fields(cls)}
-        for name in options:
-            if name not in known:
-                nearest = difflib.get_close_matches(str(name), known, 1, 0.0)[0]
-                raise ConfigError(
-                    f"{_KEY}: unknown option {name!r}; did you mean {nearest!r}? Known: {', '.join(sorted(known))}",
-                    option=name,
-                )
-        for name, (least, most) in _RANGES.items():
-            if name in options:
-                _check_number(name, options[name], least, most)
-        folder = options.get("dir", "")
-        if not isinstance(folder, str) or (folder and not os.path.isabs(folder)):
-            raise ConfigError(f"{_KEY}: dir must be an absolute path, got {folder!r}", option="dir")
-        return cls(**options)
-
-
-_RANGES: dict[str, tuple[float, float]] = {
-    "block_cache_mb": (0, 65536),
-    "bloom_bits": (0, 100),
-    "write_buffer_mb": (1, 4096),
-    "lock_timeout_secs": (0, 600),
-    "catch_up_kb": (0, 1048576),
-    "hot_cache_mb": (0, 65536),
-}
-
-
-def _check_number(name: str, value: object, least: float, most: float) -> None:
-    whole = name != "lock_timeout_secs"
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise ConfigError(f"{_KEY}: {name} must be {'an int' if whole else 'a number'}, got {value!r}", option=name)
-    if not least <= value <= most:
-        raise ConfigError(f"{_KEY}: {name} must be from {least} to {most}, got {value}", option=name)
+        settings = checked_options(cls, options, _KEY)
+        if settings.dir and not os.path.isabs(settings.dir):
+            raise ConfigError(f"{_KEY}: dir must be an absolute path, got {settings.dir!r}", option="dir")
+        return settings

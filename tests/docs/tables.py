@@ -5,12 +5,14 @@
 
 import inspect
 import re
-from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
 
 from statefx.config import reference_table
 from statefx.protocol.transaction import mermaid
-from statefx_rocksdb.settings import _RANGES, Settings
+from statefx_rocksdb.settings import Settings
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 PLACES = {"settings": "configuration.md", "rocksdb": "configuration.md", "states": "recovery.md"}
@@ -24,11 +26,12 @@ def rocksdb() -> str:
     """Options of the rocksdb provider, with what the docstring of `Settings` says of each."""
     lines = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
     text = inspect.cleandoc(Settings.__doc__ or "") + "\n"  # Python 3.13 and later take the indentation away themselves
-    for field in fields(Settings):
+    kinds = get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
         meaning = re.search(rf"^{field.name} : \w+\n((?:    .+\n)+)", text, re.MULTILINE)
         assert meaning, f"the docstring of Settings does not tell of {field.name}"
-        least, most = _RANGES.get(field.name, (None, None))
-        allowed = "an absolute path" if least is None else f"{least} to {most}"
+        limits = getattr(kinds[field.name], "__metadata__", None)
+        allowed = f"{limits[0].ge} to {limits[0].le}" if limits else "an absolute path"
         default = f"`{field.default}`" if field.default != "" else "the temporary folder"
         lines.append(f"| `{field.name}` | {default} | {allowed} | {' '.join(meaning[1].split())} |")
     return "\n".join(lines) + "\n"

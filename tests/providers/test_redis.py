@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from statefx.testing.provider_contract import StateProviderContract, keyvalue_machine, state_machine
-from statefx_redis import RedisStateProvider, pages, prepared
+from statefx_redis import RedisStateProvider, prepared, store
 from tests.providers.redis_server import RedisServer
 
 
@@ -32,6 +32,6 @@ def test_any_order_of_events(server: RedisServer, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("keys", [1, 32])
 def test_a_bolt_in_any_order_of_events(server: RedisServer, monkeypatch: pytest.MonkeyPatch, keys: int) -> None:
-    monkeypatch.setattr(pages, "FIRST_KEYS", keys)
+    monkeypatch.setattr(store, "FIRST_KEYS", keys)
     machine = keyvalue_machine(lambda: RedisStateProvider({"url": server.url}))
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=40, deadline=None))

@@ -26,7 +26,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
-from statefx_redis import RedisSink, publishing, sink
+from statefx_redis import RedisSink, sink
 from statefx_redis.server import Server
 from tests.providers.redis_server import RedisServer
 
@@ -233,7 +233,7 @@ def test_a_server_that_is_killed_while_its_script_runs_has_all_rows_or_none(
 
     slow = "redis.call('LPOP', KEYS[3])\n  local x = 0\n  for i = 1, 3e9 do x = x + i end"
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "PUBLISH", publishing.PUBLISH.replace("redis.call('LPOP', KEYS[3])", slow))
+        patch.setattr(sink, "PUBLISH", sink.PUBLISH.replace("redis.call('LPOP', KEYS[3])", slow))
         thread = threading.Thread(target=fail)
         thread.start()
         while not _is_busy(client):
@@ -503,7 +503,7 @@ ZOMBIE = """
 import os, signal, sys
 from statefx.errors import StatefxError
 from statefx.testing import TopologyTester
-from statefx_redis import RedisSink, publishing, sink
+from statefx_redis import RedisSink, sink
 from statefx_redis.server import Server
 from tests.providers.test_redis_sink import topology
 

@@ -578,14 +578,14 @@ class TestOptions:
         ("options", "text"),
         [
             ({"block_cache": 5}, "did you mean 'block_cache_mb'"),
-            ({"block_cache_mb": -1}, "from 0 to"),
-            ({"bloom_bits": 101}, "from 0 to"),
-            ({"block_cache_mb": "5"}, "must be an int"),
-            ({"block_cache_mb": True}, "must be an int"),
-            ({"lock_timeout_secs": -1}, "from 0 to"),
-            ({"lock_timeout_secs": "1"}, "must be a number"),
+            ({"block_cache_mb": -1}, "block_cache_mb: expected `int` >= 0"),
+            ({"bloom_bits": 101}, "bloom_bits: expected `int` <= 100"),
+            ({"block_cache_mb": "5"}, "expected `int`, got `str`"),
+            ({"block_cache_mb": True}, "expected `int`, got `bool`"),
+            ({"lock_timeout_secs": -1}, "expected `float` >= 0"),
+            ({"lock_timeout_secs": "1"}, "expected `float`, got `str`"),
             ({"dir": "relative/path"}, "absolute"),
-            ({"dir": 5}, "absolute"),
+            ({"dir": 5}, "dir: expected `str`"),
         ],
     )
     def test_what_is_wrong_is_said_on_the_driver(self, options: dict[str, object], text: str) -> None:

@@ -70,11 +70,6 @@ def test_the_identity_is_that_of_the_bytes(options, name):
         ({"codec": CODECS + "Nameless"}, r"does not define name \(a text\)"),
         ({"codec": CODECS + "Abstract"}, "does not define decode_key, decode_value, encode_value"),
         ({"codec": CODECS + "Impostor"}, "has the name of the standard codec.*one of its own"),
-        (
-            {"valueSerializerClass": CODECS + "Namesake"},
-            "serializer .* has the name of the standard codec, 'statefx-1'",
-        ),
-        ({"keySerializerClass": CODECS + "Namesake"}, "serializer .* has the name of the standard codec, 'statefx-1'"),
         ({"codec": "__main__:Json"}, "is in the script that is run, which workers don't import: move the class"),
         ({"keySerializerClass": "__main__:Points"}, "is in the script that is run, which workers don't import"),
         ({"valueClass": "__main__:Point"}, "is in the script that is run, which workers don't import"),

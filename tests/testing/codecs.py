@@ -110,10 +110,6 @@ class Pickled:
         return pickle.loads(data)
 
 
-class Namesake(Pickled):
-    name = StandardCodec.name
-
-
 class Registered(Json):
     """Asks a registry about every value it reads: fails as often as the file of this name has lines."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from statefx.state.encoding.keys import key_decoder, key_encoder
@@ -50,7 +51,42 @@ class Codec(ABC):
         """Return the value whose bytes are `data`."""
 
 
-class StandardCodec(Codec):
+class FunctionCodec(Codec):
+    """A codec of four functions; one of its own class goes straight to them, one derived from it by the methods."""
+
+    def __init__(
+        self,
+        encode_key: Callable[[Any], bytes],
+        decode_key: Callable[[bytes], Any],
+        encode_value: Callable[[Any], bytes],
+        decode_value: Callable[[bytes], Any],
+    ) -> None:
+        self._encode_key, self._decode_key = encode_key, decode_key
+        self._encode_value, self._decode_value = encode_value, decode_value
+        if type(self) in (FunctionCodec, StandardCodec):
+            self.encode_key = encode_key  # type: ignore[method-assign]
+            self.decode_key = decode_key  # type: ignore[method-assign]
+            self.encode_value = encode_value  # type: ignore[method-assign]
+            self.decode_value = decode_value  # type: ignore[method-assign]
+
+    def encode_key(self, key: Any, /) -> bytes:
+        """Return the bytes of `key`."""
+        return self._encode_key(key)
+
+    def decode_key(self, data: bytes, /) -> Any:
+        """Return the key whose bytes are `data`."""
+        return self._decode_key(data)
+
+    def encode_value(self, value: Any, /) -> bytes:
+        """Return the bytes of `value`."""
+        return self._encode_value(value)
+
+    def decode_value(self, data: bytes, /) -> Any:
+        """Return the value whose bytes are `data`."""
+        return self._decode_value(data)
+
+
+class StandardCodec(FunctionCodec):
     """Order-preserving keys (`statefx.state.encoding.keys`) and msgpack values (`statefx.state.encoding.values`).
 
     Parameters
@@ -68,28 +104,4 @@ class StandardCodec(Codec):
     name = "statefx-1"
 
     def __init__(self, head: bytes = b"") -> None:
-        self._encode_value = make_encoder()
-        self._encode_key, self._decode_key = key_encoder(head), key_decoder(head)
-        if type(self) is not StandardCodec:
-            return  # they would hide the methods of a class derived from this one
-        # instance attributes, so that a call goes straight to the function
-        self.encode_key = self._encode_key  # type: ignore[method-assign]
-        self.decode_key = self._decode_key  # type: ignore[method-assign]
-        self.encode_value = self._encode_value  # type: ignore[method-assign]
-        self.decode_value = decode_value  # type: ignore[method-assign]
-
-    def encode_key(self, key: Any, /) -> bytes:
-        """Return the bytes of `key`; see `statefx.state.encoding.keys.key_encoder`."""
-        return self._encode_key(key)
-
-    def decode_key(self, data: bytes, /) -> Any:
-        """Return the key whose bytes are `data`; see `statefx.state.encoding.keys.key_decoder`."""
-        return self._decode_key(data)
-
-    def encode_value(self, value: Any, /) -> bytes:
-        """Return the bytes of `value`; see `statefx.state.encoding.values.make_encoder`."""
-        return self._encode_value(value)
-
-    def decode_value(self, data: bytes, /) -> Any:
-        """Return the value whose bytes are `data`; see `statefx.state.encoding.values.decode_value`."""
-        return decode_value(data)
+        super().__init__(key_encoder(head), key_decoder(head), make_encoder(), decode_value)

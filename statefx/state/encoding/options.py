@@ -8,91 +8,24 @@ from typing import Any
 
 from statefx.config import ENCODING
 from statefx.errors import CodecError, ConfigError
-from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.encoding.codec import Codec, FunctionCodec, StandardCodec
 from statefx.state.encoding.references import codec_class, construct, nearest, serializer_class, value_class
 from statefx.state.encoding.values import SCALARS
 
 
-class SerializerCodec(Codec):
-    """Keys and values each by a serializer, as in Storm; by the standard codec where there is none.
+def _requires(encode: Callable[[Any], bytes], wanted: type | None, path: str) -> Callable[[Any], bytes]:
+    """Return `encode`, which refuses what is not of the type `wanted`.
 
-    Parameters
-    ----------
-    key, value : object or None
-        With ``serialize(thing) -> bytes`` and ``deserialize(bytes) -> thing``.
-    name : str
-        The identity of the format.
+    Exactly of it, if state tells it from its subclasses (a bool is no int); else an instance.
     """
 
-    def __init__(self, key: Any, value: Any, name: str) -> None:
-        self.name = name  # type: ignore[misc]  # of two classes that only the user's options bring together
-        standard = StandardCodec()
-        self._encode_key: Callable[[Any], bytes] = key.serialize if key is not None else standard.encode_key
-        self._decode_key: Callable[[bytes], Any] = key.deserialize if key is not None else standard.decode_key
-        self._encode_value: Callable[[Any], bytes] = value.serialize if value is not None else standard.encode_value
-        self._decode_value: Callable[[bytes], Any] = value.deserialize if value is not None else standard.decode_value
+    def checked(thing: Any, /) -> bytes:
+        if type(thing) is not wanted and (wanted in SCALARS or not isinstance(thing, wanted)):
+            kind = type(thing).__name__
+            raise CodecError(f"a {path} of type {kind}, but {path}Class is {wanted.__name__}", path=path, type=kind)
+        return encode(thing)
 
-    def encode_key(self, key: Any, /) -> bytes:
-        """Return the bytes of `key`."""
-        return self._encode_key(key)
-
-    def decode_key(self, data: bytes, /) -> Any:
-        """Return the key whose bytes are `data`."""
-        return self._decode_key(data)
-
-    def encode_value(self, value: Any, /) -> bytes:
-        """Return the bytes of `value`."""
-        return self._encode_value(value)
-
-    def decode_value(self, data: bytes, /) -> Any:
-        """Return the value whose bytes are `data`."""
-        return self._decode_value(data)
-
-
-class TypedCodec(Codec):
-    """Refuses keys and values of other types than were declared; the bytes are those of the codec below.
-
-    Parameters
-    ----------
-    inner : Codec
-    key_class, value_class : type or None
-        What keys and values must be: exactly, if state tells it from its subclasses (a bool is no int); else an
-        instance.
-    """
-
-    def __init__(self, inner: Codec, key_class: type | None, value_class: type | None) -> None:
-        self.name = inner.name  # type: ignore[misc]  # the bytes are the same
-        self._inner = inner
-        self._key_class = key_class
-        self._value_class = value_class
-        self.decode_key = inner.decode_key  # type: ignore[method-assign]  # goes straight to what does it
-        self.decode_value = inner.decode_value  # type: ignore[method-assign]
-
-    def encode_key(self, key: Any, /) -> bytes:
-        """Return the bytes of `key`."""
-        _require(key, self._key_class, "key")
-        return self._inner.encode_key(key)
-
-    def decode_key(self, data: bytes, /) -> Any:
-        """Return the key whose bytes are `data`."""
-        return self._inner.decode_key(data)
-
-    def encode_value(self, value: Any, /) -> bytes:
-        """Return the bytes of `value`."""
-        _require(value, self._value_class, "value")
-        return self._inner.encode_value(value)
-
-    def decode_value(self, data: bytes, /) -> Any:
-        """Return the value whose bytes are `data`."""
-        return self._inner.decode_value(data)
-
-
-def _require(thing: Any, wanted: type | None, path: str) -> None:
-    if wanted is None or type(thing) is wanted:
-        return
-    if wanted in SCALARS or not isinstance(thing, wanted):
-        kind = type(thing).__name__
-        raise CodecError(f"a {path} of type {kind}, but {path}Class is {wanted.__name__}", path=path, type=kind)
+    return encode if wanted is None else checked
 
 
 SETTING = "topology.state.provider.config"
@@ -168,19 +101,24 @@ class Encoding:
         ConfigError
             A class can't be loaded, or its constructor raised.
         """
-        codec: Codec
-        if "codec" in self.classes:
-            codec = construct(codec_class(self.classes["codec"]))
-        elif self.own:
-            key, value = (self._serializer(option) for option in SERIALIZERS)
-            codec = SerializerCodec(key, value, self.name)
-        else:
-            codec = StandardCodec()
+        codec: Codec = construct(codec_class(self.classes["codec"])) if "codec" in self.classes else StandardCodec()
+        if self.classes.keys() <= {"codec"}:
+            return codec
+        encode_key, decode_key = self._functions("keySerializerClass", codec.encode_key, codec.decode_key)
+        encode_value, decode_value = self._functions("valueSerializerClass", codec.encode_value, codec.decode_value)
         kinds = [value_class(self.classes[option]) if option in self.classes else None for option in _TYPES]
-        return codec if kinds == [None, None] else TypedCodec(codec, *kinds)
+        built = FunctionCodec(
+            _requires(encode_key, kinds[0], "key"), decode_key, _requires(encode_value, kinds[1], "value"), decode_value
+        )
+        built.name = self.name  # type: ignore[misc]  # of classes that only the user's options bring together
+        return built
 
-    def _serializer(self, option: str) -> Any:
-        return construct(serializer_class(self.classes[option])) if option in self.classes else None
+    def _functions(self, option: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> Any:
+        """Return the serializer's functions; without one those that are given."""
+        if option not in self.classes:
+            return encode, decode
+        serializer = construct(serializer_class(self.classes[option]))
+        return serializer.serialize, serializer.deserialize
 
 
 def parse(options: Mapping[str, Any], components: Mapping[str, bool]) -> dict[str, Encoding]:

@@ -73,8 +73,11 @@ def codec_class(reference: str) -> type[Codec]:
         missing.append("name (a text)")
     if missing:
         raise ConfigError(f"codec {reference} does not define {', '.join(missing)}", reference=reference)
-    if found is not StandardCodec:
-        _check_name("codec", found, reference)
+    if found is not StandardCodec and name == StandardCodec.name:  # one that is derived from it has its name
+        raise ConfigError(
+            f"codec {reference} has the name of the standard codec, {name!r}: give it one of its own",
+            reference=reference,
+        )
     return _constructible(found, reference)
 
 
@@ -85,18 +88,7 @@ def serializer_class(reference: str) -> type:
     missing += sorted(set(getattr(found, "__abstractmethods__", ())) - set(missing))
     if missing:
         raise ConfigError(f"serializer {reference} does not define {', '.join(missing)}", reference=reference)
-    _check_name("serializer", found, reference)
     return _constructible(found, reference)
-
-
-def _check_name(what: str, found: type, reference: str) -> None:
-    """Refuse a class that would be taken for the standard codec."""
-    name = StandardCodec.name
-    if getattr(found, "name", None) == name:
-        raise ConfigError(
-            f"{what} {reference} has the name of the standard codec, {name!r}: give it one of its own",
-            reference=reference,
-        )
 
 
 def value_class(reference: str) -> type:
