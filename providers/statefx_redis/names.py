@@ -11,14 +11,7 @@ from statefx.state.contract.store import Namespace
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The keys of one namespace.
-
-    Attributes
-    ----------
-    prefix : str
-    tag : str
-        ``lineage:component:task``; the component is percent-encoded, so no name runs into another.
-    """
+    """The keys of one namespace; `tag` is ``lineage:component:task``, percent-encoded, so no name runs into another."""
 
     prefix: str
     tag: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgpack
@@ -35,32 +34,19 @@ INDEX = "index"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How a prepared token is registered.
-
-    Attributes
-    ----------
-    txid, generation : int
-        Who prepared it, and for which transaction.
-    base_txid, base_token : int, str
-        The committed version that it changes.
-    chunks : int
-        -1 until it is complete.
-    """
+    """How a prepared token is registered; `base` is the committed version that it changes."""
 
     txid: int
     generation: int
     base_txid: int
     base_token: str
     chunks: int
+    """-1 until it is complete."""
 
     @property
     def base(self) -> Version:
         """The committed version that it changes."""
         return Version(self.base_txid, self.base_token)
-
-    def to_json(self) -> str:
-        """Return it as the server keeps it, and its scripts read it."""
-        return json.dumps(asdict(self))
 
 
 def grouped(sized: Iterable[tuple[_Item, int]], most_bytes: int, most: float = math.inf) -> Iterator[list[_Item]]:

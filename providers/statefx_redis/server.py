@@ -38,12 +38,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Server:
-    """Round trips to one server or cluster.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """Round trips to one server or cluster."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -53,26 +48,16 @@ class Server:
     def eval(self, script: str, keys: Sequence[str], *arguments: Any) -> Any:
         """Run a script on the node that has `keys`; one round trip.
 
-        Raises
-        ------
-        StateCorruptedError
-            The script has found what statefx never writes.
-        FencedError
-            The script has found a newer generation.
+        Raises StateCorruptedError: the script has found what statefx never writes; FencedError: the script has found a
+        newer generation.
         """
         return sound(self.call(keys[0], lambda client: client.eval(script, len(keys), *keys, *arguments)))
 
     def call(self, key: str, do: Callable[[Any], _Answer]) -> _Answer:
         """Call `do` with a client of the node that has `key`, again and again while the connection is lost.
 
-        Raises
-        ------
-        UnreachableError
-            All tries have failed.
-        StateCorruptedError
-            A key of ours is of a type that we don't make.
-        DeniedError, StateError
-            The server refuses.
+        Raises UnreachableError: all tries have failed; StateCorruptedError: a key of ours is of a type that we don't
+        make; DeniedError, StateError: the server refuses.
         """
         sent = False
         tries = 0

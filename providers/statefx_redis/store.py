@@ -6,7 +6,9 @@ who sees the mark lays what is prepared over what is committed, and who sees it 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from statefx.errors import (
@@ -75,16 +77,7 @@ class Pages:
 class RedisStateStore(StateStore):
     """One namespace, opened at a version.
 
-    Parameters
-    ----------
-    server : Server
-    namespace : Namespace
-    context : StateContext
-
-    Raises
-    ------
-    StateCorruptedError
-        The server holds neither ``context.version`` nor what it can be made of.
+    Raises StateCorruptedError: the server holds neither ``context.version`` nor what it can be made of.
     """
 
     def __init__(self, server: Server, namespace: Namespace, context: StateContext) -> None:
@@ -216,21 +209,18 @@ class RedisStateStore(StateStore):
         lineage, registered = self._namespace.lineage, ""
         answer: list[Any] = []
         for _ in range(3):
-            answer = self._server.eval(scripts.PREPARE, names, registered, lineage, token, entry.to_json(), *fields)
+            answer = self._server.eval(
+                scripts.PREPARE, names, registered, lineage, token, json.dumps(asdict(entry)), *fields
+            )
             if answer[0] == b"REGISTER":
                 keys = lineage_keys(self._names.prefix, lineage)
                 self._expect(self._server.eval(scripts.REGISTER, keys, entry.generation, self._names.tag))
                 registered = "registered"
-            elif answer[0] == b"MOVED" and self._behind():
-                self._apply(self._calls.version)
+            elif answer[0] == b"MOVED" and self._look().can_become(self._calls.version):
+                self._apply(self._calls.version)  # the server lost the commit of the log's version, and can do it again
             else:
                 break
         self._expect(answer)
-
-    def _behind(self) -> bool:
-        """Tell whether the server lost the commit of the log's version, and can do it again."""
-        stored = self._look()
-        return stored.can_become(self._calls.version)
 
     def commit(self, txid: int, token: str) -> None:
         """Let the server apply what `token` names, chunk by chunk, and make it the committed version."""

@@ -19,18 +19,8 @@ AHEAD = "open it again; if that does not help, the checkpoint is older than the 
 class Stored:
     """A namespace on the server, at one moment.
 
-    Attributes
-    ----------
-    generation : int
-        The newest that has fenced or committed here.
-    version : Version
-        What is committed.
-    committing : Version or None
-        The commit that is under way; what it changes is decided, though not all of it is among the data yet.
-    entry : Entry or None
-        How the token that was asked for is registered, if it is prepared.
-    complete : bool
-        All of its chunks are there.
+    `committing` is the commit that is under way: what it changes is decided, though not all of it is among the data
+    yet. `entry` is how the token that was asked for is registered, if it is prepared; `complete`: with all its chunks.
     """
 
     generation: int
@@ -51,10 +41,7 @@ class Stored:
 def parse(answer: Sequence[Any], namespace: Namespace, names: Names) -> Stored:
     """Read what `scripts.LOOK` answered.
 
-    Raises
-    ------
-    StateCorruptedError
-        Fields are missing or too many, or a key is someone else's.
+    Raises StateCorruptedError: fields are missing or too many, or a key is someone else's.
     """
     meta, fields, ordered, entry, chunks = sound(answer)[:5]
     txid, token, count, next_txid, next_token = meta[1:6]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-import msgpack
+import msgspec
 from rocksdict import (
     AccessType,
     BlockBasedOptions,
@@ -67,19 +68,8 @@ class Head:
 class Database:
     """A RocksDB directory, opened read-only (beside any writer) or for writing (one, under a lock).
 
-    Parameters
-    ----------
-    path : str
-        The directory.
-    settings : Settings
-        Sizes.
-    writable : bool
-        Whether `apply` will be called; the directory is then made if it is missing.
-
-    Raises
-    ------
-    UnusableError
-        It is missing or damaged. All other methods raise it too when they find damage.
+    A `writable` one is made if it is missing. UnusableError: it is missing or damaged; so do all methods that find
+    damage.
     """
 
     def __init__(self, path: str, settings: Settings, *, writable: bool = False) -> None:
@@ -95,22 +85,17 @@ class Database:
                 families = {"default": options}
                 self._rdict = Rdict(path, options, column_families=families, access_type=access)
                 return
-            except Exception as error:  # rocksdict raises nothing more exact
+            except Exception as error:
                 if not left:
-                    raise self._unusable(error) from error
+                    raise UnusableError(f"{path}: {error}", path=path) from error
 
     def head(self) -> Head | None:
         """Return what the directory holds; None if nothing was ever written."""
         [raw] = self._multi_get([_HEAD_KEY])
         if raw is None:
             return None
-        try:
-            data = msgpack.unpackb(raw)
-            return Head(
-                Namespace(**data["namespace"]), Version(**data["version"]), data["generation"], data["complete"]
-            )
-        except Exception as error:
-            raise self._unusable(error) from error
+        with self._usable():
+            return msgspec.msgpack.decode(raw, type=Head)
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of `keys`, None where absent."""
@@ -121,10 +106,8 @@ class Database:
         return self._multi_get(keys)
 
     def _multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        try:
+        with self._usable():
             return cast("list[bytes | None]", self._rdict.get(list(keys)))
-        except Exception as error:
-            raise self._unusable(error) from error
 
     def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) with start <= key < stop, in key order or in the reverse."""
@@ -136,7 +119,7 @@ class Database:
         if high is not None:
             bounds.set_iterate_upper_bound(high)
         # A cursor and not `items`: both end at damage as they end at the last key, and only a cursor tells which
-        try:
+        with self._usable():
             cursor = self._rdict.iter(bounds)
             if reverse:
                 cursor.seek_to_last()
@@ -150,10 +133,6 @@ class Database:
                 yield (stored if stored >= _FIRST_PLAIN else _plain(stored)), cast("bytes", cursor.value())
                 step()
             cursor.status()
-        except StateError:
-            raise
-        except Exception as error:
-            raise self._unusable(error) from error
 
     def apply(self, chunks: Iterable[Chunk], size_bytes: int, head: Head) -> None:
         """Write `chunks` and `head` so that a kill at any moment leaves the old head, the new, or an incomplete one.
@@ -164,7 +143,7 @@ class Database:
         whole = size_bytes <= BATCH_BYTES
         options = WriteOptions()
         options.disable_wal = True  # type: ignore[assignment, method-assign]  # a property, which the stub calls a method
-        try:
+        with self._usable():
             if not whole:
                 self._write_head(Head(head.namespace, head.version, head.generation, complete=False), options)
             batch = WriteBatch(raw_mode=True)
@@ -173,13 +152,9 @@ class Database:
                 if not whole:
                     self._rdict.write(batch, options)
                     batch = WriteBatch(raw_mode=True)
-            batch.put(_HEAD_KEY, _packed(head))
+            batch.put(_HEAD_KEY, msgspec.msgpack.encode(head))
             self._rdict.write(batch, options)
             self._rdict.flush()
-        except StateError:
-            raise
-        except Exception as error:
-            raise self._unusable(error) from error
 
     def merge(self) -> None:
         """Wait until RocksDB has merged runs that are too many: closing breaks that off, and what was merged is lost.
@@ -190,7 +165,7 @@ class Database:
         """
         number = self._rdict.property_int_value
         idle = 0
-        try:
+        with self._usable():
             while idle < _IDLE_LOOKS:  # one that is needed and does not begin is none that is worth waiting for
                 # running between two looks for pending: one that begins or ends meanwhile is seen by a later look
                 pending, running, more = (number(f"rocksdb.{name}") for name in (_PENDING, _RUNNING, _PENDING))
@@ -198,24 +173,27 @@ class Database:
                     return
                 idle = 0 if running else idle + 1
                 threading.Event().wait(_LOOK_SECS)
-        except Exception as error:
-            raise self._unusable(error) from error
 
     def _write_head(self, head: Head, options: WriteOptions) -> None:
         batch = WriteBatch(raw_mode=True)
-        batch.put(_HEAD_KEY, _packed(head))
+        batch.put(_HEAD_KEY, msgspec.msgpack.encode(head))
         self._rdict.write(batch, options)
         self._rdict.flush()
 
     def close(self) -> None:
         """Release the files."""
-        try:
+        with self._usable():
             self._rdict.close()
-        except Exception as error:
-            raise self._unusable(error) from error
 
-    def _unusable(self, error: Exception) -> UnusableError:
-        return UnusableError(f"{self.path}: {error}", path=self.path)
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Have whatever fails, but for what is read from the changelog, tell that this directory is damaged."""
+        try:
+            yield
+        except StateError:
+            raise
+        except Exception as error:  # rocksdict raises nothing more exact
+            raise UnusableError(f"{self.path}: {error}", path=self.path) from error
 
 
 def _fill(batch: WriteBatch, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
@@ -235,11 +213,6 @@ def _stored(key: bytes) -> bytes:
 
 def _plain(stored: bytes) -> bytes:
     return stored if stored.strip(b"\x00") else stored[1:]
-
-
-def _packed(head: Head) -> bytes:
-    packed: bytes = msgpack.packb(asdict(head))
-    return packed
 
 
 @cache

@@ -54,10 +54,7 @@ def _try_lock(descriptor: int) -> bool:
 class PrivateFolder:
     """A folder of one process, deleted at `close`, or by `sweep` when its process has died.
 
-    Parameters
-    ----------
-    parent : str | None
-        Where to make it; None: among the system's temporary folders.
+    Without a `parent` it is among the system's temporary folders.
     """
 
     def __init__(self, parent: str | None) -> None:

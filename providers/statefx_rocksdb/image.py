@@ -20,12 +20,7 @@ _UNKNOWN = object()
 class RocksDbImage(Image):
     """The image of one version; moves to a private copy when it finds damage.
 
-    Parameters
-    ----------
-    place : Place
-        Where the version comes from.
-    hot : MaterialisationCache | None
-        What the process remembers of the namespace; None: nothing.
+    `hot` is what the process remembers of the namespace.
     """
 
     def __init__(

@@ -10,13 +10,14 @@
 
 Readers need no lock: an open database never changes under its reader. What the shared copy lacks is laid
 over it in memory while that is little, and written to it when it is more. A process keeps the shared copies that it
-has open (`statefx_rocksdb.handles`): opening one takes longer than a small transaction's reads.
+has open (`Handles`): opening one takes longer than a small transaction's reads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import quote
@@ -29,11 +30,7 @@ from statefx.state.contract.store import StateContext
 from statefx_rocksdb import folders
 from statefx_rocksdb.database import BATCH_BYTES, Database, Head, UnusableError
 from statefx_rocksdb.folders import PrivateFolder
-from statefx_rocksdb.handles import Handle, Handles
 from statefx_rocksdb.settings import Settings
-
-_handles = Handles()
-"""The process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
 
 _STEPS_MAX = 16
 _VERSIONS_MAX = COVERED_MAX // 2
@@ -41,6 +38,98 @@ _VERSIONS_MAX = COVERED_MAX // 2
 which they can be applied, and a copy that is at an older one would be built again."""
 
 _OVERLAY_BYTES = 32 << 20
+
+KEPT = 16
+"""Databases that a process keeps open. One shows the version it was opened at, whatever has become of the directory
+since: its files stay open."""
+
+
+class Handle:
+    """A database open for reading, and its head; `close` gives it back.
+
+    A `kept` one is closed only when it is dropped and nobody uses it any more.
+    """
+
+    __slots__ = ("_kept", "_lock", "_users", "database", "head")
+
+    def __init__(self, database: Database, *, kept: bool = False) -> None:
+        self.database = database
+        self.head: Head | None = database.head()
+        self._kept = kept
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def taken(self) -> Handle:
+        """Return this handle, with one more user."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def close(self) -> None:
+        """Give it back."""
+        self._end(users=1)
+
+    def drop(self) -> None:
+        """Keep it no longer than it is used."""
+        self._end(users=0)
+
+    def _end(self, users: int) -> None:
+        with self._lock:
+            self._users -= users
+            self._kept = self._kept and users > 0
+            over = not self._kept and self._users == 0
+        if over:
+            with contextlib.suppress(UnusableError):
+                self.database.close()
+
+
+class Handles:
+    """The handles that a process keeps, the last used of them; each holds its files' indexes and filters in memory."""
+
+    def __init__(self, limit: int = KEPT) -> None:
+        self._limit = limit
+        self._kept: dict[str, Handle] = {}
+        self._lock = threading.Lock()
+
+    def open(self, path: str, settings: Settings, *, fresh: bool = False) -> Handle:
+        """Return a handle of the database in `path`: a kept one, unless it has to be `fresh`.
+
+        Raises UnusableError: there is none, or it is damaged.
+        """
+        with self._lock:
+            found = self._kept.pop(path, None)
+            if found is not None and fresh:
+                found.drop()
+                found = None
+            if found is None:
+                found = _opened(path, settings)
+                while len(self._kept) >= self._limit:
+                    self._kept.pop(next(iter(self._kept))).drop()
+            else:
+                found.taken()
+            self._kept[path] = found
+            return found
+
+    def drop(self, path: str) -> None:
+        """Keep the database in `path` no longer."""
+        with self._lock:
+            found = self._kept.pop(path, None)
+        if found is not None:
+            found.drop()
+
+
+def _opened(path: str, settings: Settings) -> Handle:
+    database = Database(path, settings)
+    try:
+        return Handle(database, kept=True)
+    except UnusableError:
+        with contextlib.suppress(UnusableError):
+            database.close()
+        raise
+
+
+_handles = Handles()
+"""The process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ resolves names, executors load references.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 from statefx.errors import ProviderError
@@ -53,12 +53,9 @@ def resolve(name_or_reference: str) -> str:
     """
     if ":" in name_or_reference:
         return name_or_reference
-    claims: dict[str, set[tuple[str, str]]] = {}
-    for entry in entry_points(group=GROUP):
-        claims.setdefault(entry.name, set()).add((_distribution(entry), entry.value))
-    found = claims.get(name_or_reference)
-    if found is None:
-        known = sorted(claims)
+    found = sorted({entry.value for entry in entry_points(group=GROUP, name=name_or_reference)})
+    if not found:
+        known = sorted(names())
         raise ProviderError(
             f"no state provider is called {name_or_reference!r}{nearest(name_or_reference, known)} "
             f"(registered: {', '.join(known) or 'none'}; or give a reference, 'module:Class')",
@@ -66,14 +63,11 @@ def resolve(name_or_reference: str) -> str:
             known=known,
         )
     if len(found) > 1:
-        claimed = ", ".join(f"{distribution} ({reference})" for distribution, reference in sorted(found))
         raise ProviderError(
-            f"several distributions provide a state provider called {name_or_reference!r}: {claimed}; "
-            "uninstall all but one, or give the reference",
+            f"several providers are called {name_or_reference!r}: give one by its reference, {' or '.join(found)}",
             name=name_or_reference,
-            distributions=sorted(distribution for distribution, _ in found),
         )
-    return next(iter(found))[1]
+    return found[0]
 
 
 def name_of(reference: str) -> str:
@@ -102,12 +96,8 @@ def _not_importable(reference: str, error: ImportError) -> ProviderError:
     for entry in entry_points(group=GROUP):
         if entry.value == reference and entry.dist is not None:
             extras = entry.dist.metadata.get_all("Provides-Extra") or []
-            package = f"{_distribution(entry)}[{entry.name}]" if entry.name in extras else _distribution(entry)
-            remedy = f"pip install {package}, on the driver and on every executor"
+            extra = f"[{entry.name}]" if entry.name in extras else ""
+            remedy = f"pip install {entry.dist.name}{extra}, on the driver and on every executor"
     return ProviderError(
         f"state provider {reference} can't be imported: {error}; {remedy}", reference=reference, missing=missing
     )
-
-
-def _distribution(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "unknown"

@@ -268,10 +268,7 @@ def try_writing(folder: str) -> None:
     Whether a user may write is not asked for, but tried: root may write everywhere, and not to a file system that is
     read only, or that lets nobody make folders, such as /proc.
 
-    Raises
-    ------
-    OSError
-        From the file system.
+    Raises OSError: from the file system.
     """
     nearest = folder
     while not os.path.lexists(nearest):

@@ -204,10 +204,7 @@ def _as_os_error(where: str) -> Iterator[None]:
 def _check_not_forked() -> None:
     """Refuse to hang.
 
-    Raises
-    ------
-    StorageError
-        This process was forked from one that has used obstore.
+    Raises StorageError: this process was forked from one that has used obstore.
     """
     if _used_in and _used_in[0] != os.getpid():
         raise StorageError(

@@ -17,11 +17,11 @@ import pytest
 from statefx.errors import ConfigError, ProviderError
 from statefx.state.contract.store import EMPTY, Namespace, Version
 from statefx.testing.site import Site, image
-from statefx_rocksdb import RocksDbStateProvider, folders, handles
+from statefx_rocksdb import RocksDbStateProvider, folders
 from statefx_rocksdb import place as place_module
 from statefx_rocksdb.database import Database, Head, UnusableError
 from statefx_rocksdb.folders import PrivateFolder
-from statefx_rocksdb.handles import Handles
+from statefx_rocksdb.place import Handles
 from statefx_rocksdb.settings import Settings
 
 PENDING = "compaction-pending"
@@ -419,13 +419,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The directories that are opened for reading, one entry each time."""
     forget()
     found: list[str] = []
-    original = handles.Database
+    original = place_module._opened
 
-    def opening(path: str, settings: Settings) -> Database:
+    def opening(path: str, settings: Settings) -> place_module.Handle:
         found.append(path)
         return original(path, settings)
 
-    monkeypatch.setattr(handles, "Database", opening)
+    monkeypatch.setattr(place_module, "_opened", opening)
     return found
 
 

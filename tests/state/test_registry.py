@@ -84,11 +84,8 @@ def test_an_unknown_name_lists_the_known_and_the_nearest():
 def test_a_name_claimed_by_two_distributions_names_both(site):
     site.distribution("statefx-tea", {"tea": "tea:TeaProvider"})
     site.distribution("other-tea", {"tea": "other:TeaProvider"})
-    with pytest.raises(
-        ProviderError, match=r"other-tea \(other:TeaProvider\), statefx-tea \(tea:TeaProvider\)"
-    ) as caught:
+    with pytest.raises(ProviderError, match="by its reference, other:TeaProvider or tea:TeaProvider"):
         load_provider("tea", {})
-    assert caught.value.distributions == ["other-tea", "statefx-tea"]
 
 
 def test_a_distribution_that_is_found_twice_claims_a_name_once(site, tmp_path, monkeypatch):

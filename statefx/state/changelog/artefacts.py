@@ -4,7 +4,7 @@
 
     head    magic 8s | format u32 | identity bytes u32 | entries u64 | body bytes u64 | body xxh3_128 16s
     seal    xxh3_128 16s over head and identity; its hex is the file's `checksum`
-    identity  JSON: kind, lineage, component, task, txid, token, generation, predecessor, covers, beneath
+    identity  JSON of an `Identity`
     body    chunks: payload bytes u32 | payload xxh3_64 8s | payload = msgpack [keys, values], nil deletes
 
 Head, seal and identity lie like this in every format, so that a newer one is told from a damaged one.
@@ -14,17 +14,16 @@ A file gets its name only when it is complete and on disk, so a damaged one is c
 
 from __future__ import annotations
 
-import base64
-import json
 import operator
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import msgpack
+import msgspec
 from xxhash import xxh3_64_digest, xxh3_128
 
 from statefx.errors import StateCorruptedError, StateError
@@ -84,14 +83,7 @@ class Identity:
 class Artefact:
     """A complete file, as its verified head describes it.
 
-    Attributes
-    ----------
-    name : str
-        In the storage.
-    size_bytes, body_bytes : int
-        Of all of it, and of its entries.
-    whole : bytes
-        All of it, if it came with the head; else nothing.
+    `size_bytes` are those of all of it, `body_bytes` of its entries; `whole` is all of it, if it came with the head.
     """
 
     name: str
@@ -170,11 +162,8 @@ def corrupted(path: str, found: str, expected: str, *, missing: bool = False) ->
 def write(storage: Storage, prefix: str, identity: Identity, entries: Iterable[Write]) -> Artefact:
     """Write `entries` (sorted by key, each key once) and make the file durable, all or nothing.
 
-    Raises
-    ------
-    StateError
-        The file system or the store refused, for instance because the disk is full; carries ``path`` and ``errno``.
-        Nothing is left behind.
+    Raises StateError: the file system or the store refused, for instance because the disk is full; carries ``path`` and
+    ``errno``. Nothing is left behind.
     """
     name = changelog_name(prefix, identity.version)
     stem = f"{prefix}/{_stem(identity.version)}"
@@ -193,7 +182,7 @@ def write(storage: Storage, prefix: str, identity: Identity, entries: Iterable[W
 
 
 def _write_to(file: BinaryIO, prefix: str, identity: Identity, entries: Iterable[Write]) -> Artefact:
-    text = json.dumps(_to_json(identity), separators=(",", ":"), sort_keys=True).encode()
+    text = msgspec.json.encode(identity)
     start = HEAD.size + SEAL_BYTES + len(text)
     file.write(bytes(start))
     body = xxh3_128()
@@ -247,12 +236,8 @@ def _slices(keys: list[bytes], values: list[bytes | None]) -> Iterator[tuple[int
     yield low, len(keys)
 
 
-def listed(found: Iterable[Stored]) -> list[Listed]:
-    """Return those of the files `found` that are artefacts."""
-    return [file for each in found if (file := _listed(each)) is not None]
-
-
-def _listed(found: Stored) -> Listed | None:
+def listed(found: Stored) -> Listed | None:
+    """Return what a file's name says; None if it is not an artefact's."""
     stem, _, kind = found.name.rpartition("/")[2].partition(".")
     if kind == SNAPSHOT:
         stem, _, checksum = stem.rpartition("-")
@@ -262,33 +247,3 @@ def _listed(found: Stored) -> Listed | None:
     if kind not in (CHANGELOG, SNAPSHOT) or not token or not txid.isdecimal():
         return None
     return Listed(found.name, kind, Version(int(txid), token), found.modified)
-
-
-def _to_json(identity: Identity) -> dict[str, Any]:
-    return {
-        "kind": identity.kind,
-        "lineage": identity.namespace.lineage,
-        "component": identity.namespace.component,
-        "task": identity.namespace.task,
-        "txid": identity.version.txid,
-        "token": identity.version.token,
-        "generation": identity.generation,
-        "predecessor": [identity.predecessor.txid, identity.predecessor.token],
-        "covers": base64.b64encode(identity.covers).decode("ascii"),
-        "beneath": identity.beneath,
-        "sizes": identity.sizes,
-    }
-
-
-def identity_of(data: dict[str, Any]) -> Identity:
-    """Return the identity that a file's JSON tells."""
-    return Identity(
-        kind=data["kind"],
-        namespace=Namespace(data["lineage"], data["component"], data["task"]),
-        version=Version(data["txid"], data["token"]),
-        generation=data["generation"],
-        predecessor=Version(*data["predecessor"]),
-        covers=base64.b64decode(data["covers"]),
-        beneath=data["beneath"],
-        sizes=tuple(data["sizes"]),
-    )

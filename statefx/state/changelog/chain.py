@@ -31,18 +31,8 @@ logger = logging.getLogger("statefx")
 class Route:
     """How to get an image to a version: where to start, and what to apply then, in this order.
 
-    Attributes
-    ----------
-    storage : Storage
-        Where the files are.
-    start : Version
-        The cached version, or the snapshot's, or EMPTY.
-    cached : bool
-        True: start from the cache; False: from `snapshot`, or from nothing.
-    snapshot : Artefact | None
-        The full image to start from.
-    steps : tuple of Artefact
-        Changelogs, oldest first.
+    It starts from the cache, if `cached`, or from `snapshot`, or from nothing; `start` is the version there. `steps`
+    are changelogs, oldest first.
     """
 
     storage: Storage
@@ -91,21 +81,8 @@ class Changelog:
     ) -> int:
         """Write what `version` changes on top of `previous`; with what it takes in, where there are many files.
 
-        Parameters
-        ----------
-        version, previous : Version
-        generation : int
-        writes : sequence of (key, value)
-            Sorted by key; None deletes.
-        snapshot : SnapshotRef, optional
-            The newest one that the log names; what is before it is not taken in.
-        files_max : int
-            How many files of like size are left, at least.
-
-        Returns
-        -------
-        int
-            Bytes by which the files of the chain have grown; negative if they take less than before.
+        What is before `snapshot`, the newest one that the log names, is not taken in. Returns the bytes by which the
+        files of the chain have grown; negative if they take less than before.
         """
         oldest = 0 if snapshot is None else snapshot.version.txid
         try:
@@ -167,10 +144,7 @@ class Changelog:
     def route(self, version: Version, snapshot: SnapshotRef | None, cached: Version | None) -> Route:
         """Return how to reach `version`, from a cache at `cached` if that is in the chain.
 
-        Raises
-        ------
-        StateCorruptedError
-            A file of the chain is damaged, foreign or missing (``missing`` is then True).
+        Raises StateCorruptedError: a file of the chain is damaged, foreign or missing (``missing`` is then True).
         """
         base = None if snapshot is None else snapshot.version
         found, at = self._back(version, (cached, base))
@@ -242,10 +216,7 @@ class Changelog:
     def find_snapshot(self, snapshot: SnapshotRef) -> Artefact:
         """Return the snapshot that the log names.
 
-        Raises
-        ------
-        StateCorruptedError
-            It is missing or damaged.
+        Raises StateCorruptedError: it is missing or damaged.
         """
         name = artefacts.snapshot_name(self.namespace.prefix, snapshot.version, snapshot.checksum)
         artefact = self._verified(reading.read_head(self.storage, name), SNAPSHOT, snapshot.version)

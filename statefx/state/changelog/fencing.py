@@ -11,10 +11,7 @@ def fence(storage: Storage, lineage: str, generation: int) -> None:
 
     One marker per generation, and the highest counts: two drivers that fence at once can't undo each other.
 
-    Raises
-    ------
-    FencedError
-        A newer generation has been here.
+    Raises FencedError: a newer generation has been here.
     """
     check(storage, lineage, generation)
     own = _name(lineage, generation)

@@ -30,23 +30,12 @@ IDLE_BYTES = 64 << 20
 
 @dataclass(slots=True, eq=False)
 class Materialisation:
-    """OrderedEntries of one version of one namespace; a leased one stays at its version.
+    """Entries of one version of one namespace; a leased one stays at its version.
 
-    Attributes
-    ----------
-    ordered : OrderedEntries
-        All entries; or, of a partial one, those that are known, None standing for absent. Their order, once somebody
-        has scanned, goes with them from version to version.
-    leases : int
-        How many open stores read it.
-    size_bytes : int
-        At most this much; of a complete one 0, until somebody has to know.
-    counts : Counter
-        Of a complete one, how many keys begin with each byte: of each space (`statefx.state.contract.spaces`).
-    used : float
-        When it was last leased or given back.
-    since : int
-        Every change of a later txid, up to `version`, is among the entries of a partial one.
+    `ordered` has all entries; or, of a partial one, those that are known, None standing for absent: every change of a
+    txid after `since`, up to `version`, is among them. Their order, once somebody has scanned, goes with them from
+    version to version. `size_bytes` is a bound; of a complete one 0, until somebody has to know. A complete one has
+    `counts`: how many keys begin with each byte, that is, with each space (`statefx.state.contract.spaces`).
     """
 
     namespace: Namespace
@@ -103,14 +92,9 @@ class MaterialisationCache:
     A leased one is copied before it is caught up, so that an older reader stays right. A store that is behind
     gets one of its own; what is shared is never taken back to an older version.
 
-    Parameters
-    ----------
-    limit_bytes : int | None
-        None: materialisations are complete. Those in use are not bounded; of those that nobody has opened for
-        `IDLE_SECS`, the last used are kept, `IDLE_BYTES` in all. Else they are partial (they hold what was read
-        or changed of late) and together hold about this much.
-    clock : callable
-        Seconds.
+    Without `limit_bytes` materialisations are complete. Those in use are not bounded; of those that nobody has opened
+    for `IDLE_SECS`, the last used are kept, `IDLE_BYTES` in all. With it they are partial (they hold what was read or
+    changed of late) and together hold about this much.
     """
 
     def __init__(self, limit_bytes: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -89,16 +89,10 @@ def start_of(file: Artefact, wanted: Iterable[Version | None]) -> Version:
 
 
 def taken_in(sizes: Sequence[int], files_max: int, size: Callable[[], int]) -> int:
-    """Say how many of the newest files a changelog takes in.
+    """Say how many of the newest files a changelog takes in, where `files_max` of a tier are left.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Bytes of the entries of the files that are there, newest first.
-    files_max : int
-        How many files of a tier are left.
-    size : callable
-        Bytes of what the changelog itself has to hold; called if it may take something in.
+    `sizes` are the bytes of the files' entries, newest first; `size`, of what the changelog itself has to hold, is
+    called if it may take something in.
     """
     taken = 0
     if _run(sizes, TIERS - 1) < files_max:
@@ -138,15 +132,7 @@ def merged(storage: Storage, writes: Iterable[Write], files: Sequence[Artefact])
 class _Block:
     """What is left of one block of a file that is merged; when that is taken, the file's next block.
 
-    Parameters
-    ----------
-    chunks : iterator of Chunk
-        The file's, in key order.
-
-    Attributes
-    ----------
-    keys : list of bytes
-        None are left at the file's end.
+    At the file's end it has no `keys`.
     """
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
 import msgpack
+import msgspec
 from xxhash import xxh3_64_digest, xxh3_128
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError, StateError
-from statefx.state.changelog.artefacts import CHUNK, FORMAT, HEAD, MAGIC, SEAL_BYTES, Artefact, corrupted, identity_of
+from statefx.state.changelog.artefacts import CHUNK, FORMAT, HEAD, MAGIC, SEAL_BYTES, Artefact, Identity, corrupted
 from statefx.storage import Storage
 
 _IDENTITY_BYTES_MAX = 64 << 10
@@ -71,7 +71,7 @@ def _parse_head(name: str, path: str, first: bytes) -> Artefact:
     if len(first) < min(size, FIRST_BYTES) or size < len(first):
         raise corrupted(path, f"{len(first)} bytes", f"{size} bytes")
     whole = first if len(first) == size else b""
-    identity = identity_of(json.loads(text))
+    identity = msgspec.json.decode(text, type=Identity)
     return Artefact(name, identity, count, size, seal.hexdigest(), body_bytes, digest, whole)
 
 

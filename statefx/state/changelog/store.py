@@ -47,16 +47,8 @@ class Image(ABC):
 class ChangelogStore(StateStore):
     """One namespace whose prepared and committed versions are files, read through an `Image`.
 
-    What this object commits is laid over the image; caches catch up when a store is next opened.
-
-    Parameters
-    ----------
-    changelog : Changelog
-        The namespace's files.
-    context : StateContext
-        Where it was opened, and at which version.
-    image : Image
-        The image of ``context.version``; closed with the store.
+    What this object commits is laid over the image of ``context.version``, which is closed with the store; caches
+    catch up when a store is next opened.
     """
 
     def __init__(self, changelog: Changelog, context: StateContext, image: Image) -> None:

@@ -38,12 +38,11 @@ def sweep(
 
     Costs one head for each file of the chain and each that goes, and looks at the names of all others alone.
 
-    Raises
-    ------
-    StateCorruptedError
-        What is retained is not whole: nothing was deleted, for a file that seems to be of no use may help to mend it.
+    Raises StateCorruptedError: what is retained is not whole: nothing was deleted, for a file that seems to be of no
+    use may help to mend it.
     """
-    known = [each for each in artefacts.listed(found) if each.txid <= retained.head.txid]
+    files = filter(None, map(artefacts.listed, found))
+    known = [each for each in files if each.txid <= retained.head.txid]
     needed = _Needed(changelog, known, retained)
     youngest = clock() - retained.min_age_secs
     passed = [each.name for each in known if each.modified <= youngest and not needed.keeps(each)]

@@ -10,13 +10,6 @@ from statefx.state.contract.store import StateContext
 class StoreCalls:
     """What a store has been asked so far, as far as it decides what it may be asked next.
 
-    Parameters
-    ----------
-    namespace : Namespace
-        Whose state it is, for messages.
-    context : StateContext
-        Where it was opened.
-
     Attributes
     ----------
     version : Version

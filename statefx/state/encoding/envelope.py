@@ -40,10 +40,7 @@ def envelope(version: int) -> bytes:
 def unwrap(data: bytes) -> tuple[int, bytes]:
     """Return version and codec's bytes of what is stored.
 
-    Raises
-    ------
-    StateCorruptedError
-        The envelope is damaged.
+    Raises StateCorruptedError: the envelope is damaged.
     """
     if data[:1] != MARK:
         return 1, data

@@ -14,14 +14,7 @@ _short.maxother = _short.maxstring = _short.maxlong = 120
 
 
 class GuardedCodec(Codec):
-    """A codec that statefx did not write.
-
-    Parameters
-    ----------
-    inner : Codec
-        Does the work.
-    head : bytes
-        What the bytes of every key begin with; `inner` knows nothing of it.
+    """A codec that statefx did not write; it knows nothing of `head`, with which the bytes of every key begin.
 
     Contract
     --------

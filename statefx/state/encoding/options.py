@@ -18,6 +18,8 @@ def _requires(encode: Callable[[Any], bytes], wanted: type | None, path: str) ->
 
     Exactly of it, if state tells it from its subclasses (a bool is no int); else an instance.
     """
+    if wanted is None:
+        return encode
 
     def checked(thing: Any, /) -> bytes:
         if type(thing) is not wanted and (wanted in SCALARS or not isinstance(thing, wanted)):
@@ -25,7 +27,7 @@ def _requires(encode: Callable[[Any], bytes], wanted: type | None, path: str) ->
             raise CodecError(f"a {path} of type {kind}, but {path}Class is {wanted.__name__}", path=path, type=kind)
         return encode(thing)
 
-    return encode if wanted is None else checked
+    return checked
 
 
 SETTING = "topology.state.provider.config"
@@ -70,10 +72,7 @@ class Encoding:
     def name(self) -> str:
         """The identity of the bytes' format: a codec's ``name``, or one made of the serializers'.
 
-        Raises
-        ------
-        ConfigError
-            A class can't be loaded, or lacks something.
+        Raises ConfigError: a class can't be loaded, or lacks something.
         """
         if "codec" in self.classes:
             return codec_class(self.classes["codec"]).name
@@ -85,10 +84,7 @@ class Encoding:
     def check(self) -> None:
         """Load every class and look whether it will do.
 
-        Raises
-        ------
-        ConfigError
-            Names the option, the class and the remedy.
+        Raises ConfigError: names the option, the class and the remedy.
         """
         for option, reference in self.classes.items():
             _LOADERS[option](reference)
@@ -96,10 +92,7 @@ class Encoding:
     def build(self) -> Codec:
         """Make the codec.
 
-        Raises
-        ------
-        ConfigError
-            A class can't be loaded, or its constructor raised.
+        Raises ConfigError: a class can't be loaded, or its constructor raised.
         """
         codec: Codec = construct(codec_class(self.classes["codec"])) if "codec" in self.classes else StandardCodec()
         if self.classes.keys() <= {"codec"}:
@@ -122,25 +115,12 @@ class Encoding:
 
 
 def parse(options: Mapping[str, Any], components: Mapping[str, bool]) -> dict[str, Encoding]:
-    """Check the options of the encoding; called on the driver, before Spark starts.
+    """Check the options of the encoding and return one for each stateful component; called before Spark starts.
 
-    Parameters
-    ----------
-    options : Mapping
-        ``Config.state_encoding``: those for all bolts, and ``components``, which has a bolt's own by its id. A bolt
-        that is named there has only what stands there.
-    components : Mapping[str, bool]
-        The topology's components: whether they keep state.
+    `options` (``Config.state_encoding``) has those for all bolts, and ``components``, which has a bolt's own by its id:
+    a bolt that is named there has only what stands there. `components` says of the topology's whether they keep state.
 
-    Returns
-    -------
-    dict of Encoding
-        For every stateful component.
-
-    Raises
-    ------
-    ConfigError
-        An option or a component is unknown, options exclude each other, or a class won't do.
+    Raises ConfigError: an option or a component is unknown, options exclude each other, or a class won't do.
     """
     common = {name: value for name, value in options.items() if name != COMPONENTS}
     named = options.get(COMPONENTS, {})

@@ -16,10 +16,7 @@ from statefx.state.encoding.codec import Codec, StandardCodec
 def find(reference: str, kind: type[StatefxError] = ConfigError) -> Any:
     """Import what a reference, ``module:Class``, names; what the import raises comes through.
 
-    Raises
-    ------
-    StatefxError
-        Of `kind`: it is no reference, names nothing, or something that workers could not import.
+    Raises StatefxError: of `kind`: it is no reference, names nothing, or something that workers could not import.
     """
     module_name, _, attributes = reference.partition(":")
     if not module_name or not attributes:
@@ -42,10 +39,7 @@ def find(reference: str, kind: type[StatefxError] = ConfigError) -> Any:
 def load(reference: str) -> type[Any]:
     """Return the class that a reference names.
 
-    Raises
-    ------
-    ConfigError
-        It can't be imported, or is no class.
+    Raises ConfigError: it can't be imported, or is no class.
     """
     try:
         found = find(reference)

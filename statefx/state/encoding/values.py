@@ -119,10 +119,7 @@ def make_encoder() -> Callable[[Any], bytes]:
 def decode_value(data: bytes) -> Any:
     """Return the value that was encoded as `data`: equal to it, of the same types, and new at each call.
 
-    Raises
-    ------
-    StateCorruptedError
-        The bytes are no value; what holds them is damaged or was written by another codec.
+    Raises StateCorruptedError: the bytes are no value; what holds them is damaged or was written by another codec.
     """
     try:
         if data[0] in _PLAIN_HEADS:

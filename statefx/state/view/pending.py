@@ -55,13 +55,8 @@ _FIRST_KEYS, _MOST_KEYS = 16, 1024  # read ahead: one key is often enough, many 
 class PendingKeys:
     """The keys that a transaction has changed, in order.
 
-    Parameters
-    ----------
-    changed, changed_bytes : mappings kind -> name -> entry
-        The overlay's own. An entry of `changed` may be added at any time; who takes one away, or changes
-        `changed_bytes`, calls `before_value` or `before_bytes` first.
-    encode_key, decode_key : callable
-        The codec's.
+    `changed` and `changed_bytes` are the overlay's own. An entry of `changed` may be added at any time; who takes one
+    away, or changes `changed_bytes`, calls `before_value` or `before_bytes` first.
     """
 
     __slots__ = (
@@ -180,10 +175,7 @@ class PendingKeys:
 class PendingScan:
     """What was changed in a range when the scan began, read only as far as somebody goes.
 
-    Parameters
-    ----------
-    pending : PendingKeys
-        Tells it of each change that is about to be made, as long as somebody holds this object.
+    `pending` tells it of each change that is about to be made, as long as somebody holds this object.
     """
 
     __slots__ = ("__weakref__", "_before", "_frozen", "_pending", "_reverse", "_start", "_stop")

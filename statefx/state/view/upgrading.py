@@ -37,19 +37,11 @@ def overlay_for(
 
 
 class VersionedOverlay(Overlay):
-    """An overlay of values that tell their version.
+    """An overlay of values that tell their version, which is the bolt's ``stateVersion``.
 
-    Parameters
-    ----------
-    store, codec, cache_bytes, space
-        As of `Overlay`.
-    version : int
-        The bolt's ``stateVersion``.
-    upgrade : callable (version, key, value) -> value, optional
-        Called with what an older version wrote, as it is read; None: it is shown as it was written.
-    strict : bool
-        Trust the codec's bytes alone, for codecs that statefx did not write: keys with equal bytes are one key, and
-        a value is encoded when it is put and decoded when it is read again, also in the same transaction.
+    `upgrade` is called with what an older version wrote, as it is read; without it, it is shown as it was written.
+    If `strict`, the codec's bytes alone are trusted, for codecs that statefx did not write: keys with equal bytes are
+    one key, and a value is encoded when it is put and decoded when it is read again, also in the same transaction.
     """
 
     __slots__ = ("_head", "_strict", "_upgrade", "_version")
