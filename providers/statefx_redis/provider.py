@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.errors import ProviderError
+from statefx.state.contract.options import require
 from statefx.state.contract.store import (
     Capabilities,
     Namespace,
@@ -18,7 +19,7 @@ from statefx.state.contract.store import (
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
 from statefx_redis.names import Names, lineage_keys
-from statefx_redis.settings import Options, Settings, masked, require_redis, unmasked
+from statefx_redis.settings import Options, Settings, masked, unmasked
 
 if TYPE_CHECKING:
     from statefx_redis.server import Server
@@ -47,14 +48,14 @@ class RedisStateProvider(StateProvider):
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(masked(options))
         self._settings = Settings.of(options)
-        require_redis("state provider 'redis'", "the driver", ProviderError)
+        require("redis", "redis", "state provider 'redis'", "the driver")
 
     def public_options(self) -> Mapping[str, Any] | None:
         """Return all of them, unless a password is among them or in the url."""
         return None if self._settings.password else unmasked(self.options)
 
     def newState(self, namespace: Namespace, context: StateContext) -> StateStore:
-        require_redis("state provider 'redis'", "this worker", ProviderError)
+        require("redis", "redis", "state provider 'redis'", "this worker")
         from statefx_redis.store import RedisStateStore  # noqa: PLC0415  # imports redis, an extra
 
         return RedisStateStore(self._server(), namespace, context)

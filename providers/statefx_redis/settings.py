@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from statefx.errors import ConfigError, StatefxError
+from statefx.errors import ConfigError
 from statefx.state.contract.options import checked_options
 
 PROVIDER = "topology.state.provider.config"
@@ -140,16 +140,6 @@ class Settings(Options, frozen=True):
         except ValueError as error:
             raise ConfigError(f"{source}: {error}", option=str(error).partition(" ")[0]) from None
         return settings
-
-
-def require_redis(who: str, where: str, refusal: type[StatefxError]) -> None:
-    """Refuse to go on without redis-py."""
-    try:
-        import redis  # noqa: F401, PLC0415  # only whether it is there
-    except ImportError as error:
-        raise refusal(
-            f"{who} needs redis-py, which can't be imported on {where} ({error}): pip install statefx[redis]"
-        ) from error
 
 
 def masked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from statefx.connectors.json_values import JsonRows, key_writer, refuse_keys
 from statefx.connectors.staged import StagedRows, StagedSink, Stager, Target, refuse_nulls
 from statefx.errors import ConfigError, SinkError, StateError, TopologyError
 from statefx.operators.sinks import Marker, SinkWriter, WriterContext
+from statefx.state.contract.options import require
 from statefx_redis.prepared import BATCH_BYTES, CHUNK_BYTES, CHUNK_ENTRIES, grouped, packed
-from statefx_redis.settings import Settings, require_redis
+from statefx_redis.settings import Settings
 
 if TYPE_CHECKING:
     from statefx_redis.server import Server
@@ -128,7 +129,7 @@ class RedisSink(StagedSink):
         kind: str = "hash",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        require_redis("RedisSink", "the driver", ConfigError)
+        require("redis", "redis", "RedisSink", "the driver", ConfigError)
         self.key = (key,) if isinstance(key, str) else tuple(key)
         if kind not in KINDS:
             raise ConfigError(f"RedisSink has no kind {kind!r}; there are {', '.join(map(repr, KINDS))}")

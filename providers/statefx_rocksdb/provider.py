@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, ClassVar
 
-from statefx.errors import ProviderError
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.materialisation import MaterialisationCache
 from statefx.state.changelog.store import ChangelogProvider, Image
+from statefx.state.contract.options import require
 from statefx.state.contract.store import StateContext
 from statefx_rocksdb.settings import Settings
 
@@ -33,7 +33,7 @@ class RocksDbStateProvider(ChangelogProvider):
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self._settings = Settings.of(options)
-        _require_rocksdict("the driver")
+        require("rocksdict", "rocksdb", "state provider 'rocksdb'", "the driver")
 
     def public_options(self) -> Mapping[str, Any]:
         """Return all of them: folders and sizes."""
@@ -41,7 +41,7 @@ class RocksDbStateProvider(ChangelogProvider):
 
     def open_image(self, changelog: Changelog, context: StateContext) -> Image:
         """Return the image of ``context.version`` from the machine's copy, or from a private one."""
-        _require_rocksdict("this worker")
+        require("rocksdict", "rocksdb", "state provider 'rocksdb'", "this worker")
         from statefx_rocksdb.image import RocksDbImage  # noqa: PLC0415  # imports rocksdict, an extra
         from statefx_rocksdb.place import Place  # noqa: PLC0415  # likewise
 
@@ -53,13 +53,3 @@ class RocksDbStateProvider(ChangelogProvider):
 def _hot_cache(size_mb: int) -> MaterialisationCache | None:
     """Return the process's own: Spark's worker processes outlive tasks, and see a namespace again and again."""
     return MaterialisationCache(size_mb << 20) if size_mb else None
-
-
-def _require_rocksdict(where: str) -> None:
-    try:
-        import rocksdict  # noqa: F401, PLC0415  # only whether it is there
-    except ImportError as error:
-        raise ProviderError(
-            f"state provider 'rocksdb' needs rocksdict, which can't be imported on {where} ({error}): "
-            "pip install statefx[rocksdb]"
-        ) from error

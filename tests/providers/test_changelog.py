@@ -188,4 +188,4 @@ class TestRoute:
             (Path(changelog.where) / name).touch()
         found = list(changelog.storage.list())
         assert len(found) == 6
-        assert [each.kind for each in artefacts.listed(found)] == [CHANGELOG]
+        assert [each.kind for each in map(artefacts.listed, found) if each] == [CHANGELOG]

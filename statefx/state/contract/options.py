@@ -1,14 +1,15 @@
-"""Options of a provider, checked on the driver by the types and limits of a msgspec Struct's fields."""
+"""What a provider checks on the driver: its options, and that its client is installed."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, TypeVar
 
 import msgspec
 
-from statefx.errors import ConfigError
+from statefx.errors import ConfigError, ProviderError, StatefxError
 
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 
@@ -34,3 +35,13 @@ def checked_options(kind: type[_Options], options: Mapping[str, Any], source: st
         what, _, path = str(error).partition(" - at `$.")
         name = path.removesuffix("`")
         raise ConfigError(f"{source}: {name}: {what[0].lower()}{what[1:]}", option=name) from None
+
+
+def require(package: str, extra: str, who: str, where: str, refusal: type[StatefxError] = ProviderError) -> None:
+    """Refuse to go on without a package, the client of an extra of statefx."""
+    try:
+        import_module(package)
+    except ImportError as error:
+        raise refusal(
+            f"{who} needs {package}, which can't be imported on {where} ({error}): pip install statefx[{extra}]"
+        ) from error

@@ -50,10 +50,8 @@ def refusal(value: Any, path: str, *, as_key: bool) -> CodecError:
 
 def _remedy(value: Any, as_key: bool) -> str:
     module = type(value).__module__.partition(".")[0]
-    if module == "numpy":
-        return "store .item() of a scalar, .tolist() of an array"
-    if module == "pandas":
-        return "store what .to_pydatetime() (a Timestamp) or .tolist() (a Series) gives"
+    if module in ("numpy", "pandas"):
+        return "store .item() of a scalar, .tolist() of an array, .to_pydatetime() of a Timestamp"
     if isinstance(value, Enum):
         return "store its .value or .name"
     if isinstance(value, bytearray | memoryview):
@@ -64,8 +62,6 @@ def _remedy(value: Any, as_key: bool) -> str:
         return "a range of keys is items(start, stop)"
     if as_key and isinstance(value, list):
         return "use tuple(...) of it"
-    if as_key and isinstance(value, timedelta):
-        return "use its total_seconds(), or value // timedelta(microseconds=1), which is exact"
     for plain in (bool, int, float, str, bytes, dict, list, tuple):
         if isinstance(value, plain):
             return f"only exact types come back as they went in: store {plain.__name__}(...) of it"

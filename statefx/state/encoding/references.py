@@ -91,11 +91,7 @@ def value_class(reference: str) -> type:
         return load(reference)
     found = getattr(builtins, reference, None)
     if not isinstance(found, type):
-        known = [name for name, thing in vars(builtins).items() if isinstance(thing, type) and name.islower()]
-        raise ConfigError(
-            f"{reference!r} is no builtin type{nearest(reference, known)}; write others as 'module:Class'",
-            reference=reference,
-        )
+        raise ConfigError(f"{reference!r} is no builtin type; write others as 'module:Class'", reference=reference)
     return found
 
 

@@ -85,18 +85,8 @@ class Overlay:
     in `changed_bytes` is neither in `changed` nor in `known`: who finds a key in one of these need not look further.
 
     `plain` are the types of keys that are looked up as they are. `pending` has the changes in order, from the first
-    scan that finds some until they are settled or discarded.
-
-    Parameters
-    ----------
-    store : StoreReads
-        What answers when memory can't.
-    codec : Codec
-        Encodes keys, behind the byte of `space`, and values.
-    cache_bytes : int
-        Bound on `known` and `known_bytes`.
-    space : Space
-        Whose keys these are; of the store nothing else is read.
+    scan that finds some until they are settled or discarded. `codec` puts the byte of `space` before a key; of the
+    store nothing of another space is read. `cache_bytes` bounds `known` and `known_bytes`.
     """
 
     __slots__ = (
