@@ -55,7 +55,7 @@ def resolve(name_or_reference: str) -> str:
         return name_or_reference
     found = sorted({entry.value for entry in entry_points(group=GROUP, name=name_or_reference)})
     if not found:
-        known = sorted(names())
+        known = sorted({entry.name for entry in entry_points(group=GROUP)})
         raise ProviderError(
             f"no state provider is called {name_or_reference!r}{nearest(name_or_reference, known)} "
             f"(registered: {', '.join(known) or 'none'}; or give a reference, 'module:Class')",
