@@ -21,10 +21,7 @@ Command = Callable[[argparse.Namespace], tables.Listing]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; return the exit code.
-
-    0: done. 1: the checkpoint can't be read. 2: the command is wrong (argparse ends the process itself then).
-    """
+    """Do what the arguments say; return 0, 1: the checkpoint can't be read, or 2: the command is wrong."""
     given = _parser().parse_args(arguments)
     command: Command = given.command
     try:

@@ -155,13 +155,7 @@ _WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were g
 
 
 def kept_options(found: StatefulIdentity, what: str, remedy: str) -> Mapping[str, Any]:
-    """Return the provider's options that the checkpoint has for a component.
-
-    Raises
-    ------
-    ConfigError
-        It has none, for the provider did not say that they hold no secret.
-    """
+    """Return the provider's options that the checkpoint has for a component; ConfigError if they may hold a secret."""
     if found.options is None:
         raise ConfigError(
             f"{what} is kept by {name_of(found.provider)!r}, whose options are not in the checkpoint, since "
@@ -325,13 +319,7 @@ def _length(state: KeyValueState[Any, Any]) -> int:
 
 
 def check_started(state: LogState, folders: Folders) -> None:
-    """Refuse what no topology has been started on.
-
-    Raises
-    ------
-    CheckpointError
-        There is no checkpoint.
-    """
+    """Refuse what no topology has been started on."""
     if not state.generation:
         raise CheckpointError(
             f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location

@@ -31,20 +31,13 @@ _OWN_COLUMN = ("kind", "txid", "attempt", "generation", "number", "time_ms")
 
 @dataclass(frozen=True)
 class Listing:
-    """Rows, and how a table shows them.
-
-    Attributes
-    ----------
-    header : tuple of str
-    rows : Iterable of Row
-        Read when they are asked for.
-    cells : callable
-        Row -> what its columns show.
-    """
+    """Rows, and how a table shows them."""
 
     header: tuple[str, ...]
     rows: Iterable[Row]
+    """Read when they are asked for."""
     cells: Callable[[Row], Sequence[object]]
+    """Row -> what its columns show."""
 
     def json(self, limit: int | None = None) -> Iterator[str]:
         """Yield a line of JSON for each row."""

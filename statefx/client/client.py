@@ -14,10 +14,7 @@ from statefx.client.session import Session
 from statefx.client.transaction import OpenTransaction
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch
-from statefx.errors import (
-    ConfigError,
-    TopologyError,
-)
+from statefx.errors import ConfigError, TopologyError
 from statefx.operators import Sink, StatefulBolt, parse_schema, to_ddl
 from statefx.state import KeyValueState
 from statefx.topology.builder import TopologyBuilder

@@ -25,13 +25,7 @@ from statefx.state import KeyValueState
 
 
 class InProcessEngine(ABC):
-    """An engine whose jobs run when `next` is called, one after the other.
-
-    Attributes
-    ----------
-    jobs : list of Job
-        Those that have begun.
-    """
+    """An engine whose jobs run when `next` is called, one after the other; `jobs` are those that have begun."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -78,18 +72,9 @@ class InProcessEngine(ABC):
 
 
 class LiveEngine(InProcessEngine):
-    """Runs transactions whose rows the caller brings while they are open.
+    """Runs transactions whose rows the caller brings while they are open (`live`).
 
-    Parameters
-    ----------
-    deployment : Deployment
-        Every component has one task and no reader.
-    worker : Worker
-
-    Attributes
-    ----------
-    live : LiveAttempt or None
-        What is open.
+    Every component of `deployment` has one task and no reader.
     """
 
     def __init__(self, deployment: Deployment, worker: Worker) -> None:
@@ -136,19 +121,7 @@ class StateOperator(BoltOperator):
 
 
 class LiveAttempt:
-    """One attempt of a transaction, open for rows and changes of state.
-
-    Parameters
-    ----------
-    worker : Worker
-    deployment : Deployment
-    order : Order
-
-    Attributes
-    ----------
-    failure : BaseException or None
-        Why it can't be committed any more.
-    """
+    """One attempt of a transaction, open for rows and changes of state; `failure` says why it can't be committed."""
 
     def __init__(self, worker: Worker, deployment: Deployment, order: Order) -> None:
         self.failure: BaseException | None = None
@@ -177,12 +150,7 @@ class LiveAttempt:
     def finish(self) -> tuple[Ack, ...]:
         """Prepare everything; what was open is closed.
 
-        Raises
-        ------
-        FencedError
-            A newer generation has taken over.
-        AttemptFailedError
-            It has failed, or a component can't prepare: all of it is rolled back.
+        AttemptFailedError: it has failed, or a component can't prepare, and all of it is rolled back.
         """
         keep = False
         try:

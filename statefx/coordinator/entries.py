@@ -117,17 +117,7 @@ def numbers(storage: Storage) -> list[int]:
 
 
 def read_entry(storage: Storage, number: int) -> Entry:
-    """Read and verify one record.
-
-    Raises
-    ------
-    FileNotFoundError
-        It isn't there.
-    StateCorruptedError
-        It is damaged or was edited.
-    CheckpointFormatError
-        Another release of statefx wrote it.
-    """
+    """Read and verify one record: else FileNotFoundError, StateCorruptedError, or CheckpointFormatError."""
     data, path = storage.read(entry_name(number)), _path(storage, number)
     try:
         fields = json.loads(data)
@@ -171,11 +161,6 @@ def read_entries(storage: Storage) -> list[Entry]:
     """Read the newest CHECKPOINT and what follows it, or everything if there is none; verified as a chain.
 
     Others may append and fold meanwhile: a record that vanishes makes it start again, a bounded number of times.
-
-    Raises
-    ------
-    StateCorruptedError
-        A record is damaged, missing or edited.
     """
     newest, vanished = set[int](), list[FileNotFoundError]()
     for _ in range(READ_TRIES):

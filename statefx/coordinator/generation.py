@@ -88,7 +88,7 @@ def take_generation(
         check_participants(forked(log.state) if forking else log.state, others)
         try:
             if not log.state.lineage or forking:  # a fork's state must never meet the original's (rule 1.1)
-                log.append(_new_lineage())
+                log.append(Lineage(uuid.uuid4().hex))
             log.append(Generation(log.state.generation + 1, folders.location, becomes))
         except FencedError:
             if tries == TAKE_TRIES - 1:
@@ -100,11 +100,7 @@ def take_generation(
 
 def forked(found: LogState) -> LogState:
     """Return what a checkpoint is as a fork: it owns no target of the original's."""
-    return apply(found, _new_lineage(), found.time_ms)
-
-
-def _new_lineage() -> Lineage:
-    return Lineage(uuid.uuid4().hex)
+    return apply(found, Lineage(uuid.uuid4().hex), found.time_ms)
 
 
 def check_newest(folders: Folders, generation: int) -> LogState:

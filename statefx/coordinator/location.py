@@ -33,11 +33,6 @@ class Folders:
         """The transaction log."""
         return os.path.join(self.location, "transactions")
 
-    @property
-    def state(self) -> str:
-        """State files."""
-        return os.path.join(self.location, "state")
-
 
 def local_path(location: str | os.PathLike[str]) -> str:
     """Return a checkpoint location as an absolute path; ConfigError if it names a file system other than a folder's."""

@@ -51,6 +51,8 @@ class TransactionLog:
     """The log of one checkpoint, open for appending.
 
     Opening reads and verifies the records and folds them. It takes no lock and fences nobody: a GENERATION record does.
+    StateCorruptedError names a record that is damaged, missing, edited or misplaced, and the remedy;
+    CheckpointFormatError one of another release.
 
     A driver that was replaced meets its successor at its very next append: the first thing that a successor appends,
     LINEAGE or GENERATION, has that number, and such records are never deleted. (With all old records folded away, a
@@ -63,17 +65,10 @@ class TransactionLog:
     ----------
     storage : Storage
         Of the checkpoint.
-    clock : callable
-        Seconds since the epoch, for the time that each record has.
     limit : int
         After so many records everything is folded into a CHECKPOINT and older records are deleted.
-
-    Raises
-    ------
-    StateCorruptedError
-        A record is damaged, missing, edited, or can't stand where it stands; names it and the remedy.
-    CheckpointFormatError
-        Another release of statefx wrote it.
+    clock : callable
+        Seconds since the epoch, for the time that each record has.
 
     Contract
     --------
@@ -143,13 +138,7 @@ class TransactionLog:
             self._fold()
 
     def check(self) -> None:
-        """Make sure that no other driver has taken over by now.
-
-        Raises
-        ------
-        FencedError
-            One has.
-        """
+        """Make sure that no other driver has taken over by now: else FencedError."""
         with self._lock:
             self._check_usable()
             with suppress(OSError):  # who can't see it learns it from the next record
@@ -282,15 +271,7 @@ class TransactionLog:
 
 
 def read_state(storage: Storage) -> LogState:
-    """Read the folded log without writing anything, also while a driver appends and folds.
-
-    Raises
-    ------
-    CheckpointError
-        There is no transaction log here.
-    StateCorruptedError, CheckpointFormatError
-        As for `TransactionLog`.
-    """
+    """Read the folded log without writing anything, also while a driver appends and folds."""
     entries = read_entries(storage)
     if not entries:
         raise CheckpointError(f"there is no transaction log in {storage.url}: is the checkpointLocation right?")

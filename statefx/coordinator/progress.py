@@ -24,21 +24,13 @@ SLOW_SECS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A hook of a spout's copy on the driver that is running.
-
-    Attributes
-    ----------
-    spout, hook : str
-    txid : int
-    began : float
-        By the clock of `Progress`; `since`: in seconds since the epoch.
-    since : float
-    """
+    """A hook of a spout's copy on the driver that is running."""
 
     spout: str
     hook: str
     txid: int
     began: float
+    """By the clock of `Progress`; `since`: in seconds since the epoch."""
     since: float
 
     def reason(self, now: float) -> str:
@@ -61,22 +53,15 @@ class _Attempt:
 
 @dataclass
 class Progress:
-    """Kept by the coordinator, read from other threads; several transactions may be under way.
-
-    Parameters
-    ----------
-    clock : callable
-        Monotonic seconds.
-    now : callable
-        Seconds since the epoch, for what is shown to people.
-    """
+    """Kept by the coordinator, read from other threads; several transactions may be under way."""
 
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
+    """Seconds since the epoch, for what is shown to people."""
     recoveries: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
         self._under_way: dict[int, _Attempt] = {}
         self._last: TransactionAttempt | None = None
@@ -124,7 +109,8 @@ class Progress:
             self._charge(entry, "log")
             done = came_to(entry.name, entry.acks, entry.input_rows, stored_bytes, entry.secs, self.now())
             self._recent.append(done)
-            self._failed = None if self._failed and self._failed["txid"] <= txid else self._failed
+            if self._failed and self._failed["txid"] <= txid:
+                self._failed = None
             return done
 
     def knows(self, txid: int) -> bool:
@@ -155,12 +141,10 @@ class Progress:
     def stuck(self, phase: str | None, txid: int, reason: str) -> None:
         """A commit or rollback fails and is tried again; None: it went through."""
         with self._lock:
-            if phase is None:
-                self._stuck = None
-            else:
-                # Since the first try that failed: how long it lasts is what people ask (rule 6.11).
-                since = self._stuck["since"] if self._stuck else self.now()
-                self._stuck = {"phase": str(phase), "txid": txid, "since": since, "reason": reason}
+            # Since the first try that failed: how long it lasts is what people ask (rule 6.11).
+            since = self._stuck["since"] if self._stuck else self.now()
+            stuck = {"phase": str(phase), "txid": txid, "since": since, "reason": reason}
+            self._stuck = None if phase is None else stuck
 
     def reached(self, spout: str, said: Any) -> None:
         """A spout says of what is committed how far it is; it is asked when the newest transaction has ended."""
@@ -196,11 +180,8 @@ class Progress:
     def asked(self, secs: float) -> Asked | None:
         """Return the hook that has been running for so many seconds, or longer."""
         with self._lock:
-            return self._long_asked(secs)
-
-    def _long_asked(self, secs: float) -> Asked | None:
-        asked = self._asked
-        return asked if asked is not None and self.clock() - asked.began >= secs else None
+            asked = self._asked
+            return asked if asked is not None and self.clock() - asked.began >= secs else None
 
     def found_sinks(self, names: Iterable[str], past: Iterable[Past]) -> None:
         """A topology with these sinks starts; `past` is what the log says of transactions, oldest first."""
@@ -248,14 +229,12 @@ class Progress:
             name = self._last if lowest is None else lowest.name
             if name is not None:
                 status |= {"txid": name.txid, "attempt": name.attempt}
-            slow = self._long_asked(SLOW_SECS)
-            if self._stuck is not None:
-                status["stuck"] = dict(self._stuck)
-            elif slow is not None:
+            slow = self.asked(SLOW_SECS)
+            if slow is not None and self._stuck is None:
                 reason = slow.reason(self.clock())
                 status["stuck"] = {"phase": "PLANNING", "txid": slow.txid, "since": slow.since, "reason": reason}
-            elif self._away is not None:
-                status["stuck"] = dict(self._away)
+            elif stuck := self._stuck or self._away:
+                status["stuck"] = dict(stuck)
             if self._failed is not None:
                 status["failed"] = dict(self._failed)
             if self._sinks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from statefx.coordinator.engine import AttemptFailedError
 from statefx.errors import (
@@ -45,31 +46,17 @@ def exhausted(txid: int, tries: int, last: StatefxError) -> TransactionError:
     return error
 
 
-@dataclass(frozen=True)
-class Wait:
-    """One such time.
-
-    Attributes
-    ----------
-    secs, since : float
-    then : Unresolved or None
-        The next round of a commit or a rollback; None: the next attempt of a transaction.
-    """
+class Wait(NamedTuple):
+    """Time before the next round of a commit or a rollback (`then`), or before a transaction's next attempt (None)."""
 
     secs: float
     since: float
-    then: Unresolved | None = None
+    then: Unresolved | None
 
 
 @dataclass
 class Waits:
-    """All that is waited for. There may be two: a commit fails, and behind it the next transaction has failed.
-
-    Parameters
-    ----------
-    clock : callable
-        Monotonic seconds.
-    """
+    """All that is waited for. There may be two: a commit fails, and behind it the next transaction has failed."""
 
     clock: Callable[[], float]
     _waits: list[Wait] = field(default_factory=list, init=False)
@@ -86,7 +73,7 @@ class Waits:
         return min(self._waits, key=self.left_secs, default=None)
 
     def left_secs(self, wait: Wait) -> float:
-        """Return how long it lasts still."""
+        """Return the seconds left."""
         return max(0.0, wait.secs - (self.clock() - wait.since))
 
     def remove(self, wait: Wait) -> None:
