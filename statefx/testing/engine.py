@@ -68,14 +68,8 @@ class LocalEngine(InProcessEngine):
     """Runs one deployment without Spark (see `statefx.coordinator.engine.Engine`).
 
     With a `seed`, chance decides which of several worker processes runs a task, and in which order the outputs of tasks
-    reach the tasks that read them; with None they come in order.
-
-    Attributes
-    ----------
-    faults : list of Fault
-        Those that have not struck yet.
-    seen : dict
-        What each run of a task emitted.
+    reach the tasks that read them; with None they come in order. `faults` are those that have not struck yet, `seen` is
+    what each run of a task emitted.
     """
 
     def __init__(

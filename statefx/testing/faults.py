@@ -200,19 +200,3 @@ class HooksFail(Fault):
 @dataclass(frozen=True)
 class Echo(Fault):
     """The acks of the attempt before arrive again, ahead of this attempt's."""
-
-
-__all__ = [
-    "Doubled",
-    "Echo",
-    "Fault",
-    "HooksFail",
-    "JobFails",
-    "Killed",
-    "Lost",
-    "Moved",
-    "Rerun",
-    "Twins",
-    "Wake",
-    "Zombie",
-]

@@ -36,6 +36,10 @@ from statefx.topology.graph import Component, ComponentKind
 
 logger = logging.getLogger("statefx")
 
+_CHANGED = (
+    "bolt %r changed the value of key %r in place, as %r, after it was read or put; state keeps what was put. To keep "
+    "the change: state.put(key, value) after it"
+)
 _WATCHED_MAX = 1000
 """Values of one task and attempt that are watched: a copy of each is kept."""
 
@@ -50,9 +54,7 @@ class WatchedState(LentState):
         self._handed: list[tuple[Any, Any, Any]] = []
 
     def get(self, key: Any, default: Any = None) -> Any:
-        value = super().get(key, default)
-        self._watch(key, value)
-        return value
+        return self._watch(key, super().get(key, default))
 
     def put(self, key: Any, value: Any) -> None:
         super().put(key, value)
@@ -68,19 +70,14 @@ class WatchedState(LentState):
         with suppress(Exception):  # values whose comparison is none, such as numpy's arrays
             for key, value, before in self._handed:
                 if value != before and value != super().get(key):
-                    logger.warning(
-                        "bolt %r changed the value of key %r in place, as %r, after it was read or put; state keeps "
-                        "what was put. To keep the change: state.put(key, value) after it",
-                        component,
-                        key,
-                        value,
-                    )
+                    logger.warning(_CHANGED, component, key, value)
                     return
 
-    def _watch(self, key: Any, value: Any) -> None:
+    def _watch(self, key: Any, value: Any) -> Any:
         if isinstance(value, list | dict | set) and len(self._handed) < _WATCHED_MAX:
             with suppress(Exception):  # a default of any kind, which need not be one that can be copied
                 self._handed.append((key, value, deepcopy(value)))
+        return value
 
 
 Emitted = dict[tuple[str, str], list[tuple[Any, ...]]]

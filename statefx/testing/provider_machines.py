@@ -76,12 +76,10 @@ class _ProviderMachine(_Machine):
 
     @property
     def head(self) -> Version:
-        """The last committed version."""
         return self.versions[-1][0]
 
     @property
     def committed(self) -> dict[bytes, bytes]:
-        """What it holds."""
         return self.versions[-1][1]
 
     @property

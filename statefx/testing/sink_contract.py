@@ -6,7 +6,9 @@ import json
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -54,24 +56,23 @@ class At:
 @contextmanager
 def folder_steps(step: Callable[[], None]) -> Iterator[None]:
     """Call `step` before every change in a folder."""
-    create, delete, writer = FolderStorage.create, FolderStorage.delete, FolderStorage.writer
+    delete = FolderStorage.delete
 
-    def created(self: FolderStorage, name: str, data: bytes) -> None:
-        step()
-        create(self, name, data)
+    def stepped(name: str) -> AbstractContextManager[Any]:
+        method = getattr(FolderStorage, name)
+
+        def call(self: FolderStorage, *arguments: Any) -> Any:
+            step()
+            return method(self, *arguments)
+
+        return patch.object(FolderStorage, name, call)
 
     def deleted(self: FolderStorage, names: Any) -> None:
         for name in names:
             step()
             delete(self, [name])
 
-    def written(self: FolderStorage, *arguments: Any) -> AbstractContextManager[Any]:
-        step()
-        return writer(self, *arguments)
-
-    with ExitStack() as stack:
-        for name, stepped in [("create", created), ("delete", deleted), ("writer", written)]:
-            stack.enter_context(patch.object(FolderStorage, name, stepped))
+    with stepped("create"), stepped("writer"), patch.object(FolderStorage, "delete", deleted):
         yield
 
 
@@ -79,23 +80,10 @@ TOGETHER_SECS = 2
 """So long one waits for the other, which may be waiting for a lock that this one holds."""
 
 
-class Together:
-    """Two threads go on at a step when both have come to it, so that both have looked before one writes."""
-
-    def __init__(self) -> None:
-        self._barrier = threading.Barrier(2)
-
-    def __call__(self) -> None:
-        """Wait for the other thread."""
-        with suppress(threading.BrokenBarrierError):
-            self._barrier.wait(TOGETHER_SECS)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        """Leave the other one alone: it waits for nobody any more."""
-        self._barrier.abort()
+def _meet(barrier: threading.Barrier) -> None:
+    """Wait for the other thread, so that both have looked before one writes."""
+    with suppress(threading.BrokenBarrierError):
+        barrier.wait(TOGETHER_SECS)
 
 
 START = Reached(0, 0)
@@ -166,6 +154,28 @@ class _Driver:
 
 def _commit(committer: SinkCommitter, txid: int, named: Named) -> None:
     committer.commit(TransactionAttempt(txid, 0), named)
+
+
+def _race(committers: Sequence[SinkCommitter], txid: int, named: Named, barrier: threading.Barrier) -> None:
+    """Commit in two threads at once; what the slower one raises is its own affair."""
+
+    def commit(committer: SinkCommitter) -> None:
+        _meet(barrier)
+        with suppress(Exception):
+            _commit(committer, txid, named)
+        barrier.abort()  # the other one waits for nobody any more
+
+    with ThreadPoolExecutor(len(committers)) as threads:
+        list(threads.map(commit, committers))
+
+
+def _every_step(place: Path, run: Callable[[Path, int], bool]) -> int:
+    """Run in a folder of its own for step 1, 2, ... while there is such a step; return the last one tried."""
+    for at in range(1, STEPS_MAX):
+        (place / str(at)).mkdir()
+        if not run(place / str(at), at):
+            break
+    return at
 
 
 class SinkContract(Contract):
@@ -339,73 +349,58 @@ class SinkContract(Contract):
         assert driver.read() == ["a", "b"]
 
     def test_a_crash_at_any_step_leaves_each_transaction_once(self, tmp_path: Path) -> None:
-        for at in range(1, STEPS_MAX):
-            place = tmp_path / str(at)
-            place.mkdir()
-            program = _Program(_Driver(self, place))
-            count = At(at)
-            with self.steps(count):
-                try:
-                    program.run(FIRST)
-                except (Exception, Crash):  # who is dead can't tidy up either, and may fail at that
-                    if not count.passed:
-                        raise
-                program.driver.kill()
-            found = program.driver.read()
-            assert found in (_words(program.committed), _words(program.committed + 1)), f"after step {at}"
-            program.run(SECOND)
-            assert program.driver.read() == _words(TRANSACTIONS), f"after a crash at step {at}"
-            if not count.passed:
-                break
-        assert at > 3, "no step was seen: override 'steps'"
+        assert _every_step(tmp_path, self._crash) > 3, "no step was seen: override 'steps'"
+
+    def _crash(self, place: Path, at: int) -> bool:
+        program = _Program(_Driver(self, place))
+        count = At(at)
+        with self.steps(count):
+            try:
+                program.run(FIRST)
+            except (Exception, Crash):  # who is dead can't tidy up either, and may fail at that
+                if not count.passed:
+                    raise
+            program.driver.kill()
+        found = program.driver.read()
+        assert found in (_words(program.committed), _words(program.committed + 1)), f"after step {at}"
+        program.run(SECOND)
+        assert program.driver.read() == _words(TRANSACTIONS), f"after a crash at step {at}"
+        return count.passed
 
     # ---- concurrency
 
     def test_a_driver_that_stops_anywhere_while_the_next_one_works_changes_nothing(self, tmp_path: Path) -> None:
-        for at in range(1, STEPS_MAX):
-            place = tmp_path / str(at)
-            place.mkdir()
-            driver = _Driver(self, place)
-            driver.start(FIRST).close()
-            first = driver.write(1, ["a"])
-            newer: list[SinkCommitter] = []
+        assert _every_step(tmp_path, self._stop) > 1, "no step was seen: override 'steps'"
 
-            def take_over(driver: _Driver = driver, first: Named = first, newer: list[Any] = newer) -> None:
-                newer.append(driver.start(THIRD, Reached(0, 1)))
-                _commit(newer[0], 1, first)
-                _commit(newer[0], 2, driver.write(2, ["b"]))
+    def _stop(self, place: Path, at: int) -> bool:
+        driver = _Driver(self, place)
+        driver.start(FIRST).close()
+        first = driver.write(1, ["a"])
+        newer: list[SinkCommitter] = []
 
-            count = At(at, take_over)
-            with self.pauses(count), suppress(FencedError, SinkError):
-                zombie = driver.committer(SECOND)
-                zombie.fence(START, takeover=False)
-                _commit(zombie, 1, first)
-            if not count.passed:
-                break
+        def take_over() -> None:
+            newer.append(driver.start(THIRD, Reached(0, 1)))
+            _commit(newer[0], 1, first)
+            _commit(newer[0], 2, driver.write(2, ["b"]))
+
+        count = At(at, take_over)
+        with self.pauses(count), suppress(FencedError, SinkError):
+            zombie = driver.committer(SECOND)
+            zombie.fence(START, takeover=False)
+            _commit(zombie, 1, first)
+        if count.passed:
             _commit(newer[0], 3, driver.write(3, ["c"]))
             assert driver.read() == ["a", "b", "c"], f"stopped at step {at}"
-        assert at > 1, "no step was seen: override 'steps'"
+        return count.passed
 
     def test_of_two_that_commit_at_the_same_moment_one_does(self, tmp_path: Path) -> None:
         driver = _Driver(self, tmp_path)
         # Of one generation, which never has two drivers: an older one would be refused before it comes to its write.
         committers = [driver.start(FIRST), driver.committer(FIRST)]
         for txid in range(1, 5):
-            named, together = driver.write(txid, [f"w{txid}"]), Together()
-
-            def race(
-                committer: SinkCommitter, txid: int = txid, named: Named = named, together: Together = together
-            ) -> None:
-                together()
-                with together, suppress(Exception):
-                    _commit(committer, txid, named)
-
-            threads = [threading.Thread(target=race, args=(each,)) for each in committers]
-            with self.pauses(together) if txid == 1 else nullcontext():
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
+            named, barrier = driver.write(txid, [f"w{txid}"]), threading.Barrier(2)
+            with self.pauses(partial(_meet, barrier)) if txid == 1 else nullcontext():
+                _race(committers, txid, named, barrier)
             _commit(committers[0], txid, named)
             assert driver.read() == [f"w{number}" for number in range(1, txid + 1)]
 

@@ -10,8 +10,8 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ import pytest
 
 from statefx.config import Config
 from statefx.coordinator.driver_spout import DriverSpout
-from statefx.operators import BasicBolt, Context, ReplayingSpout, StatefulBolt, TransactionalSpout
+from statefx.operators import Context, ReplayingSpout, StatefulBolt, TransactionalSpout
 from statefx.operators.context import DRIVER
 from statefx.operators.spouts import check_json
 from statefx.protocol.barrier import LeftOut
@@ -55,12 +55,6 @@ class Emitted:
     def something(self) -> bool:
         """Whether anything was read; metadata that stays as it was says that nothing was."""
         return bool(self.rows) or any(self.before.get(name) != each for name, each in self.said.items())
-
-
-def _copy(spout: ReplayingSpout) -> ReplayingSpout:
-    """Return a spout as another process gets it."""
-    found: ReplayingSpout = pickle.loads(pickle.dumps(spout))
-    return found
 
 
 def _context(task: int, parallelism: int, config: Mapping[str, Any]) -> Context:
@@ -104,8 +98,8 @@ class _Tasks:
     """The tasks' copies of a spout, all of them new."""
 
     def __init__(self, contract: SpoutContract, spout: ReplayingSpout, parallelism: int) -> None:
-        self._outputs = _outputs(spout)
-        self._copies = [_copy(spout) for _ in range(parallelism)]
+        self._outputs = _topology(spout).component("spout").outputs
+        self._copies = [pickle.loads(pickle.dumps(spout)) for _ in range(parallelism)]
         for task, own in enumerate(self._copies):
             own.open(_context(task, parallelism, contract.config))
 
@@ -138,7 +132,7 @@ class _Driver:
         """The newest metadata of each partition."""
         self.parallelism = parallelism or contract.parallelism
         self.spout = spout
-        self.own = DriverSpout("spout", _copy(spout), self.parallelism)
+        self.own = DriverSpout("spout", pickle.loads(pickle.dumps(spout)), self.parallelism)
         self.own.spout.open(_context(DRIVER, self.parallelism, contract.config))
         if not isinstance(spout, TransactionalSpout):
             known = {int(name): copy.deepcopy(each) for name, each in self.said.items()}
@@ -162,63 +156,61 @@ class _Driver:
     def orders(self, told: Said, emission: Emission | None = None, committed: int = -1) -> list[EmissionOrder]:
         return [each for _, each in self.own.orders(emission or self.own.emission, told, committed)]
 
-    def next(self, txid: int, attempt: int = 0, tasks: _Tasks | None = None) -> Emitted:
+    def next(self, txid: int, attempt: int = 0) -> Emitted:
         """Run a transaction; it counts when `take` is given it."""
         found = Emitted(txid, dict(self.said))
         orders = self.orders(self.plan(txid), committed=txid - 1)
-        found.said, found.rows = (tasks or self.tasks).emit(TransactionAttempt(txid, attempt), orders)
+        found.said, found.rows = self.tasks.emit(TransactionAttempt(txid, attempt), orders)
         return found
 
-    def take(self, emitted: Emitted) -> None:
+    def take(self, emitted: Emitted) -> Emitted:
         self.said = {**self.said, **emitted.said}
+        return emitted
 
-    def drain(self, first: int = 1, transactions: int = TRANSACTIONS_MAX) -> list[Emitted]:
-        """Run transactions until there is nothing more to read; return those that had something."""
-        found: list[Emitted] = []
-        nothing = 0
-        for txid in range(first, first + TRANSACTIONS_MAX):
-            emitted = self.next(txid)
-            self.take(emitted)
-            nothing = 0 if emitted.something else nothing + 1
+    def drain(self, first: int = 1, most: int = TRANSACTIONS_MAX) -> list[Emitted]:
+        """Run and take transactions until there is nothing more to read."""
+
+        def taken(txid: int) -> Emitted:
+            emitted = self.take(self.next(txid))
             assert emitted.said or not emitted.rows, "rows without metadata would come again and again"
-            if emitted.something:
-                found.append(emitted)
-            if nothing == LOOKS_MAX or len(found) == transactions:
-                return found
-        raise AssertionError(f"there was something to read in each of {TRANSACTIONS_MAX} transactions")
+            return emitted
 
-    def again(self, emitted: Emitted, attempt: int = 1) -> tuple[Said, Rows]:
-        """Emit a transaction again, as tasks do that have seen nothing yet."""
-        tasks = _Tasks(self.contract, self.spout, self.parallelism)
-        try:
-            # What is emitted again is not committed, and neither is what comes after it.
-            orders = self.orders(emitted.said, Emission.AGAIN, emitted.txid - 1)
-            return tasks.emit(TransactionAttempt(emitted.txid, attempt), orders)
-        finally:
-            tasks.close()
+        return _until_nothing(taken, first, most)
+
+    def again(self, emitted: Emitted, tasks: _Tasks | None = None, committed: int | None = None) -> tuple[Said, Rows]:
+        """Emit a transaction again; by default as tasks do that have seen nothing yet."""
+        attempt, orders = TransactionAttempt(emitted.txid, 1), self.orders_again(emitted, committed)
+        if tasks is not None:
+            return tasks.emit(attempt, orders)
+        with closing(_Tasks(self.contract, self.spout, self.parallelism)) as fresh:
+            return fresh.emit(attempt, orders)
+
+    def orders_again(self, emitted: Emitted, committed: int | None = None) -> list[EmissionOrder]:
+        # What is emitted again is not committed, and neither is what comes after it.
+        committed = emitted.txid - 1 if committed is None else committed
+        return self.orders(emitted.said, Emission.AGAIN, committed)
 
     def close(self) -> None:
         self.own.spout.close()
         self.tasks.close()
 
 
-def _outputs(spout: ReplayingSpout) -> Mapping[str, pa.Schema]:
-    outputs: Mapping[str, pa.Schema] = _topology(spout, 1, Reader).component("spout").outputs
-    return outputs
-
-
 def _together(emitted: Sequence[Emitted]) -> Rows:
-    found: Rows = Counter()
-    for each in emitted:
-        found += each.rows
-    return found
+    return sum((each.rows for each in emitted), Counter())
 
 
-class Reader(BasicBolt):
-    """Reads a stream."""
-
-    def execute(self, tup: Any, collector: Any) -> None:
-        pass
+def _until_nothing(run: Callable[[int], Emitted], first: int = 1, most: int = TRANSACTIONS_MAX) -> list[Emitted]:
+    """Run transactions until there is nothing more to read, or `most` had something; return those that had."""
+    found: list[Emitted] = []
+    nothing = 0
+    for txid in range(first, first + TRANSACTIONS_MAX):
+        emitted = run(txid)
+        nothing = 0 if emitted.something else nothing + 1
+        if emitted.something:
+            found.append(emitted)
+        if nothing == LOOKS_MAX or len(found) == most:
+            return found
+    raise AssertionError(f"there was something to read in each of {TRANSACTIONS_MAX} transactions")
 
 
 class Count(StatefulBolt):
@@ -232,10 +224,10 @@ class Count(StatefulBolt):
         self.counts[row] = self.counts.get(row, 0) + 1
 
 
-def _topology(spout: ReplayingSpout, parallelism: int, bolt: type[Any]) -> Any:
+def _topology(spout: ReplayingSpout, parallelism: int = 1) -> Any:
     builder = TopologyBuilder("spout")
     builder.setSpout("spout", spout, parallelism=parallelism)
-    reader = builder.setBolt("count", bolt())
+    reader = builder.setBolt("count", Count())
     declared = spout.outputFields
     for stream in declared if isinstance(declared, Mapping) else ["default"]:
         reader.globalGrouping("spout", stream=stream)
@@ -270,47 +262,42 @@ class SpoutContract(Contract):
         return ()
 
     @contextmanager
-    def _driver(self, place: Path, spout: ReplayingSpout, **options: Any) -> Iterator[_Driver]:
-        driver = _Driver(self, spout, **options)
-        try:
-            yield driver
-        finally:
-            driver.close()
+    def _drained(self, place: Path) -> Iterator[tuple[_Driver, list[Emitted]]]:
+        """Read all that there is; skip a spout that may emit other rows when it is asked again."""
+        with closing(_Driver(self, self.make(place))) as driver:
+            if driver.own.emission is Emission.OPAQUE:
+                pytest.skip("an opaque spout may emit other rows")
+            yield driver, driver.drain()
 
     def _all(self, rows: Sequence[tuple[Any, ...]]) -> Rows:
-        return Counter(repr(row if _has_stream(row) else ("default", row)) for row in rows)
+        def with_stream(row: tuple[Any, ...]) -> tuple[Any, ...]:
+            has_one = len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], tuple)
+            return row if has_one else ("default", row)
+
+        return Counter(repr(with_stream(row)) for row in rows)
 
     def test_every_row_comes_once_in_three_transactions_or_more(self, tmp_path: Path) -> None:
-        with self._driver(tmp_path, self.make(tmp_path)) as driver:
+        with closing(_Driver(self, self.make(tmp_path))) as driver:
             emitted = driver.drain()
         assert _together(emitted) == self._all(self.rows(tmp_path))
         assert len(emitted) >= 3, "the contract needs a source for several transactions"
 
     def test_the_same_metadata_emits_the_same_rows_in_another_task(self, tmp_path: Path) -> None:
-        spout = self.make(tmp_path)
-        with self._driver(tmp_path, spout) as driver:
-            self._replays(driver)
-            for each in driver.drain():
+        with self._drained(tmp_path) as (driver, emitted):
+            for each in emitted:
                 assert driver.again(each)[1] == each.rows, f"transaction {each.txid}"
 
     def test_a_transaction_is_emitted_again_when_all_was_read(self, tmp_path: Path) -> None:
         """Also backwards: which one fails, and when, nobody knows."""
-        spout = self.make(tmp_path)
-        with self._driver(tmp_path, spout) as driver:
-            self._replays(driver)
-            emitted = driver.drain()
+        with self._drained(tmp_path) as (driver, emitted):
             self.more(tmp_path)
             for each in reversed(emitted):
                 assert driver.again(each)[1] == each.rows, f"transaction {each.txid}"
 
     def test_the_same_metadata_emits_the_same_rows_in_another_process(self, tmp_path: Path) -> None:
-        spout = self.make(tmp_path)
-        with self._driver(tmp_path, spout) as driver:
-            self._replays(driver)
-            emitted = driver.drain()
-            orders = [driver.orders(each.said, Emission.AGAIN, each.txid - 1) for each in emitted]
-            asked = [(TransactionAttempt(each.txid, 1), order) for each, order in zip(emitted, orders, strict=True)]
-            work = pickle.dumps((self.config, self.parallelism, spout, asked))
+        with self._drained(tmp_path) as (driver, emitted):
+            asked = [(TransactionAttempt(each.txid, 1), driver.orders_again(each)) for each in emitted]
+            work = pickle.dumps((self.config, self.parallelism, driver.spout, asked))
         program = "from statefx.testing import spout_contract; spout_contract.run_process()"
         own = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path])), "PYTHONHASHSEED": "7"}
         done = subprocess.run(
@@ -323,23 +310,19 @@ class SpoutContract(Contract):
         self, tmp_path: Path
     ) -> None:
         """The tasks' copies are kept: what they remember of the attempt that failed may not count."""
-        with self._driver(tmp_path, self.make(tmp_path)) as driver:
-            self._replays(driver)
-            for each in driver.drain():
-                orders = driver.orders(each.said, Emission.AGAIN, each.txid - 1)
-                assert driver.tasks.emit(TransactionAttempt(each.txid, 1), orders)[1] == each.rows
+        with self._drained(tmp_path) as (driver, emitted):
+            for each in emitted:
+                assert driver.again(each, driver.tasks)[1] == each.rows
 
     def test_an_attempt_that_failed_leaves_nothing_out_and_doubles_nothing(self, tmp_path: Path) -> None:
         """Each transaction is tried twice; where its metadata was not durable, the second attempt finds out anew."""
-        emitted = []
-        with self._driver(tmp_path, self.make(tmp_path)) as driver:
-            for txid in range(1, TRANSACTIONS_MAX):
+        with closing(_Driver(self, self.make(tmp_path))) as driver:
+
+            def twice(txid: int) -> Emitted:
                 first = driver.next(txid)
-                found = first if driver.plans else driver.next(txid, 1)
-                driver.take(found)
-                emitted.append(found)
-                if not any(each.something for each in emitted[-LOOKS_MAX:]) and txid >= LOOKS_MAX:
-                    break
+                return driver.take(first if driver.plans else driver.next(txid, 1))
+
+            emitted = _until_nothing(twice)
         assert _together(emitted) == self._all(self.rows(tmp_path))
 
     def test_the_next_driver_goes_on_behind_what_was_read(self, tmp_path: Path) -> None:
@@ -347,8 +330,8 @@ class SpoutContract(Contract):
         said: Said = {}
         emitted: list[Emitted] = []
         for _ in range(TRANSACTIONS_MAX):
-            with self._driver(tmp_path, spout, said=said) as driver:
-                found = driver.drain(len(emitted) + 1, transactions=1)
+            with closing(_Driver(self, spout, said)) as driver:
+                found = driver.drain(len(emitted) + 1, most=1)
                 said = driver.said
             if not found:
                 break
@@ -358,23 +341,20 @@ class SpoutContract(Contract):
     def test_what_a_driver_has_planned_and_not_written_down_is_planned_again(self, tmp_path: Path) -> None:
         spout = self.make(tmp_path)
         said: Said = {}
-        emitted = []
-        for txid in range(1, TRANSACTIONS_MAX):
-            with self._driver(tmp_path, spout, said=said) as killed:
+
+        def planned_twice(txid: int) -> Emitted:
+            with closing(_Driver(self, spout, said)) as killed:
                 killed.plan(txid)
-            with self._driver(tmp_path, spout, said=said) as driver:
-                found = driver.next(txid)
-                driver.take(found)
-                said = driver.said
-            emitted.append(found)
-            if not any(each.something for each in emitted[-LOOKS_MAX:]) and txid >= LOOKS_MAX:
-                break
-        assert _together(emitted) == self._all(self.rows(tmp_path))
+            with closing(_Driver(self, spout, said)) as driver:
+                found = driver.take(driver.next(txid))
+            said.update(driver.said)
+            return found
+
+        assert _together(_until_nothing(planned_twice)) == self._all(self.rows(tmp_path))
 
     def test_where_there_is_nothing_new_nothing_is_read(self, tmp_path: Path) -> None:
-        with self._driver(tmp_path, self.make(tmp_path)) as driver:
-            emitted = driver.drain()
-            last = emitted[-1].txid
+        with closing(_Driver(self, self.make(tmp_path))) as driver:
+            last = driver.drain()[-1].txid
             for txid in range(last + LOOKS_MAX + 1, last + 2 * LOOKS_MAX):
                 found = driver.next(txid)
                 assert not found.something
@@ -383,42 +363,34 @@ class SpoutContract(Contract):
 
     def test_rows_that_are_added_come_once(self, tmp_path: Path) -> None:
         spout = self.make(tmp_path)
-        with self._driver(tmp_path, spout) as driver:
-            emitted = driver.drain()
+        with closing(_Driver(self, spout)) as driver:
+            last = driver.drain()[-1].txid
             added = self._all(self.more(tmp_path))
             if not added:
                 pytest.skip("rows can't be added to this source")
-            later = driver.drain(emitted[-1].txid + LOOKS_MAX + 1)
-            said = driver.said
-        assert _together(later) == added
-        with self._driver(tmp_path, spout, said=said) as successor:
-            assert _together(successor.drain(emitted[-1].txid + 100)) == Counter()
+            assert _together(driver.drain(last + LOOKS_MAX + 1)) == added
+        with closing(_Driver(self, spout, driver.said)) as successor:
+            assert _together(successor.drain(last + 100)) == Counter()
 
     def test_other_tasks_emit_the_same_rows_together(self, tmp_path: Path) -> None:
         """The parallelism may be another one after a restart, while a transaction waits to be tried again."""
-        spout = self.make(tmp_path)
-        with self._driver(tmp_path, spout) as driver:
-            self._replays(driver)
-            emitted = driver.drain()
-            said = driver.said
+        with self._drained(tmp_path) as (driver, emitted):
+            spout, said = driver.spout, driver.said
         for parallelism in (1, self.parallelism + 1):
-            with self._driver(tmp_path, spout, said=said, parallelism=parallelism) as other:
+            with closing(_Driver(self, spout, said, parallelism)) as other:
                 for each in emitted:
                     assert other.again(each)[1] == each.rows
 
     def test_cleaning_up_takes_nothing_that_is_not_committed(self, tmp_path: Path) -> None:
-        with self._driver(tmp_path, self.make(tmp_path)) as driver:
-            self._replays(driver)
-            emitted = driver.drain()
+        with self._drained(tmp_path) as (driver, emitted):
             for txid in range(1, emitted[-1].txid + 1):
                 for each in emitted:
                     if each.txid >= txid:
-                        orders = driver.orders(each.said, Emission.AGAIN, txid - 1)
-                        assert driver.tasks.emit(TransactionAttempt(each.txid, 1), orders)[1] == each.rows
+                        assert driver.again(each, driver.tasks, committed=txid - 1)[1] == each.rows
 
     def test_a_topology_whose_driver_crashes_at_any_step_counts_each_row_once(self, tmp_path: Path) -> None:
         spout = self.make(tmp_path)
-        topology = _topology(spout, self.parallelism, Count)
+        topology = _topology(spout, self.parallelism)
         with TopologyTester(topology, tmp_path / "rehearsal", self.config) as tester:
             tester.drain()
             moments = len(tester.steps)
@@ -429,14 +401,6 @@ class SpoutContract(Contract):
             with TopologyTester(topology, checkpoint, self.config) as tester:
                 tester.drain()
                 assert tester.state("count") == self._all(self.rows(tmp_path)), f"crash at {at}"
-
-    def _replays(self, driver: _Driver) -> None:
-        if driver.own.emission is Emission.OPAQUE:
-            pytest.skip("an opaque spout may emit other rows")
-
-
-def _has_stream(row: tuple[Any, ...]) -> bool:
-    return len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], tuple)
 
 
 def run_process() -> None:

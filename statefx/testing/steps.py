@@ -16,15 +16,13 @@ from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT
 from statefx.state.contract.store import (
     Namespace,
     Prepared,
-    Retention,
     SnapshotRef,
     StateContext,
     StateProvider,
     StateStore,
     Write,
 )
-from statefx.storage import Storage, Stored
-from statefx.storage.contract import ABANDONED_SECS
+from statefx.storage import Storage
 
 _STEPS_MAX = 500
 
@@ -42,23 +40,15 @@ def every_crash() -> Iterator[int]:
 class DurableSteps:
     """Moments before and after each durable step, in the order in which they came.
 
-    At the moment `crash_at`, counted from 1, and at every one from then on `Crash` is raised.
-
-    Attributes
-    ----------
-    passed : list of str
-        Such as ``before PREPARING(1, 0)`` or ``after prepare count/0 for 1``.
-    crashed : str or None
-        The moment of the crash.
-    left : list of ExitStack
-        What was being written at the crash.
+    They are in `passed`: ``before PREPARING(1, 0)``, ``after prepare count/0 for 1``. At the moment `crash_at`, counted
+    from 1, and at every one from then on `Crash` is raised; the moment is then `crashed`.
     """
 
     def __init__(self, crash_at: int | None = None) -> None:
         self.passed: list[str] = []
         self.crashed: str | None = None
         self._crash_at = crash_at
-        self.left: list[contextlib.ExitStack] = []
+        self.left: list[contextlib.ExitStack] = []  # what was being written at the crash
         self._waiting: dict[str, list[Callable[[], object]]] = {}
 
     def when(self, moment: str, do: Callable[[], object]) -> None:
@@ -99,6 +89,11 @@ class SteppedLog(TransactionLog):
     def _append(self, record: Record, after: LogState, text: str) -> int:
         with self._steps.around(_named(record)):
             return super()._append(record, after, text)
+
+
+def _unchanged(name: str) -> Any:
+    """Return a method that changes nothing durable: that of what stands behind."""
+    return lambda self, *arguments, **named: getattr(self._inner, name)(*arguments, **named)
 
 
 class SteppedStorage(Storage):
@@ -144,26 +139,8 @@ class SteppedStorage(Storage):
             with self._steps.around(f"delete {_owner(name)}", not name.startswith(RESTORING)):
                 self._inner.delete([name])
 
-    def reader(self, name: str) -> BinaryIO:
-        return self._inner.reader(name)
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        return self._inner.read(name, start, stop)
-
-    def read_all(self, names: Sequence[str], stop: int | None = None) -> Sequence[bytes | OSError]:
-        return self._inner.read_all(names, stop)
-
-    def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
-        return self._inner.list(prefix, after)
-
-    def parts(self) -> Iterator[str]:
-        return self._inner.parts()
-
-    def shares(self, name: str, other: Storage) -> bool:
-        return self._inner.shares(name, other)
-
-    def discard_unfinished(self, prefix: str, min_age_secs: float = ABANDONED_SECS) -> int:
-        return self._inner.discard_unfinished(prefix, min_age_secs)
+    reader, read, read_all, list = map(_unchanged, ("reader", "read", "read_all", "list"))
+    parts, shares, discard_unfinished = map(_unchanged, ("parts", "shares", "discard_unfinished"))
 
 
 def _creation(name: str) -> str:
@@ -208,11 +185,7 @@ class SteppedProvider(StateProvider):
         with self._steps.around(f"fence {generation}", self.capabilities.shared):
             self._inner.fence(lineage, generation, storage)
 
-    def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[Any]:
-        return self._inner.artefacts(namespace, storage)
-
-    def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[Any], retained: Retention) -> int:
-        return self._inner.sweep(namespace, storage, found, retained)
+    artefacts, sweep = _unchanged("artefacts"), _unchanged("sweep")  # what a sweep deletes is nobody's
 
 
 class _SteppedStore(StateStore):
@@ -222,14 +195,7 @@ class _SteppedStore(StateStore):
         self._steps = steps
         self._elsewhere = elsewhere
 
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._inner.get(keys)
-
-    def scan(self, start: bytes | None, stop: bytes | None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        return self._inner.scan(start, stop, reverse)
-
-    def count(self, space: bytes) -> int | None:
-        return self._inner.count(space)
+    get, scan, count, close = map(_unchanged, ("get", "scan", "count", "close"))
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         with self._steps.around(f"prepare {self._name} for {txid}", self._elsewhere):
@@ -246,6 +212,3 @@ class _SteppedStore(StateStore):
     def snapshot(self) -> SnapshotRef | None:
         with self._steps.around(f"snapshot {self._name}", self._elsewhere):
             return self._inner.snapshot()
-
-    def close(self) -> None:
-        self._inner.close()

@@ -49,13 +49,7 @@ def rows(schema: Any, *, streaming: bool = True) -> RowStream:
 
 
 def given(topology: Topology, work: Any) -> Work:
-    """Return the rows of a transaction as lists; a generator of rows can be read once only.
-
-    Raises
-    ------
-    ConfigError
-        It is no mapping from the topology's streams to rows, or a row has not the values of its stream.
-    """
+    """Return the rows of a transaction as lists: a generator can be read only once. ConfigError: they don't fit."""
     if not isinstance(work, Mapping):
         raise ConfigError(f"a transaction is given as {{stream: rows}}, such as {{'lines': [('a',)]}}, not as {work!r}")
     schemas = {one.id: one.outputs[DEFAULT_STREAM] for one in topology.components if one.is_stream}
@@ -77,13 +71,7 @@ def given(topology: Topology, work: Any) -> Work:
 
 
 def scatter(plan: Plan, work: Work) -> list[list[pa.RecordBatch]]:
-    """Return the input of each partition of the first level, as Spark would give it to Python.
-
-    Raises
-    ------
-    ConfigError
-        A value doesn't fit its stream's schema.
-    """
+    """Return the input of each partition of the first level, as Spark would give it to Python."""
     inputs: list[list[pa.RecordBatch]] = [[] for _ in plan.levels[0]]
     for edge in plan.raw:
         batch = _batch(edge.source, plan.streams[edge.source], work.get(edge.source, ()))

@@ -172,22 +172,26 @@ class TopologyTester:
     ) -> None:
         self.topology = topology
         self.pauses: list[float] = []
+        self._scratch = Scratch() if cache is None else None
+        self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
         self._config = config
         self._limits = limits or Limits()
-        self._processes = processes
-        self._seed = seed
-        self._fresh = freshObjects
+        self._same = {
+            "config": config, "cache": self._cache, "limits": limits,
+            "processes": processes, "seed": seed, "freshObjects": freshObjects,
+        }  # fmt: skip
+        """What `restart` hands on."""
         self._steps = DurableSteps(crash_at)
         self._now = 0.0
         self._ended: BaseException | None = None
         self._transactions: list[Sent] = []
-        self._scratch = Scratch() if cache is None else None
-        self._cache = self._scratch.path if self._scratch else os.fspath(cache or "")
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._clock)
-        self._start(checkpointLocation, adopt)
+        self._start(checkpointLocation, adopt, processes, seed, freshObjects)
 
-    def _start(self, checkpoint: str | os.PathLike[str], adopt: Adopt) -> None:
+    def _start(
+        self, checkpoint: str | os.PathLike[str], adopt: Adopt, processes: int, seed: int | None, fresh: bool
+    ) -> None:
         """Do what ``submit`` does, with steps in the place of Spark."""
         steps, limits = self._steps, self._limits
         launch = Launch(
@@ -200,8 +204,8 @@ class TopologyTester:
         launch.check_checkpoint()
         log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
         deployment = launch.deployment(log, limits.files_max)
-        self._workers = Workers(deployment, steps, self._processes, fresh=self._fresh)
-        self._engine = LocalEngine(deployment, steps, self._workers, self._seed, limits.carried_bytes_max)
+        self._workers = Workers(deployment, steps, processes, fresh=fresh)
+        self._engine = LocalEngine(deployment, steps, self._workers, seed, limits.carried_bytes_max)
         self._janitor = replace(
             launch.janitor(log),
             min_age_secs=limits.min_age_secs,
@@ -218,12 +222,7 @@ class TopologyTester:
     def emit(self, *faults: Fault) -> Sent | None:
         """Run the next transaction over what the topology's spouts have to read; None if there is nothing now.
 
-        Raises
-        ------
-        StatefxError
-            As ``query.awaitTermination``; the tester has then ended.
-        Crash
-            At the moment asked for.
+        It raises what `send` does.
         """
         before = self.txid
         self.inject(*faults)
@@ -340,15 +339,7 @@ class TopologyTester:
         **changes : Any
             Arguments of the new tester that differ; ``cache=None`` is a machine without caches.
         """
-        arguments: dict[str, Any] = {
-            "config": self._config,
-            "cache": self._cache,
-            "limits": self._limits,
-            "processes": self._processes,
-            "seed": self._seed,
-            "freshObjects": self._fresh,
-            **changes,
-        }
+        arguments: dict[str, Any] = {**self._same, **changes}
         successor = TopologyTester(topology or self.topology, self._folders.location, **arguments)
         successor._scratch = successor._scratch or self._scratch  # deleted with the last one that uses it
         return successor
