@@ -25,11 +25,8 @@ from statefx.spark.frames import WIRE, Chain, no_rows
 class CutPartitions:
     """Which partitions of the shuffle at the cut each of the two jobs of an attempt reads; made once for all attempts.
 
-    Parameters
-    ----------
-    session : SparkSession
-    width : int
-        Tasks of the level behind the cut; one partition more has the acks (see `Plan.driver_of`).
+    There is one for each of the `width` tasks of the level behind the cut, and one more for the acks (see
+    `Plan.driver_of`).
     """
 
     def __init__(self, session: SparkSession, width: int) -> None:
@@ -41,15 +38,8 @@ class CutShuffle:
     """What job P of one attempt has written: rows for job O, and acks for the driver (rule 9, steps 3 and 5).
 
     Neither job is that of the plan itself: each reads some of the partitions through an RDD of its own. For the job of
-    a plan ends with Spark deleting the plan's shuffles, and reads all partitions, rows as well as acks.
-
-    Parameters
-    ----------
-    exchange : object
-        The uppermost node of job P's plan.
-    shuffles : sequence of object
-        Those of the plan.
-    partitions : CutPartitions
+    a plan ends with Spark deleting the plan's shuffles, and reads all partitions, rows as well as acks. `exchange` is
+    the uppermost node of job P's plan.
     """
 
     def __init__(self, exchange: Any, shuffles: Sequence[Any], partitions: CutPartitions) -> None:
@@ -67,15 +57,7 @@ class CutShuffle:
 
 
 class BuiltPlan:
-    """The plan of one segment.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        From `Chain.over`.
-    scan : object
-        What `leaf` makes copies of.
-    """
+    """The plan of one segment: that of `frame`, from `Chain.over`. Of `scan`, `leaf` makes copies."""
 
     def __init__(self, frame: DataFrame, scan: Any) -> None:
         self.session: SparkSession = frame.sparkSession
@@ -91,14 +73,8 @@ class BuiltPlan:
     def copied(self, own: Any, names: Sequence[str], leaf: Any = None) -> tuple[Any, list[Any]]:
         """Return a copy of the plan's uppermost node, and its shuffles, lowest first.
 
-        Parameters
-        ----------
-        own : java.util.Properties
-            The thread's local properties.
-        names : sequence of str
-            Of stages, lowest first; those of this plan are the last.
-        leaf : optional
-            From `leaf`; by default the leaf that it was built with, which has no shuffle.
+        `own` are the thread's local properties (java.util.Properties). Of the `names` of stages, lowest first, those
+        of this plan are the last. `leaf` is by default the leaf that it was built with, which has no shuffle.
         """
         own.putAll(self._settings)  # by which tasks go
         names = names[-1 - sum(kind == "S" for kind, _ in self._nodes) :]

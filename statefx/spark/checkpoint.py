@@ -52,14 +52,6 @@ class SparkCheckpoint:
     PREPARING and not COMMITTING, though nothing is decided before that: the next attempt reads the same rows, also
     where another driver runs it. The folder is on the driver's machine: Spark's own stateful operators, whose tasks
     write state on any machine, are refused before a topology (`preflight.check_stream`).
-
-    Parameters
-    ----------
-    folders : Folders
-    log : TransactionLog
-        With the generation of this driver.
-    sources : sequence of int
-        As for `source_notes.lists_of`.
     """
 
     def __init__(self, folders: Folders, log: TransactionLog, sources: Sequence[int]) -> None:
@@ -73,10 +65,7 @@ class SparkCheckpoint:
     def rebuild(self, compact_interval: int) -> None:
         """Build the folder; called once, when nothing is under way any more.
 
-        Parameters
-        ----------
-        compact_interval : int
-            The setting of the session with which Spark will read it (`statefx.spark.compaction.SETTING`).
+        `compact_interval` is a setting of the session (`statefx.spark.compaction.SETTING`).
 
         Raises
         ------
@@ -117,13 +106,7 @@ class SparkCheckpoint:
             file.write(text)
 
     def batch(self, query: str, batch_id: int) -> StreamInput:
-        """Return which batch Spark has planned.
-
-        Raises
-        ------
-        CheckpointError
-            What Spark has written of it has gone.
-        """
+        """Return which batch Spark has planned."""
         path = os.path.join(self.folder, "offsets", str(batch_id))
         try:
             with open(path, encoding="utf-8", newline="") as file:

@@ -19,20 +19,8 @@ DEFAULT = 10
 def missing_compacted(compacted: Set[int], newest: int, setting: int) -> range:
     """Return the numbers of the compacted lists that Spark's start will look for, and that were never written.
 
-    Parameters
-    ----------
-    compacted : Set of int
-        Numbers of the compacted lists that are there.
-    newest : int
-        That of the newest list, compacted or not.
-    setting : int
-        Of the session: the interval that the user wants.
-
-    Returns
-    -------
-    range of int
-        Usually empty. With these too, Spark finds the same interval by their distance. All later than those that are
-        there.
+    With these too, Spark finds the same interval by their distance. All are later than those that are there; usually
+    there are none to return. `newest` is the number of the newest list, compacted or not.
     """
     interval = _interval(compacted, setting)
     last = max(compacted, default=-1)

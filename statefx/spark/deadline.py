@@ -25,17 +25,10 @@ class Deadline:
 
     Time in which the job waits for slots that other jobs hold does not count: of several transactions under way, the
     last one may wait for all others. While state is being restored the timeout begins again, for `RESTORE_MAX_SECS`.
+    Restoring tasks show themselves in `storage`.
 
-    Parameters
-    ----------
-    timeout_secs : float
-    storage : Storage
-        The checkpoint, in which restoring tasks show themselves.
-    cancel : callable
-        Called from a thread of its own, and again every `AGAIN_SECS` while the block lasts: a job that had not begun
-        the first time can't have been cancelled.
-    waits : callable
-        Tells whether the job waits for slots now; called from the same thread.
+    `cancel` is called from a thread of its own, and again every `AGAIN_SECS` while the block lasts: a job that had not
+    begun the first time can't have been cancelled. The same thread asks `waits` whether the job waits for slots.
     """
 
     def __init__(

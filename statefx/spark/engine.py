@@ -42,25 +42,10 @@ _STAGES_UNKNOWN = "Spark's status store does not tell whether a stage of the job
 
 
 class SparkEngine:
-    """Runs one deployment on one Spark session.
-
-    Parameters
-    ----------
-    deployment : Deployment
-    frame : DataFrame
-        The united raw frame, for its schema.
-    timeout_secs : float
-        After it the attempt's jobs are cancelled.
-    stopping : threading.Event
-        Set when the query is being stopped.
-    """
+    """Runs one deployment on one Spark session; `stopping` is set when the query is being stopped."""
 
     def __init__(
-        self,
-        deployment: Deployment,
-        frame: DataFrame,
-        timeout_secs: float,
-        stopping: threading.Event,
+        self, deployment: Deployment, frame: DataFrame, timeout_secs: float, stopping: threading.Event
     ) -> None:
         self._plan = deployment.plan
         self._parcel = Parcel.pack(deployment)
@@ -325,9 +310,8 @@ class SparkEngine:
             cancel=lambda: context.cancelJobsWithTag(tag),
             waits=lambda: internals.waits_for_slots(context, tag),
         )
-        if self._stopping.is_set() or internals.stopped_here(
-            context
-        ):  # stop() may have come before there was a tag to cancel
+        # stop() may have come before there was a tag to cancel
+        if self._stopping.is_set() or internals.stopped_here(context):
             self._check_stopped(stoppable=stoppable)
         try:
             with internals.own_properties(context) as own:
@@ -414,13 +398,7 @@ class _ProcessingJobs:
 
     Spark gives slots to jobs in the order in which they began. If all jobs P that may be in flight began at once, each
     job O, and so each commit, would queue behind all of them. A job that waits here is no try, and no time of its
-    timeout passes.
-
-    Parameters
-    ----------
-    plan : Plan
-    context : callable
-        Returns the SparkContext, which knows how many slots there are; a cluster may grow and shrink.
+    timeout passes. The SparkContext knows how many slots there are; a cluster may grow and shrink.
     """
 
     plan: Plan

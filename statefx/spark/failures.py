@@ -21,20 +21,7 @@ _SHOWN = 600
 
 
 def job_error(error: Exception, *, local: bool) -> StatefxError:
-    """Return the error that a failed job amounts to.
-
-    Parameters
-    ----------
-    error : Exception
-        From PySpark or py4j.
-    local : bool
-        The workers run on the driver's machine, with its Python.
-
-    Returns
-    -------
-    StatefxError
-        JobFailedError for what may be tried again; else TransactionError.
-    """
+    """Return what an error of PySpark's or py4j's amounts to: JobFailedError if it may be tried again."""
     text = str(error)
     missing = _MISSING.search(text)
     if missing:

@@ -31,8 +31,7 @@ from statefx.protocol.records import BatchInput
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.compaction import DEFAULT, SETTING
 from statefx.spark.engine import SparkEngine
-from statefx.spark.internals import clone, is_stopped, rebase
-from statefx.spark.log_filter import hide_misleading
+from statefx.spark.internals import clone, deny_log_lines, is_stopped, rebase
 
 logger = logging.getLogger("statefx")
 
@@ -53,22 +52,9 @@ class _QuietError(Exception):
 
 
 class StreamFeed:
-    """The micro-batches of one streaming query.
+    """The micro-batches of one streaming query, over the united frame.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The united streaming frame.
-    folders : Folders
-    checkpoint : SparkCheckpoint
-    trigger : Mapping
-        Arguments for Spark's ``trigger``.
-    name : str
-        For Spark's UI.
-    coordinator : Coordinator
-    engine : SparkEngine
-    interval_ms : int or None
-        The trigger's interval, if the user has not asked for one.
+    `trigger` are arguments for Spark's ``trigger``; `interval_ms` is its interval, if the user has not asked for one.
     """
 
     def __init__(
@@ -83,6 +69,7 @@ class StreamFeed:
         interval_ms: int | None = None,
     ) -> None:
         self._frame = frame
+        self._context = frame.sparkSession.sparkContext
         self._folders = folders
         self._checkpoint = checkpoint
         self._trigger = dict(trigger)
@@ -115,11 +102,15 @@ class StreamFeed:
 
     def _run(self, started: Callable[[], None]) -> None:
         restarts = 0
+        # Spark cancels a query's jobs twice when it is stopped, and warns where there are none.
+        deny_log_lines(self._context, r"Failed to cancel job group [-0-9a-f]{36}\.")
+        if self._interval_ms is not None:  # our default is the *least* time between two transactions
+            falling = rf"falling behind\. The trigger interval is {self._interval_ms} milliseconds"
+            deny_log_lines(self._context, falling)
         while True:
             before = self._coordinator.log.state.committed
             with self._starting:  # the first batch may come before it has returned
                 self._query = self._start()
-            hide_misleading(self._frame.sparkSession.sparkContext, self._query.runId, self._interval_ms)
             if self._draining:  # `cancel` may have come before there was a query to stop
                 self._query.stop()
             started()
@@ -163,7 +154,7 @@ class StreamFeed:
 
     def _check_context(self, query: StreamingQuery) -> None:
         """End a query that waits for input on a SparkContext that was stopped: Spark itself would look for ever."""
-        if not self._busy and is_stopped(self._frame.sparkSession.sparkContext):
+        if not self._busy and is_stopped(self._context):
             _stop(query)
             raise StoppedError("the SparkContext was stopped")
 
@@ -309,15 +300,7 @@ def _stop(query: StreamingQuery) -> None:
 
 
 class BatchFeed:
-    """One batch DataFrame: one transaction.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The united frame.
-    batch_id : int or None
-        The same id, or a lower one, is never applied twice.
-    """
+    """One batch DataFrame: one transaction. The same `batch_id`, or a lower one, is never applied twice."""
 
     def __init__(
         self, frame: DataFrame, batch_id: int | None, spark: SparkSession, coordinator: Coordinator, engine: SparkEngine
@@ -363,6 +346,3 @@ class BatchFeed:
     def process_all_available(self, ended: threading.Event) -> None:
         """Wait for the transaction (see `Feed.process_all_available`)."""
         ended.wait()
-
-
-__all__ = ["BatchFeed", "StoppedError", "StreamFeed"]

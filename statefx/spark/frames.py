@@ -47,8 +47,8 @@ def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
     # others, and bolts cut theirs out (`Plan.raw_rows`).
     padded = []
     for number, frame in enumerate(frames.values()):
-        own = iter(frame.toDF(*[f"n{i}" for i in range(len(frame.columns))]).columns)
         renamed = frame.toDF(*[f"n{i}" for i in range(len(frame.columns))])
+        own = iter(renamed.columns)
         columns = [
             (F.col(next(own)) if owner == number else F.lit(None).cast(kind)).alias(f"c{i}")
             for i, (owner, kind) in enumerate(types)
@@ -60,18 +60,8 @@ def unite(frames: Mapping[str, DataFrame]) -> DataFrame:
 class Intake:
     """Sends the rows of the united frame to the partitions of the first level.
 
-    Columns are built once, not for each transaction: every expression costs a call into the JVM.
-
-    Parameters
-    ----------
-    plan : Plan
-    frame : DataFrame
-        The united frame, for its schema.
-
-    Attributes
-    ----------
-    route : callable
-        Gives a frame one partition for each task of the first level.
+    Columns are built once, not for each transaction: every expression costs a call into the JVM. `route` gives a frame
+    one partition for each task of the first level.
     """
 
     def __init__(self, plan: Plan, frame: DataFrame) -> None:
@@ -129,13 +119,7 @@ class Intake:
 
 
 class ColumnExpressions(RowExpressions):
-    """What a grouping asks of a row, as columns of Spark's.
-
-    Parameters
-    ----------
-    hashable : sequence of str
-        The frame's columns that have a hash.
-    """
+    """What a grouping asks of a row, as columns of Spark's; `hashable` are the frame's columns that have a hash."""
 
     def __init__(self, hashable: Sequence[str]) -> None:
         self._hashable = hashable
@@ -165,24 +149,12 @@ class Chain:
     """The stages of a topology as one chain of DataFrames.
 
     Built once: a plan from Python costs milliseconds a stage when its functions are wrapped again for each transaction.
-
-    Parameters
-    ----------
-    plan : Plan
-    parcel : Parcel
-    frame : DataFrame
-        The united frame, for its schema.
-    number : int
-        Of the workers that run it (see `internals.worker_program`).
-
-    Attributes
-    ----------
-    levels : dict of Segment to range
-        What each segment runs of the plan.
+    It is run by the workers of `number` (see `internals.worker_program`). `levels` says what each segment runs of the
+    plan.
     """
 
     def __init__(self, plan: Plan, parcel: Parcel, frame: DataFrame, number: int = 0) -> None:
-        self._route = Intake(plan, frame).route if plan.raw else _as_it_is
+        self._route = Intake(plan, frame).route if plan.raw else lambda rows: rows
         self.levels = {segment: part.levels for segment, part in segments_of(plan).items()}
         self._widths = (*plan.widths, 0)
         self._target = F.col("target")
@@ -195,17 +167,8 @@ class Chain:
     def over(self, segment: Segment, rows: DataFrame) -> DataFrame:
         """Return what the tasks of a segment send to the driver, and job P to job O as well.
 
-        Parameters
-        ----------
-        segment : Segment
-        rows : DataFrame
-            What the attempt reads; for ``ORDERED`` the rows at the cut, one partition for each task behind it.
-
-        Returns
-        -------
-        DataFrame
-            The acks; for ``PROCESSING`` all that goes over the cut, by target, the acks in a partition behind the rows
-            (see `Plan.driver_of`).
+        These are the acks; of ``PROCESSING`` all that goes over the cut, by target, the acks in a partition behind the
+        rows (see `Plan.driver_of`). For ``ORDERED``, `rows` are those at the cut, a partition for each task behind it.
         """
         levels = self.levels[segment]
         for level in levels:
@@ -225,10 +188,6 @@ def no_rows(session: SparkSession, plan: Plan) -> DataFrame:
     """Return what the tasks of the first level are given where spouts make the rows: a partition each."""
     width = plan.widths[0]
     return session.range(0, width, 1, width)
-
-
-def _as_it_is(frame: DataFrame) -> DataFrame:
-    return frame
 
 
 def _narrowed(frame: DataFrame, width: int) -> DataFrame:

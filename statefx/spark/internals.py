@@ -40,13 +40,7 @@ _WORKERS = "STATEFX_WORKERS"
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Tell whether a SparkContext was stopped.
-
-    Raises
-    ------
-    Py4JError
-        The JVM is gone.
-    """
+    """Tell whether a SparkContext was stopped; a Py4JError means that the JVM is gone."""
     return context._jsc is None or bool(context._jsc.sc().isStopped())
 
 
@@ -92,13 +86,7 @@ def runs_query(session: SparkSession, query_id: str) -> bool:
 
 
 def interval_ms(text: str) -> int:
-    """Return the milliseconds of an interval, as a trigger of Spark's reads it.
-
-    Raises
-    ------
-    ValueError
-        It is no interval.
-    """
+    """Return the milliseconds of an interval, as a trigger of Spark's reads it; ValueError if it is none."""
     context = SparkContext._active_spark_context
     assert context is not None
     try:
@@ -107,38 +95,21 @@ def interval_ms(text: str) -> int:
         raise ValueError(f"{text!r} is no interval") from error
 
 
-def deny_log_lines(context: SparkContext, pattern: str, former: Any = None) -> Any:
-    """Keep lines out of Spark's log.
+def deny_log_lines(context: SparkContext, pattern: str) -> None:
+    """Keep lines that contain what a regular expression matches out of Spark's log, as long as the JVM runs.
 
     A filter on the appenders, which only sees what would be written. One on Spark's loggers would give these a
     configuration of their own, and then pyspark's shell shows all their INFO lines.
-
-    Parameters
-    ----------
-    context : SparkContext
-    pattern : str
-        A regular expression of Java's over the whole line.
-    former : optional
-        What the last call returned: its filter is taken away, unless that was in another JVM.
-
-    Returns
-    -------
-    object
-        For the next call; None where log4j was replaced by something else, or the context has gone.
     """
-    with contextlib.suppress(Py4JError, TypeError, AttributeError):
+    with contextlib.suppress(Py4JError, TypeError, AttributeError):  # log4j was replaced, or the context has gone
         jvm = _jvm(context)
         log4j = jvm.org.apache.logging.log4j
-        appenders = list(log4j.LogManager.getContext(False).getConfiguration().getAppenders().values())
         results = jvm.java.lang.Class.forName("org.apache.logging.log4j.core.Filter$Result")
         deny, neutral = (results.getField(name).get(None) for name in ("DENY", "NEUTRAL"))
-        created = log4j.core.filter.RegexFilter.createFilter(pattern, None, False, deny, neutral)
-        for appender in appenders:
-            appender.addFilter(created)
-            if former is not None and former[0] is jvm:
-                appender.removeFilter(former[1])
-        return jvm, created
-    return None
+        created = log4j.core.filter.RegexFilter.createFilter(f".*{pattern}.*", None, False, deny, neutral)
+        for appender in log4j.LogManager.getContext(False).getConfiguration().getAppenders().values():
+            if str(created) not in str(appender.getFilter()):
+                appender.addFilter(created)
 
 
 @contextlib.contextmanager
@@ -146,12 +117,7 @@ def own_properties(context: SparkContext) -> Iterator[Any]:
     """Let this thread have local properties of its own for as long as the block lasts.
 
     A streaming query goes on with what it had: its description, and the call site that names the stages of the
-    user's own plan.
-
-    Yields
-    ------
-    java.util.Properties
-        A copy of what the thread had.
+    user's own plan. Yields a copy of that (java.util.Properties).
     """
     inner = _scala(context)
     kept = inner.getLocalProperties()
@@ -172,19 +138,10 @@ def worker_program(context: SparkContext, number: int = 0) -> Iterator[str]:
     """Let the functions that are wrapped in the block run as statefx's run; the context is as before afterwards.
 
     In local mode the workers run the driver's own Python, whatever ``python3`` is on the path, unless PYSPARK_PYTHON
-    says otherwise.
+    says otherwise. Yields the program that they run.
 
-    Parameters
-    ----------
-    context : SparkContext
-    number : int
-        Spark starts workers through one program for each environment that functions bring along. Another number gives
-        them another environment, and so a program of their own.
-
-    Yields
-    ------
-    str
-        The program that the workers run.
+    Spark starts workers through one program for each environment that functions bring along. Another `number` gives
+    them another environment, and so a program of their own.
     """
     chosen = context.pythonExec
     try:
@@ -231,13 +188,7 @@ def cant_start_workers(error: Exception) -> bool:
 
 
 def check_streaming(frame: DataFrame) -> None:
-    """Have Spark's analysis look at a streaming query in output mode ``update``.
-
-    Raises
-    ------
-    AnalysisException
-        Spark would refuse the query.
-    """
+    """Have Spark's analysis look at a streaming query in output mode ``update``; AnalysisException if it refuses."""
     spark = _jvm(frame.sparkSession.sparkContext).org.apache.spark.sql
     mode = spark.streaming.OutputMode.Update()
     spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(_analyzed(frame), mode)
@@ -326,15 +277,9 @@ def make_shuffles(frame: DataFrame, stages: int, own: Any, names: Sequence[str])
     plan's exchanges are asked for theirs one after the other, lowest first; the last stage takes the call site that is
     set at the end.
 
-    Parameters
-    ----------
-    frame : DataFrame
-    stages : int
-        How many MapInArrow there are, one upon the other.
-    own : java.util.Properties
-        The thread's local properties.
-    names : sequence of str
-        Of stages, lowest first. The first one is that of a shuffle below the first stage, which not all plans have.
+    `stages` is how many MapInArrow there are, one upon the other; `own` are the thread's local properties
+    (java.util.Properties). Of the `names`, lowest first, the first one is that of a shuffle below the first stage,
+    which not all plans have.
     """
     plan = frame._jdf.queryExecution().executedPlan()
     found = exchanges(plan.numberedTreeString(), stages)
@@ -345,20 +290,10 @@ def make_shuffles(frame: DataFrame, stages: int, own: Any, names: Sequence[str])
 
 
 def exchanges(tree: str, stages: int) -> list[int]:
-    """Find the shuffles of a chain of stages in the text of its physical plan.
+    """Find the shuffles of a chain of stages in the text of its physical plan (``numberedTreeString``).
 
-    Parameters
-    ----------
-    tree : str
-        Spark's ``numberedTreeString``.
-    stages : int
-        How many MapInArrow there are, one upon the other.
-
-    Returns
-    -------
-    list of int
-        Numbers of the Exchange nodes, lowest first: the one that feeds the first stage, if there is one, and those
-        between stages. Empty if the plan has another form.
+    Returned are the numbers of the Exchange nodes, lowest first: the one that feeds the first stage, if there is one,
+    and those between stages; no number at all if the plan has another form.
     """
     # The text is one call into the JVM; to walk the tree would be several for each node, in every transaction.
     found: list[int] = []
@@ -479,15 +414,7 @@ def collected_node(frame: DataFrame, node: Any, schema: pa.Schema, column: str) 
     """Run a job of a physical plan up to `node`; return a binary column of its rows.
 
     Not by `collect` of a DataFrame, which would plan, explain and record it as an SQL query: 10 ms for each job.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Any one of the session, with the columns of `schema`.
-    node : object
-    schema : pyarrow.Schema
-        Of the node's rows.
-    column : str
+    `frame` is any one of the session with the columns of `schema`, which is that of the node's rows.
     """
     serve = _jvm(frame.sparkSession.sparkContext).org.apache.spark.api.python.PythonRDD.collectAndServe
     found: list[bytes] = []

@@ -26,16 +26,7 @@ _THEN = " → "
 
 
 class Labels:
-    """What the jobs of one topology are called.
-
-    Parameters
-    ----------
-    name : str
-        The topology's.
-    plan : Plan
-    details : str
-        What the UI shows where a stage is unfolded.
-    """
+    """What the jobs of one topology are called; the UI shows `details` where a stage is unfolded."""
 
     def __init__(self, name: str, plan: Plan, details: str) -> None:
         self._name = name

@@ -17,19 +17,8 @@ class RunFolder:
 
     Its process holds a lock on it, which the kernel takes away when the process has died, and not when it is merely
     stopped: so the folder of a driver that was replaced while it slept is left alone until it has ended. A process id
-    would not do: it may be another process's by now, and means nothing in another container.
-
-    Parameters
-    ----------
-    above : str
-        Where to make it; folders there whose process has died are deleted first.
-    name : str
-        How its name begins.
-
-    Raises
-    ------
-    OSError
-        It can't be made.
+    would not do: it may be another process's by now, and means nothing in another container. Folders in `above` whose
+    process has died are deleted first.
     """
 
     def __init__(self, above: str, name: str) -> None:
@@ -70,11 +59,6 @@ def _lock(root: str) -> int | None:
     """Lock a folder; None if somebody else has it, or has deleted it.
 
     Nobody waits here: a driver that was stopped while it begins would keep its successors from beginning.
-
-    Raises
-    ------
-    OSError
-        It can't be locked at all.
     """
     path = os.path.join(root, _LOCK)
     with suppress(BlockingIOError, FileNotFoundError), ExitStack() as opened:

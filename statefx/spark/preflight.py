@@ -34,18 +34,18 @@ _PROBES_PER_EXECUTOR = 2
 _FOUND = "host string, problem string, module string, missing string"
 """What a probe tells: of a module that it could not import, and of the one that was missing, maybe another."""
 
-_DEDUP, _WINDOWS = ('see "Dropping duplicates" in the cookbook', 'see "Windows by hand" in the cookbook')
-
 _STATEFUL = {
-    "Deduplicate": ("dropDuplicates or distinct", f"that keeps the ids it has seen: {_DEDUP}"),
-    "Aggregate": ("an aggregation", f"that keeps the totals of each key: {_WINDOWS}"),
-    "FlatMapGroupsInPandasWithState": ("applyInPandasWithState", "behind a fieldsGrouping"),
-    "FlatMapGroupsWithState": ("flatMapGroupsWithState", "behind a fieldsGrouping"),
-    "TransformWithState": ("transformWithState", "behind a fieldsGrouping"),
-    "Join": ("a join of two streams", 'with a fieldsGrouping on each: see "Several streams" in "Stateful bolts"'),
+    "Deduplicate": "dropDuplicates or distinct",
+    "Aggregate": "an aggregation",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "FlatMapGroupsWithState": "flatMapGroupsWithState",
+    "TransformWithState": "transformWithState",
+    "Join": "a join of two streams",
 }
-"""How the names of those nodes of a plan begin that keep state where they stand in a stream: what the user calls them,
-and which StatefulBolt to use instead."""
+"""How the names of those nodes of a plan begin that keep state in a stream, and what the user calls them.
+
+By the plan's nodes: Spark's own `isStatefulOperation` passes over ``dropDuplicates`` without an event time. One that is
+missing here is found before it has begun anything (`SparkCheckpoint.with_notes`)."""
 
 _LOCAL_PATH = re.compile(r"(?:file:(?://)?)?(/[^:*?\[{]*|[^:/*?\[{][^:*?\[{]*)")
 """A path without a pattern; one with a pattern may or may not name the folder."""
@@ -62,14 +62,15 @@ def check_stream(frame: DataFrame) -> None:
     TopologyError
         Before the checkpoint is touched; with Spark's reason, or the operator's name and what to use instead.
     """
-    found = _stateful(frame)
-    if found is not None:
-        operator, instead = found
-        raise TopologyError(
-            f"the streaming input of this topology has an operator of Spark's that keeps state, {operator}: its state "
-            f"is no part of the topology's transactions. Use a StatefulBolt {instead}. A batch DataFrame may have it",
-            operator=operator,
-        )
+    for name in internals.streaming_operators(frame):
+        for prefix, operator in _STATEFUL.items():
+            if name.startswith(prefix):
+                raise TopologyError(
+                    f"the streaming input of this topology has an operator of Spark's that keeps state, {operator}: "
+                    "its state is no part of the topology's transactions. Use a StatefulBolt behind a fieldsGrouping, "
+                    "as the cookbook does. A batch DataFrame may have it",
+                    operator=operator,
+                )
     try:
         internals.check_streaming(frame)
     except AnalysisException as error:
@@ -77,19 +78,6 @@ def check_stream(frame: DataFrame) -> None:
             f"Spark can't run the streaming input of this topology: {str(error).splitlines()[0]} Do that step in a "
             "bolt instead (a topology's query runs in Spark's output mode `update`)"
         ) from error
-
-
-def _stateful(frame: DataFrame) -> tuple[str, str] | None:
-    """Return what the user calls an operator of Spark's that keeps state in a stream, and what to use instead.
-
-    By the plan's nodes: Spark's own `isStatefulOperation` passes over ``dropDuplicates`` without an event time. One
-    that is missing here is found before it has begun anything (`SparkCheckpoint.with_notes`).
-    """
-    for name in internals.streaming_operators(frame):
-        for prefix, found in _STATEFUL.items():
-            if name.startswith(prefix):
-                return found
-    return None
 
 
 def check_apart(frame: DataFrame, location: str) -> None:
@@ -100,22 +88,16 @@ def check_apart(frame: DataFrame, location: str) -> None:
     ConfigError
         Names both folders.
     """
-    for path in _folders_read(frame):
-        if os.path.commonpath([path, location]) == path:
+    for option in internals.streamed_paths(frame):
+        found = _LOCAL_PATH.fullmatch(option)
+        path = os.path.realpath(found[1]) if found is not None else ""
+        if path and os.path.commonpath([path, location]) == path:
             raise ConfigError(
                 f"checkpointLocation {location} is inside {path}, which the input is read from: the checkpoint's own "
                 "files would be read as input. Give a folder outside of it",
                 path=path,
                 location=location,
             )
-
-
-def _folders_read(frame: DataFrame) -> Iterator[str]:
-    """Yield the local folders that streams of files read, as far as Spark's plan tells."""
-    for path in internals.streamed_paths(frame):
-        found = _LOCAL_PATH.fullmatch(path)
-        if found is not None:
-            yield os.path.realpath(found[1])
 
 
 def check_alone(session: SparkSession, query_id: str | None, location: str) -> None:
@@ -143,15 +125,8 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
 
     In local mode the executor is this process's own JVM. Where its workers run this very Python, only modules that are
     not installed are looked for, such as one next to the user's script: the driver finds it there, and workers do not.
-
-    Parameters
-    ----------
-    session : SparkSession
-    folders : Folders
-    references : iterable of str
-        What workers load in addition to statefx, as ``module:Class``: the state provider, the user's encodings.
-    topology : Topology
-        Whose bolts, spouts and sinks workers unpickle.
+    In addition to statefx and the topology's operators workers load `references`, as ``module:Class``: the state
+    provider, the user's encodings.
 
     Raises
     ------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -23,18 +22,11 @@ RECOMMENDED = {
 
 _STREAMING = "spark.sql.streaming."
 
-_hinting = threading.Lock()
 _hinted = False
 
 
 def check_session(spark: Any) -> SparkSession:
-    """Return `spark` if statefx can run on it.
-
-    Raises
-    ------
-    ConfigError
-        It isn't a session, or it is a Spark Connect one.
-    """
+    """Return `spark` if statefx can run on it; refuse what is no session, or one of Spark Connect."""
     if not isinstance(spark, SparkSession):
         name = f"{type(spark).__module__}.{type(spark).__qualname__}"
         if "connect" in name:
@@ -56,9 +48,8 @@ def hint(spark: SparkSession, *, streaming: bool) -> None:
         for key, value in RECOMMENDED.items()
         if spark.conf.get(key, None) != value and (streaming or not key.startswith(_STREAMING))
     }
-    with _hinting:  # several threads may submit at once
-        first, _hinted = not _hinted, _hinted or bool(missing)
-    if missing and first:
+    if missing and not _hinted:
+        _hinted = True
         settings = " ".join(f'.config("{key}", "{value}")' for key, value in missing.items())
         logger.warning("small transactions get cheaper with these settings on SparkSession.builder: %s", settings)
 

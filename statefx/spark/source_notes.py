@@ -8,12 +8,12 @@ twice: there may be many thousands of lists.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from uuid import uuid4
@@ -37,10 +37,6 @@ ALIKE_MAX = 4
 """So many files of like size may be aside before the next takes them in: their number grows with the logarithm of what
 they hold, and nothing is written again more often than that."""
 
-_SETTLED_NS = 2_000_000_000
-"""A folder that was changed later than this before a look is looked at again: its time is in ticks of a clock, and
-more may come within the same tick."""
-
 _LISTED = re.compile(r'\{"logOffset":(\d+)\}')
 """The offset of a file source: the number of a list of files in its own log, ``sources/<source>/<number>``."""
 
@@ -51,12 +47,8 @@ _MARK = "\0v"
 def lists_of(offsets: str, sources: Sequence[int]) -> dict[str, int]:
     """Return, for each file source of a batch with these offsets, the number of the last list of files it reads.
 
-    Parameters
-    ----------
-    offsets : str
-        As Spark writes it: version, metadata, and a line for each place where the query reads a stream.
-    sources : sequence of int
-        The number of the source of each of these lines (`internals.sources_of`).
+    Spark writes offsets as version, metadata, and a line for each place where the query reads a stream; `sources` are
+    the numbers of the sources of these lines (`internals.sources_of`).
     """
     found = {source: _LISTED.fullmatch(line) for source, line in zip(sources, offsets.splitlines()[2:], strict=False)}
     return {str(source): int(each[1]) for source, each in found.items() if each}
@@ -71,18 +63,7 @@ class _Aside:
 
 
 class SourceFiles:
-    """The folder ``sources/`` of one run, and what of it the log has.
-
-    Parameters
-    ----------
-    folder : str
-    storage : Storage
-        Of the checkpoint.
-    generation : int
-        That of this driver.
-    sources : sequence of int
-        As for `lists_of`.
-    """
+    """The folder ``sources/`` of one run, and what of it the log has."""
 
     def __init__(self, folder: str, storage: Storage, generation: int, sources: Sequence[int]) -> None:
         self._sources = sources
@@ -91,8 +72,6 @@ class SourceFiles:
         self._generation = generation
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
         """Folder -> name -> inode and size of what the log has, or will have with the next record."""
-        self._changed_ns: dict[str, int] = {}
-        self._folders: dict[str, tuple[str, ...]] = {}
         self._newest: dict[str, int] = {}
         """Folder of a file source -> the newest list that the log has; of others it is not asked for."""
         self._compacted: dict[str, set[int]] = {}
@@ -132,14 +111,8 @@ class SourceFiles:
     def compact(self, sources: Iterable[str], setting: int) -> None:
         """Write the compacted lists of files that Spark will look for and that no driver has written.
 
-        Without them Spark's query could not be started: its interval may be another one than that of the last run.
-
-        Parameters
-        ----------
-        sources : Iterable of str
-            Folders of file sources.
-        setting : int
-            The session's interval (`statefx.spark.compaction.SETTING`).
+        Without them Spark's query could not be started: its interval, `setting`, may be another one than that of the
+        last run.
         """
         for source in sources:
             compacted = self._compacted.get(source, set())
@@ -190,10 +163,7 @@ class SourceFiles:
     def beginnings(self, known: SourceNotes) -> SourceNotes:
         """Return what is new but for the lists of file sources, which come with the batch that reads them.
 
-        Parameters
-        ----------
-        known : SourceNotes
-            What the log has now. What is returned must be its next notes; the same holds for `of_batch`.
+        `known` is what the log has now. What is returned must be its next notes; the same holds for `of_batch`.
         """
         self._restore_beginnings()
         return self._recorded(known, dict(self._changes("", passed_over=self._newest)))
@@ -201,13 +171,7 @@ class SourceFiles:
     def of_batch(self, known: SourceNotes, offsets: str, before: str) -> SourceNotes:
         """Return what is new, for the record with which a batch begins.
 
-        Parameters
-        ----------
-        known : SourceNotes
-        offsets : str
-            Those of the batch.
-        before : str
-            Those of the oldest batch that Spark may still ask for; empty if there is none.
+        `before` are the offsets of the oldest batch that Spark may still ask for; empty if there is none.
 
         Raises
         ------
@@ -272,32 +236,24 @@ class SourceFiles:
 
     def _changes(self, folder: str, passed_over: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
         """Yield what has changed in a folder and below, since the last look: path and content, None if it has gone."""
-        whole = os.path.join(self._folder, folder)
         try:
-            changed_ns = os.stat(whole).st_mtime_ns
+            entries = list(os.scandir(os.path.join(self._folder, folder)))
         except FileNotFoundError:
             return
-        if self._changed_ns.get(folder) != changed_ns:
-            # The time is that of before the listing: what comes during it gives the folder a later one.
-            if time.time_ns() - changed_ns > _SETTLED_NS:
-                self._changed_ns[folder] = changed_ns
-            seen, there, folders = self._seen.setdefault(folder, {}), set(), []
-            with os.scandir(whole) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(os.path.join(folder, entry.name))
-                    elif not _is_transient(entry.name):
-                        there.add(entry.name)
-                        if seen.get(entry.name) != _signature(entry.stat()):
-                            yield from self._take(folder, (entry.name,))
-            for name in seen.keys() - there:
-                del seen[name]
-                if os.path.join(folder, name) not in self._begun:  # else the next call restores it
-                    yield os.path.join(folder, name), None
-            self._folders[folder] = tuple(folders)
-        for below in self._folders.get(folder, ()):
-            if below not in passed_over:
-                yield from self._changes(below, passed_over)
+        seen, there = self._seen.setdefault(folder, {}), set()
+        for entry in entries:
+            path = os.path.join(folder, entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                if path not in passed_over:
+                    yield from self._changes(path, passed_over)
+            elif not _is_transient(entry.name):
+                there.add(entry.name)
+                if seen.get(entry.name) != _signature(entry.stat()):
+                    yield from self._take(folder, (entry.name,))
+        for name in seen.keys() - there:
+            del seen[name]
+            if os.path.join(folder, name) not in self._begun:  # else the next call restores it
+                yield os.path.join(folder, name), None
 
     def _superseded(self, source: str, number: int) -> Iterator[str]:
         """Yield the lists of a file source that are needed no more, because a compacted one holds what they hold.
@@ -354,10 +310,8 @@ class SourceFiles:
         gone = [name for name in self._replaced if name not in named]
         if gone:
             self._replaced = [name for name in self._replaced if name in named]
-            try:
+            with contextlib.suppress(OSError):
                 self._storage.delete(gone)
-            except OSError:
-                return
 
     def _is_live(self, path: str) -> bool:
         folder, name = os.path.split(path)

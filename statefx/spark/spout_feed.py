@@ -18,14 +18,7 @@ _WATCH_SECS = 1.0
 
 
 class SpoutFeed:
-    """Runs the transactions of a topology's spouts.
-
-    Parameters
-    ----------
-    source : SpoutSource
-    coordinator : Coordinator
-    engine : SparkEngine
-    """
+    """Runs the transactions of a topology's spouts (see `Feed`)."""
 
     def __init__(self, source: SpoutSource, coordinator: Coordinator, engine: SparkEngine) -> None:
         self._source = source

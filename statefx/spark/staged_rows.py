@@ -16,13 +16,7 @@ from statefx.spark.internals import worker_program
 def frame_of(session: SparkSession | None, schema: pa.Schema, parts: Sequence[Iterable[pa.RecordBatch]]) -> DataFrame:
     """Return a DataFrame with one partition for each part; every use of it reads them again.
 
-    Parameters
-    ----------
-    session : SparkSession or None
-        None: the one that this process has built.
-    schema : pyarrow.Schema
-    parts : sequence of iterable of pyarrow.RecordBatch
-        Picklable.
+    Parts are picklable. Without a session, that of this process is used.
 
     Raises
     ------

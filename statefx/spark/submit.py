@@ -27,9 +27,8 @@ from statefx.spark.frames import no_rows, unite
 from statefx.spark.internals import clone, interval_ms, sources_of
 from statefx.spark.pickling import dumps
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
-from statefx.spark.query import Feed, Query
+from statefx.spark.query import Feed, Query, watch
 from statefx.spark.session import check_session, hint
-from statefx.spark.shutdown import watch
 from statefx.spark.spout_feed import SpoutFeed
 from statefx.spark.staged_rows import frame_of
 from statefx.topology.graph import Topology
@@ -201,13 +200,7 @@ def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: 
 
 
 def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict[str, Any]:
-    """Return the arguments for Spark's ``trigger``; without one, every checkpoint interval.
-
-    Raises
-    ------
-    ConfigError
-        It isn't one of the three forms.
-    """
+    """Return the arguments for Spark's ``trigger``, in one of its three forms; by default every checkpoint interval."""
     if trigger is None:
         return {"processingTime": f"{default_ms} milliseconds"}
     if not isinstance(trigger, Mapping) or len(trigger) != 1:
@@ -216,7 +209,12 @@ def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict
     if kind in ("availableNow", "once") and value is True:
         return {kind: value}
     if kind == "processingTime" and isinstance(value, str) and value.strip():
-        _check_interval(value)
+        try:  # Spark would refuse it only when its query begins
+            interval_ms(value)
+        except ValueError as error:
+            raise ConfigError(
+                f"trigger: {value!r} is no interval; write it as in {{'processingTime': '5 seconds'}}", value=value
+            ) from error
         return {kind: value}
     raise ConfigError(f"trigger must be one of {_FORMS}, got {trigger!r}")
 
@@ -226,13 +224,3 @@ def _spout_trigger(arguments: Mapping[str, Any]) -> SpoutTrigger:
     if "processingTime" in arguments:
         return SpoutTrigger(interval_ms(arguments["processingTime"]) / 1000)
     return SpoutTrigger(once="once" in arguments, available_now="availableNow" in arguments)
-
-
-def _check_interval(text: str) -> None:
-    """Refuse what Spark would refuse only when its query begins."""
-    try:
-        interval_ms(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"trigger: {text!r} is no interval; write it as in {{'processingTime': '5 seconds'}}", value=text
-        ) from error

@@ -24,15 +24,7 @@ _worker = Worker()
 
 
 class Parcel:
-    """A deployment on its way to the workers; a worker unpacks it once.
-
-    Parameters
-    ----------
-    name : str
-        Unique per run.
-    content : bytes
-        The pickled deployment.
-    """
+    """A pickled deployment on its way to the workers; a worker unpacks it once. Its name is unique per run."""
 
     def __init__(self, name: str, content: bytes) -> None:
         self.name = name

@@ -14,7 +14,6 @@ from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError
 from statefx.spark import bar as bars
 from statefx.spark.bar import Bar, Line, bar
-from statefx.spark.log_filter import pattern
 from tests.conftest import ROOT
 from tests.spark.bolts import word_count
 
@@ -48,47 +47,48 @@ def screen(text):
 
 def test_the_line_tells_of_transactions_rows_and_rows_a_second():
     stream, clock = io.StringIO(), Clock()
-    shown = Bar("word-count", Line(stream, lambda: 200), clock)
+    shown = Bar("word-count", Line(stream), clock)
     for txid in range(101, 113):
         clock.now += 0.5
         shown.committed(done(txid, 1000))
-    shown.committed(done(113, 11_000))  # at once: the last ten transactions in 4.5 s
-    assert screen(stream.getvalue()) == ["word-count: 13 transactions (last: 113), 23,000 rows, 4,444 rows/s"]
+    assert screen(stream.getvalue()) == ["word-count: 12 transactions (last: 112), 12,000 rows, 2,000 rows/s"]
     shown.ended()
     assert screen(stream.getvalue())[-1] == ""
     assert len(screen(stream.getvalue())) == 2
 
 
-def test_queries_share_the_line_and_a_narrow_terminal_cuts_it():
-    stream, width = io.StringIO(), [200]
-    line = Line(stream, lambda: width[0])
-    one, two = Bar("one", line, Clock()), Bar("two", line, Clock())
-    one.committed(done(1, 5))
-    width[0] = 30
-    two.committed(done(1, 5))
-    assert screen(stream.getvalue()) == ["one: 1 transactions (last: 1)"]
+@pytest.fixture(autouse=True)
+def width(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_queries_share_the_line_and_a_narrow_terminal_cuts_it(monkeypatch):
+    stream = io.StringIO()
+    line = Line(stream)
+    one, two = (Bar(name, line, clock=Clock()) for name in ("one", "two"))
+    one.committed(done(1, 0))
+    monkeypatch.setenv("COLUMNS", "30")
+    two.committed(done(1, 0))
+    assert screen(stream.getvalue()) == ["two: 1 transactions (last: 1)"]
     one.ended()
-    assert screen(stream.getvalue()) == [
-        "one: 1 transactions (last: 1), 5 rows, 0 rows/s",
-        "two: 1 transactions (last: 1)",
-    ]
-    width[0] = 300
-    two.committed(done(2, 5))
+    assert screen(stream.getvalue()) == ["one: 1 transactions (last: 1), 0 rows, 0 rows/s", ""]
+    monkeypatch.setenv("COLUMNS", "300")
+    Bar("a" * 90, line).committed(done(2, 0))
     assert len(screen(stream.getvalue())[-1]) <= 79  # what Spark's own bar wipes
 
 
 def test_what_is_logged_stands_in_lines_of_its_own():
     stream = io.StringIO()
-    line = Line(stream, lambda: 80)
+    line = Line(stream)
     logger = logging.getLogger("statefx.test-of-the-line")
     logger.propagate = False
     logger.addFilter(line)
     logger.addHandler(logging.StreamHandler(stream))
     shown = Bar("one", line, Clock())
-    shown.committed(done(1, 5))
+    shown.committed(done(1, 0))
     logger.warning("something")
-    shown.committed(done(2, 5))
-    assert screen(stream.getvalue()) == ["something", "one: 2 transactions (last: 2), 10 rows, 0 rows/s"]
+    shown.committed(done(2, 0))
+    assert screen(stream.getvalue()) == ["something", "one: 2 transactions (last: 2), 0 rows, 0 rows/s"]
 
 
 def test_what_others_log_stands_in_lines_of_its_own(monkeypatch):
@@ -114,7 +114,7 @@ class Closed(io.StringIO):
 
 
 def test_a_terminal_that_has_gone_changes_nothing():
-    shown = Bar("one", Line(Closed(), lambda: 80), Clock())
+    shown = Bar("one", Line(Closed()), Clock())
     shown.committed(done(1, 5))
     shown.ended()
 
@@ -133,7 +133,7 @@ def test_where_there_is_a_line(monkeypatch, terminal, wanted, there):
     stream.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(bars, "_line", Line(stream, lambda: 80))
+    monkeypatch.setattr(bars, "_line", Line(stream))
     assert (bar("one", wanted) is not None) == there
 
 
@@ -175,16 +175,3 @@ def test_a_terminal_with_spark_as_it_comes(tmp_path):
     assert "falling behind" not in text
     assert "Failed to cancel" not in text
     assert text.count("small transactions get cheaper") == 1
-
-
-def test_lines_that_are_left_out_are_those_of_our_runs_only():
-    found = re.compile(pattern({"11-aa": None, "22-bb": 1000}))
-    assert found.fullmatch("Failed to cancel job group 11-aa. Cannot find active jobs for it.")
-    assert found.fullmatch(
-        "Current batch is falling behind. The trigger interval is 1000 milliseconds, but spent 1 milliseconds"
-    )
-    assert not found.fullmatch("Failed to cancel job group 33-cc. Cannot find active jobs for it.")
-    assert not found.fullmatch(
-        "Current batch is falling behind. The trigger interval is 5000 milliseconds, but spent 1 milliseconds"
-    )
-    assert not re.search(pattern({"11-aa": None}), "falling behind. The trigger interval is 1000 milliseconds")

@@ -96,17 +96,6 @@ def test_where_a_source_begins_is_put_back_and_its_loss_is_never_logged(ck: Chec
         assert sources(ck) == {"0/0": began.encode()}
 
 
-def test_a_file_that_comes_within_the_same_tick_as_a_look(ck: Checkpoint) -> None:
-    """The folder's time is that of the look: it must be looked at again."""
-    ck.write("sources/0/a", "a")
-    tick = os.stat(ck.spark / "sources/0").st_mtime_ns
-    ck.spark_s.note()
-    ck.write("sources/0/b", "b")
-    os.utime(ck.spark / "sources/0", ns=(tick, tick))
-    ck.spark_s.note()
-    assert ck.log.state.notes.files == {"0/a": "a", "0/b": "b"}
-
-
 @pytest.mark.parametrize("interval", [1, 2, 3, 10])
 def test_compacted_lists_of_files_replace_those_before_them(ck: Checkpoint, interval: int) -> None:
     """Kept is what Spark reads: the last batches' own lists, and all since the newest compacted one before them."""
