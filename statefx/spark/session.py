@@ -42,7 +42,7 @@ def check_session(spark: Any) -> SparkSession:
 
 def hint(spark: SparkSession, *, streaming: bool) -> None:
     """Say once per process which settings would help; a batch has no use for those of streams."""
-    global _hinted
+    global _hinted  # noqa: PLW0603 - once per process
     missing = {
         key: value
         for key, value in RECOMMENDED.items()
