@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -62,7 +63,7 @@ def entries(place):
 
 
 def refused(place):
-    with sqlite3.connect(place / "db") as connection:
+    with closing(sqlite3.connect(place / "db")) as connection, connection:
         return sorted(connection.execute("select n, account, amount from refused").fetchall())
 
 

@@ -1,6 +1,7 @@
 """A topology whose sinks change between two starts: what is refused, what goes on, and what `status` tells of them."""
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_a_sink_that_is_new_has_no_part_in_what_is_decided(decided):
     with TopologyTester(topology(sinks), decided / "ck") as tester:
         send(tester, "b")
     assert in_files(decided) == [("a", 1), ("b", 1)]
-    with sqlite3.connect(decided / "db") as connection:
+    with closing(sqlite3.connect(decided / "db")) as connection, connection:
         assert connection.execute("select word from words").fetchall() == [("b",)]
     assert collected.transactions == {2: [{"word": "b", "n": 1}]}
 
@@ -175,7 +176,7 @@ def test_who_gives_up_rows_that_are_lost_moves_the_marker(tmp_path):
     """As the page on recovery says."""
 
     def give_up():
-        with sqlite3.connect(tmp_path / "db") as connection:
+        with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
             connection.execute("update statefx_markers set txid = 1 where target = 'words'")
 
     sinks = {**files(tmp_path), "table": SqlSink(f"sqlite:///{tmp_path}/db", "words")}
@@ -185,7 +186,7 @@ def test_who_gives_up_rows_that_are_lost_moves_the_marker(tmp_path):
         send(tester, "a")
         assert len(tester.pauses) == 1
         send(tester, "b")
-    with sqlite3.connect(tmp_path / "db") as connection:
+    with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         assert connection.execute("select word from words").fetchall() == [("b",)]
     assert in_files(tmp_path) == [("a", 1), ("b", 1)]
 

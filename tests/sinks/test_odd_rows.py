@@ -168,7 +168,7 @@ def test_takeover_left_in_a_program_doubles_no_row_of_a_table(tmp_path):
         publishing = committer(sink, tmp_path, Owner("app", "origin", generation))
         publishing.fence(Reached(0, generation - 1), takeover=True)
         publishing.commit(TransactionAttempt(1, 0), prepared)
-    with sqlite3.connect(tmp_path / "db") as connection:
+    with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         assert connection.execute("select count(*) from words").fetchone() == (2,)
 
 
@@ -191,7 +191,7 @@ def test_a_start_that_a_zombie_s_commit_overtakes_begins_after_it(tmp_path):
     target.marker = overtaken
     newer.fence(Reached(0, 1), takeover=False)
     newer.commit(TransactionAttempt(1, 0), prepared)
-    with sqlite3.connect(tmp_path / "db") as connection:
+    with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         assert connection.execute("select word from words").fetchall() == [("a",)]
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import sqlite3
+from contextlib import closing
 from functools import partial
 from itertools import count
 
@@ -46,7 +47,7 @@ class Shop:
     def words(self):
         if self.kind == "files":
             return [word for word, _ in in_files(self.place)]
-        with sqlite3.connect(self.place / "db") as connection:
+        with closing(sqlite3.connect(self.place / "db")) as connection, connection:
             return sorted(word for (word,) in connection.execute("select word from words").fetchall())
 
 

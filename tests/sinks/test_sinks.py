@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,7 +69,7 @@ def in_files(place):
 
 
 def in_table(place):
-    with sqlite3.connect(place / "db") as connection:
+    with closing(sqlite3.connect(place / "db")) as connection, connection:
         return dict(connection.execute("select word, n from counts").fetchall())
 
 
@@ -110,7 +111,7 @@ class Sinks:
     def read(self, kind):
         if kind == "files":
             return [word for word, _ in in_files(self.place)]
-        with sqlite3.connect(self.place / "db") as connection:
+        with closing(sqlite3.connect(self.place / "db")) as connection, connection:
             return sorted(word for (word,) in connection.execute("select word from counts").fetchall())
 
 
@@ -235,7 +236,7 @@ def test_partitions_are_folders(sinks, format):
 
 @pytest.fixture
 def refusing(sinks):
-    with sqlite3.connect(sinks.place / "db") as connection:
+    with closing(sqlite3.connect(sinks.place / "db")) as connection, connection:
         connection.execute("create table counts (word text not null, n integer check (n < 5))")
     return sinks
 
@@ -245,13 +246,13 @@ def test_a_row_that_the_database_refuses_is_named_and_nothing_is_written(refusin
     committer = sink.committer(CommitterContext("out", FIRST, SCHEMA, refusing.storage))
     committer.fence(START, takeover=False)
     prepared = refusing.write("sql", 1, "a") | {}
-    with sqlite3.connect(refusing.place / "db") as connection:
+    with closing(sqlite3.connect(refusing.place / "db")) as connection, connection:
         connection.execute("create unique index one on counts (n)")
         connection.execute("insert into counts values ('there', 1)")
     with pytest.raises(SinkError, match=r"UNIQUE constraint failed: counts.n; the row is \{'word': 'a', 'n': 1\}"):
         committer.commit(TransactionAttempt(1, 0), prepared)
     assert refusing.read("sql") == ["there"]
-    with sqlite3.connect(refusing.place / "db") as connection:
+    with closing(sqlite3.connect(refusing.place / "db")) as connection, connection:
         connection.execute("drop index one")
     committer.commit(TransactionAttempt(1, 0), prepared)
     assert refusing.read("sql") == ["a", "there"]
@@ -267,20 +268,20 @@ def test_rows_that_the_database_refuses_go_to_the_dead_letters_of_the_same_trans
     for _ in range(2):
         committer.commit(TransactionAttempt(1, 0), prepared)
     assert refusing.read("sql") == ["a"]
-    with sqlite3.connect(refusing.place / "db") as connection:
+    with closing(sqlite3.connect(refusing.place / "db")) as connection, connection:
         dead = connection.execute("select txid, content from dead order by content").fetchall()
     assert dead == [(1, '{"n":1}'), (1, '{"word":"b","n":9}')]
 
 
 def test_rows_are_tried_before_the_decision_if_that_is_asked_for(tmp_path):
-    with sqlite3.connect(tmp_path / "db") as connection:
+    with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         connection.execute("create table words (value text not null check (length(value) < 5))")
     sink = SqlSink(f"sqlite:///{tmp_path}/db", "words", validate=True)
     with TopologyTester(wired(tmp_path, sink).createTopology(), tmp_path / "ck") as tester:
         tester.send({"lines": [("one",), ("two",)]})
         with pytest.raises(BoltError, match=r"sink 's0', task 0, hook prepare, transaction 2: .* refuses a row: CHECK"):
             tester.send({"lines": [("three",)]})
-    with sqlite3.connect(tmp_path / "db") as connection:
+    with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         assert connection.execute("select value from words").fetchall() == [("one",), ("two",)]
     with TopologyTester(wired(tmp_path, sink).createTopology(), tmp_path / "ck") as tester:  # it was rolled back
         tester.send({"lines": [("four",)]})
@@ -296,7 +297,7 @@ def test_rows_are_tried_before_the_decision_if_that_is_asked_for(tmp_path):
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_before_a_start(sinks, table, key, said):
-    with sqlite3.connect(sinks.place / "db") as connection:
+    with closing(sqlite3.connect(sinks.place / "db")) as connection, connection:
         connection.execute(f"create table counts ({table})")
     sink = SqlSink(f"sqlite:///{sinks.place}/db", "counts", key)
     with pytest.raises(SinkError, match=said):

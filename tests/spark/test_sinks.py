@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from pyspark.sql.functions import count, lit, split
@@ -54,7 +55,7 @@ def test_counts_in_a_table_are_those_of_state(spark, place, provider):
         {"topology.state.provider": provider},
         trigger={"availableNow": True},
     )
-    with sqlite3.connect(place / "db") as connection:
+    with closing(sqlite3.connect(place / "db")) as connection, connection:
         assert dict(connection.execute("select word, count from counts").fetchall()) == recount(ALL)
 
 
