@@ -1,14 +1,13 @@
-"""Runs jobs in this process, in the thread of whoever waits for what comes of them."""
+"""Runs the transactions of a client, in the thread of the caller."""
 
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
 from typing import Any
 
 import pyarrow as pa
 
-from statefx.coordinator.engine import AttemptFailedError, DriverCall, Finished, Job, SegmentRun
+from statefx.coordinator.engine import AttemptFailedError, InProcessEngine, Job, SegmentRun
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack, Report
@@ -22,53 +21,6 @@ from statefx.runtime.resolution import resolve_task
 from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.worker import Worker
 from statefx.state import KeyValueState
-
-
-class InProcessEngine(ABC):
-    """An engine whose jobs run when `next` is called, one after the other; `jobs` are those that have begun."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def start(self, job: Job) -> None:
-        """Begin a job: it runs when `next` is called."""
-        self.jobs.append(job)
-
-    def next(self, timeout_secs: float | None) -> Finished | None:
-        """Run one of the jobs that have begun."""
-        if not self.jobs:
-            return None
-        job = self.take()
-        try:
-            match job.work:
-                case SegmentRun():
-                    return Finished(job.id, acks=self.run_segment(job.work))
-                case ResolutionOrder():
-                    return Finished(job.id, reports=self.resolve(job.work))
-                case DriverCall():
-                    job.work.call()
-        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
-            return Finished(job.id, failure=error)
-        return Finished(job.id)
-
-    def take(self) -> Job:
-        """Take the job that runs next."""
-        return self.jobs.pop(0)
-
-    @abstractmethod
-    def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
-        """Run a segment of an attempt to its end."""
-
-    @abstractmethod
-    def resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
-        """Run the commit or the rollback of tasks."""
-
-    def cancel(self, job_id: str) -> None:
-        """Drop a job that has not run."""
-        self.jobs = [job for job in self.jobs if job.id != job_id]
-
-    def interrupt(self) -> None:
-        """Do nothing: `next` never waits."""
 
 
 class LiveEngine(InProcessEngine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -100,3 +101,50 @@ class Engine(Protocol):
 
     def reuses(self, work: Any) -> bool:
         """Tell whether another attempt over `work` would read results that an earlier one has left behind."""
+
+
+class InProcessEngine(ABC):
+    """An engine whose jobs run when `next` is called, one after the other; `jobs` are those that have begun."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def start(self, job: Job) -> None:
+        """Begin a job: it runs when `next` is called."""
+        self.jobs.append(job)
+
+    def next(self, timeout_secs: float | None) -> Finished | None:
+        """Run one of the jobs that have begun."""
+        if not self.jobs:
+            return None
+        job = self.take()
+        try:
+            match job.work:
+                case SegmentRun():
+                    return Finished(job.id, acks=self.run_segment(job.work))
+                case ResolutionOrder():
+                    return Finished(job.id, reports=self.resolve(job.work))
+                case DriverCall():
+                    job.work.call()
+        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
+            return Finished(job.id, failure=error)
+        return Finished(job.id)
+
+    def take(self) -> Job:
+        """Take the job that runs next."""
+        return self.jobs.pop(0)
+
+    @abstractmethod
+    def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
+        """Run a segment of an attempt to its end."""
+
+    @abstractmethod
+    def resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
+        """Run the commit or the rollback of tasks."""
+
+    def cancel(self, job_id: str) -> None:
+        """Drop a job that has not run."""
+        self.jobs = [job for job in self.jobs if job.id != job_id]
+
+    def interrupt(self) -> None:
+        """Do nothing: `next` never waits."""

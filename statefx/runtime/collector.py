@@ -262,9 +262,10 @@ class TaskCollector(Collector):
                 f"{self._who} called emit({shown(values)}, {shown(stream)}); {remedy}",
                 component=self._component,
             )
+        several = f"; for one row of two values write emit(({values!r}, {stream!r}))" if isinstance(values, str) else ""
         return SchemaError(
             f"{self._who} emitted on stream {stream!r}, which its outputFields do not declare: "
-            f"declared are {sorted(self._outputs) or 'none'}"
+            f"declared are {sorted(self._outputs) or 'none'}{several}"
             + ("" if self._outputs else '. Say what it emits: outputFields = "word string, count long"'),
             component=self._component,
             stream=stream,

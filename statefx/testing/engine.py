@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from statefx.client.engine import InProcessEngine
-from statefx.coordinator.engine import Job, JobFailedError, SegmentRun
+from statefx.coordinator.engine import InProcessEngine, Job, JobFailedError, SegmentRun
 from statefx.coordinator.janitor import EVERY_TRANSACTIONS, MIN_AGE_SECS, VERSIONS_KEPT
 from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.orders import CARRIED_BYTES_MAX, OrderSender

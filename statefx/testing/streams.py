@@ -66,7 +66,7 @@ def given(topology: Topology, work: Any) -> Work:
         for row in found[stream]:
             # a mapping would come as its keys, a set in any order
             if isinstance(row, str | bytes | Mapping | Set) or not isinstance(row, Sized) or len(row) != len(names):
-                raise ConfigError(f"a row of stream {stream!r} has the values of {', '.join(names)}, not {row!r}")
+                raise ConfigError(f"a row of stream {stream!r} is a tuple ({', '.join(names)}), not {row!r}")
     return found
 
 

@@ -164,7 +164,7 @@ def test_batch_streams_are_numbered_by_the_caller(place: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("a", "a row of stream 'lines' has the values of value, not 'a'"),
+        ("a", "a row of stream 'lines' is a tuple \\(value\\), not 'a'"),
         (("a", "b"), "not \\('a', 'b'\\)"),
         ((1,), "do not fit its schema"),
     ],
