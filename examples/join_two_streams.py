@@ -1,7 +1,6 @@
 """Orders and payments come as two streams, in any order; a sale is made when both sides of an order are there.
 
-Each id comes once in each stream, and a side waits for the other for as long as it takes. For several payments of an
-order, and for sides that wait only so many seconds, see the join in docs/cookbook/windows.md.
+Each id comes once in each stream, and waits as long as it takes; with time limits: docs/cookbook/windows.md.
 """
 
 import json
@@ -23,10 +22,7 @@ class Join(StatefulBolt):
 
     def execute(self, tup, collector):
         seen = self.waiting.get(tup.id, {})
-        if tup._source == "orders":
-            seen["item"] = tup.item
-        else:
-            seen["cents"] = tup.cents
+        seen |= {"item": tup.item} if tup._source == "orders" else {"cents": tup.cents}
         if len(seen) == 2:
             collector.emit((tup.id, seen["item"], seen["cents"]))
             self.waiting.delete(tup.id)

@@ -271,7 +271,10 @@ def _object(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _moment(text: str) -> datetime:
     found = _time(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    try:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except OverflowError:  # Arrow would take it, and Python could not read it from there
+        raise ValueError(f"{text!r} is outside of the years 1 to 9999 in UTC") from None
 
 
 def _local_time(text: str) -> datetime:

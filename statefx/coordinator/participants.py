@@ -89,7 +89,7 @@ def check_participants(found: LogState, others: Collection[str] = ()) -> None:
     """
     record = None if found.committing is None else found.committing.committing
     lacking = sorted(set(record.committables if record else ()) - set(others))
-    if record is not None and lacking and not found.shared_origin:  # a fork leaves it to the original
+    if record is not None and lacking and not found.shared_origins:  # a fork leaves it to the original
         targets = [record.committables[name] for name in lacking]
         shown = [
             f"{name!r} ({decided['target']})" if isinstance(decided, Mapping) and "target" in decided else repr(name)

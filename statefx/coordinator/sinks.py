@@ -112,19 +112,19 @@ class SinkParticipant(Participant):
         return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage, self.dataframe))
 
     def _reached(self, state: LogState) -> Reached:
-        known, original = state.targets.get(self.name) == self.sink.identity, state.shared_origin
+        known, originals = state.targets.get(self.name) == self.sink.identity, state.shared_origins
         if state.committing is None:
-            return Reached(state.committed, state.committed, known, original)
+            return Reached(state.committed, state.committed, known, originals)
         if self._decided(state) is None:  # the sink is new: nobody will publish that transaction here
-            return Reached(state.committed + 1, state.committed + 1, known, original)
+            return Reached(state.committed + 1, state.committed + 1, known, originals)
         # `_check_decided`: for this very target
-        return Reached(state.committed, state.committed + 1, known=True, original=original)
+        return Reached(state.committed, state.committed + 1, known=True, originals=originals)
 
     def _decided(self, state: LogState) -> Any:
         """Return what a former driver has decided for this sink, and not committed for everybody."""
         record = None if state.committing is None else state.committing.committing
         decided = None if record is None else record.committables.get(self.name)
-        if decided is not None and state.shared_origin and decided["target"] != self.sink.identity:
+        if decided is not None and state.shared_origins and decided["target"] != self.sink.identity:
             return None  # rule 10.12: the target that the fork has begins behind it
         return decided
 

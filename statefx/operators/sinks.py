@@ -95,18 +95,18 @@ class Reached:
         The last one that is decided: `committed`, or the one after it, which some targets may have already.
     known : bool
         Whether a transaction has been decided for this sink with this target: its marker must be there.
-    original : str
-        Origin of the checkpoint that this one is a fork of, while both have decided the same transactions; else empty.
+    originals : tuple of str
+        Origins of the checkpoints that this one is a fork of, while all have decided the same transactions; else none.
     """
 
     committed: int
     decided: int
     known: bool = False
-    original: str = ""
+    originals: tuple[str, ...] = ()
 
     def is_shared(self, origin: str) -> bool:
         """Tell whether a marker of `origin` is of the checkpoint that this one is a fork of."""
-        return bool(origin) and origin == self.original
+        return origin in self.originals
 
 
 def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target: str, *, takeover: bool) -> int:

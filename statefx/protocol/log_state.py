@@ -73,7 +73,7 @@ class Pin:
 class Fork:
     """Where a copy of a checkpoint has left the original's way."""
 
-    origin: str  # the original's
+    origins: tuple[str, ...]  # the original's, and before it those of which it was such a copy itself
     generation: int  # the original's last one that the copy knows
     txid: int  # the last transaction that is the same in both: committed, or decided
 
@@ -129,13 +129,13 @@ class LogState:
         return first if first is not None and first.phase is Phase.COMMITTING else None
 
     @property
-    def shared_origin(self) -> str:
-        """The checkpoint that this one is a fork of, as long as both have decided the same transactions; else empty.
+    def shared_origins(self) -> tuple[str, ...]:
+        """The checkpoints that this one is a fork of, as long as all have decided the same transactions; else none.
 
-        Until then a marker of the original's at a target says how far this checkpoint's rows are there.
+        Until then a marker of theirs at a target says how far this checkpoint's rows are there.
         """
         decided = self.committed + (self.committing is not None)
-        return self.fork.origin if self.fork is not None and decided <= self.fork.txid else ""
+        return self.fork.origins if self.fork is not None and decided <= self.fork.txid else ()
 
     def applied(self, batch_id: int) -> bool:
         """Tell whether a batch of this id, or of a higher one, has been committed."""

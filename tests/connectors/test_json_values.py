@@ -103,6 +103,7 @@ def test_json_of_others_is_read(field, text, value):
         ("a timestamp_ntz", '{"a": "2024-02-29T12:00:00Z"}', "has a zone"),
         ("a array<timestamp_ntz>", '{"a": ["2024-02-29T12:00:00+01:00"]}', "has a zone"),
         ("a timestamp", '{"a": "2024-02-29T12:00:00.000000001Z"}', "no whole number of microseconds"),
+        ("a timestamp", '{"a": "0001-01-01T00:00:00+10:00"}', "outside of the years 1 to 9999 in UTC"),
         ("a timestamp", '{"a": "noon"}', "noon"),
         ("abc int", '{"Abc": 1, "ABC": 2}', "more than one field 'abc'"),
         ("a int", "null", "Expected `object`"),

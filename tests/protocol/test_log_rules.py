@@ -134,6 +134,14 @@ def test_the_attempt_number_outlives_a_rollback_and_a_restart():
     assert state.next_attempt(1) == 1
 
 
+def test_a_fork_of_a_fork_that_has_decided_nothing_shares_with_both():
+    """The fork died before it could fence its targets: their markers may be of the first checkpoint, or of the fork."""
+    first = fold(MIGRATED)
+    fork = fold([Lineage("fork"), replace(BEGINNING[1], generation=first.generation + 1)], first)
+    assert fork.shared_origins == (first.origin,)
+    assert apply(fork, Lineage("second")).shared_origins == (first.origin, "fork")
+
+
 def test_the_origin_is_the_lineage_of_a_fork_and_stays_over_a_move():
     assert fold(MIGRATED).origin == "lineage-1"
     assert (fold(MIGRATED).lineage, fold([*MIGRATED, Lineage("fork")]).origin) == ("lineage-2", "fork")

@@ -89,7 +89,6 @@ CONFIGS: list[Any] = [
     {"topology.transaction.timeout.secs": 0},
     {"topology.transaction.attempts.max": 0},
     {"state.provider": "rocksdb"},
-    {"provider": "rocksdb"},
     {**ROCKSDB, "dir": "/tmp/state"},
     {**ROCKSDB, CONFIG: {"dri": "/tmp/state"}},
     {CONFIG: "{"},

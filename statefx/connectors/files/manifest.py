@@ -283,7 +283,7 @@ class Manifest:
             # itself, the manifest there has rows, and a seal has none.
             published = fence.txid + after.number - 1 - fence.number + self._has_rows(after.number)
             ours = (
-                fence.owner.origin in (owner.origin, reached.original)
+                fence.owner.origin in (owner.origin, *reached.originals)
                 and reached.committed <= published <= reached.decided
             )
             return replace(marker, txid=published) if ours else marker
