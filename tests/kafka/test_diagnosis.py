@@ -86,7 +86,7 @@ def test_a_client_whose_call_has_failed_is_freed_once_nobody_uses_it(monkeypatch
     publisher = KafkaSink(f"127.0.0.1:{free_port()}", "words").publisher
 
     def fail():
-        client = publisher.clients.admin()
+        client = publisher.clients.admin(1.0)
         with pytest.raises(SinkError, match="no broker answers"), publisher.translated_errors():
             client.list_topics(timeout=0.1)
         return weakref.ref(client)

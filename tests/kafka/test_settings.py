@@ -107,3 +107,11 @@ def test_what_is_a_users_stays_and_goes_to_the_tasks(make):
     sent = pickle.loads(pickle.dumps(make("localhost", "words", config={**config, "security.protocol": "SASL_SSL"})))
     settings = clients(sent)._settings()
     assert {name: settings[name] for name in config} == config
+
+
+@BOTH
+@pytest.mark.parametrize(("own", "most_ms"), [(None, 5_000), ("3000", 3_000), (30_000, 5_000)])
+def test_a_broker_that_hangs_is_left_when_nobody_waits_for_its_answer_any_more(make, own, most_ms, monkeypatch):
+    made = clients(make("localhost", "words", config={"socket.timeout.ms": own} if own else None))
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", dict)
+    assert made.admin(5.0)["socket.timeout.ms"] == most_ms

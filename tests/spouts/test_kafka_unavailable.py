@@ -35,6 +35,7 @@ def two(nodes, monkeypatch):
     for module, name, secs in [
         (calls, "REQUEST_SECS", 2.0),
         (calls, "CONTROLLER_SECS", 0.5),
+        (reading, "REQUEST_SECS", 2.0),
         (planning, "REQUEST_SECS", 2.0),
         (planning, "LEADER_AGAIN_SECS", 0.0),
         (planning, "DISCOVERY_SECS", 0.0),

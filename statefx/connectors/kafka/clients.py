@@ -129,9 +129,14 @@ class Clients:
         made: Producer = kafka().Producer({**settings, "log_level": max(level, 6), "logger": log})
         return made
 
-    def admin(self) -> Any:
-        """Return a client that asks about topics and offsets."""
-        return kafka().admin.AdminClient(self._settings())
+    def admin(self, secs: float) -> Any:
+        """Return a client that asks about topics, of which nobody waits for an answer longer than `secs`.
+
+        The client asks any broker that it is connected to, and may be connected to one alone. While that one hangs, its
+        connection stays open for ``socket.timeout.ms``, by default a minute, and the client asks no other broker.
+        """
+        most = min(int(1000 * secs), int(self.setting("socket.timeout.ms", 60_000)))
+        return kafka().admin.AdminClient(self._settings(**{"socket.timeout.ms": most}))
 
     def diagnosis(self, secs: float) -> str | None:
         """Return why no broker can be reached, and the remedy, as found out within `secs`; None if one can."""

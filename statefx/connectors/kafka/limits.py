@@ -105,7 +105,7 @@ class Questions:
 
     @cached_property
     def _admin(self) -> Any:
-        return self._publisher.clients.admin()
+        return self._publisher.clients.admin(CALL_SECS)
 
     def connect(self) -> None:
         """Connect; SinkError with the reason and the remedy if no broker can be reached."""

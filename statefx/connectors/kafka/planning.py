@@ -95,7 +95,7 @@ class Cluster:
             group, on_commit=self._group.on_commit, **{"socket.timeout.ms": 10_000}
         )
         self._clients = clients
-        self._admin = clients.admin()
+        self._admin = clients.admin(REQUEST_SECS)
         self._topics = topics
         self._clock = clock
         self._skips = skips

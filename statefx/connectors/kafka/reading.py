@@ -314,7 +314,7 @@ class Readers:
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's id; None if the topic is gone. It waits for a broker as long as reading does."""
-        self._admin = self._admin or self._clients.admin()
+        self._admin = self._admin or self._clients.admin(REQUEST_SECS)
         what, limit = f"topic {topic!r} can't be asked about", time.monotonic() + self._patience_secs
         while True:
             said = describe_topics(self._admin, [topic])[topic]
