@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.errors import SchemaError
-from statefx.operators.fitting import MISFITS, fitted_array, own_names, shown
+from statefx.operators.fitting import MISFITS, fitted_array, fitted_column, own_names, shown
 from statefx.operators.schema import to_ddl
 
 
@@ -65,8 +65,8 @@ def _of_table(sink: str, schema: pa.Schema, table: pa.Table | pa.RecordBatch) ->
     for field in schema:
         column = table.column(field.name)
         try:
-            columns.append(column.cast(field.type))
-        except pa.ArrowException as error:
+            columns.append(fitted_column(column, field.type))
+        except MISFITS as error:
             what = f"column {field.name!r} is {column.type}, and does not fit `{to_ddl([field])}`: {error}"
             raise _refused(sink, what, field=field.name) from error
     return pa.Table.from_arrays(columns, schema=schema).to_batches()  # type: ignore[no-any-return]  # pyarrow has no types

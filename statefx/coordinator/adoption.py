@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from statefx.errors import CheckpointMismatchError, ConfigError, StatefxError
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.registry import name_of
+
+logger = logging.getLogger("statefx")
 
 Adopt = str | Iterable[str] | None
 """What callers give: ``"move"``, ``"fork"``, ``"takeover"``, or one of the first two together with the last."""
@@ -39,9 +42,21 @@ def adoptions(adopt: Adopt) -> frozenset[str]:
 def forks(found: LogState, folders: Folders, adopt: frozenset[str]) -> bool:
     """Tell whether this start makes a checkpoint of its own out of a copy.
 
-    Where it was last run in this very folder, it did so before: ``adopt="fork"`` may stay in a program.
+    ``adopt="fork"`` may stay in a program: a checkpoint that became a fork before, and was last run in this very
+    folder, goes on. One that never did becomes one here as well: a copy may be mounted at the path of its original.
     """
-    return "fork" in adopt and found.generation > 0 and found.location != folders.location
+    first = found.location != folders.location or found.fork is None
+    return "fork" in adopt and found.generation > 0 and first
+
+
+def warn_of_fork(found: LogState, folders: Folders, adopt: frozenset[str]) -> None:
+    """Log that ``adopt="fork"`` changes nothing, which only the caller can know to be right."""
+    if "fork" in adopt and found.generation and not forks(found, folders, adopt):
+        logger.warning(
+            "adopt='fork' changes nothing: the checkpoint in %s became a fork in an earlier start, and goes on as "
+            "that. If it is a copy of that fork at the same path, stop it, and start it at another path",
+            folders.location,
+        )
 
 
 def check_adoption(
@@ -54,16 +69,18 @@ def check_adoption(
     if not found.generation:  # new, or its first driver died before it had taken a generation
         return
     _check_identity(found.topology, wanted, folders.location)
-    if found.location == folders.location:
-        return
+    here = found.location == folders.location
     move, fork = (_with_takeover(word, adopt) for word in ("move", "fork"))
-    if "fork" in adopt and shared:  # its namespaces would begin empty: the files of the copy hold nothing (rule 1.1)
+    if shared and forks(found, folders, adopt):  # its namespaces would begin empty: a copy's files hold nothing (1.1)
+        go_on = "start without 'fork'" if here else f"delete or rename {found.location} and start with adopt={move}"
         raise CheckpointMismatchError(
-            f"the checkpoint in {folders.location} can't be forked: its state lives outside the folder, "
-            f"where both would change it. If it is to go on in place of the original, delete or rename "
-            f"{found.location} and start with adopt={move}; else start with a new checkpointLocation",
+            f"the checkpoint in {folders.location} can't be forked: its state lives outside the folder, where both "
+            f"would change it. If it is to go on in place of the original, {go_on}; else start with a new "
+            "checkpointLocation",
             location=folders.location,
         )
+    if here:
+        return
     # Two lives of one lineage would each commit transactions of the same numbers, under generations of the same
     # numbers: nothing that is kept by these, here or in a server, could tell them apart. So somebody has to say which.
     if not adopt & {"move", "fork"}:

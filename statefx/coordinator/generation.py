@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection
 
-from statefx.coordinator.adoption import check_adoption, forks
+from statefx.coordinator.adoption import check_adoption, forks, warn_of_fork
 from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.format import check_format, is_empty, write_format
 from statefx.coordinator.location import Folders
@@ -83,7 +83,7 @@ def take_generation(
         log = opened(folders.storage)
         becomes = wanted or log.state.topology
         check_adoption(log.state, becomes, folders, adopt, shared=shared)
-        forking = forks(log.state, folders, adopt)
+        found, forking = log.state, forks(log.state, folders, adopt)
         # The driver at work goes on deciding until it is fenced (rule 10.6).
         check_participants(forked(log.state) if forking else log.state, others)
         try:
@@ -94,6 +94,7 @@ def take_generation(
             if tries == TAKE_TRIES - 1:
                 raise
         else:
+            warn_of_fork(found, folders, adopt)
             return log
     raise AssertionError("unreachable")
 

@@ -64,6 +64,25 @@ def fitted_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return to_array(list(map(fitter(kind), values)) if pa.types.is_nested(kind) else values, kind)
 
 
+def fitted_column(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return an Arrow column as one of another type, with the values that `fitted_array` takes; raises MISFITS."""
+    if column.type == kind:
+        return column
+    if any(alike(column.type) and alike(kind) for alike in (pa.types.is_integer, _is_any_text)):
+        return column.cast(kind)  # refuses what is out of range
+    return fitted_array(column.to_pylist(), kind)
+
+
+def fitted_table(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Return the fields of a schema, by their names, each as `fitted_column`; raises MISFITS."""
+    columns = {field.name: fitted_column(table.column(field.name), field.type) for field in schema}
+    return pa.table(columns).cast(schema)  # only looks for nulls where the schema has none
+
+
+def _is_any_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _integers(values: Sequence[Any], kind: pa.DataType, code: str) -> pa.Array:
     """Build an array of integers by way of Python's own, which takes nothing else and is twice as quick as Arrow."""
     try:

@@ -111,7 +111,8 @@ def not_ours(target: str, application: str, *, same: bool, new: bool, fork: bool
         return SinkOwnedError(
             f"{target} belongs to the checkpoint that this one is a copy of: give the copy's sink a target of its own. "
             "Or start with adopt=['fork', 'takeover']: the copy writes there in place of the original, which is "
-            "refused from then on, and rows of transactions that came after the copy was made come again",
+            "refused from then on, and rows of transactions that came after the copy was made come again. If it is no "
+            "copy, start without 'fork'",
             target=target,
             owner=application,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -149,14 +150,17 @@ _Message = TypeVar("_Message", Report, Barrier, Ack)
 def _packed(message: Report | Barrier | Ack) -> bytes:
     """Write a message as its kind, the version, and the values of its fields in their order."""
     kind: Any = type(message)
-    names, _ = _wire_form(kind)
+    names, texts, _ = _wire_form(kind)
     values = [getattr(message, name) for name in names]
+    for place in texts:
+        values[place] = None if values[place] is None else json.dumps(values[place])
     if kind is not Report:  # a pair: the names in a mapping would be a fifth of a barrier, of which there are many
         values[0] = (message.attempt.txid, message.attempt.attempt)  # type: ignore[union-attr]
     body = (kind.__name__, WIRE_VERSION, values)
     try:
         return _ENCODER.encode(body)
-    except UnicodeEncodeError:  # half a surrogate pair in what users raise must not become an error of its own
+    # Half a surrogate pair in what users raise must not become an error of its own. Values have none: they are JSON.
+    except UnicodeEncodeError:
         packed: bytes = msgpack.packb(msgspec.to_builtins(body), unicode_errors="backslashreplace")
         return packed
 
@@ -168,9 +172,12 @@ def _unpacked(shape: Callable[..., _Message], data: bytes) -> _Message:
     try:
         found, version, body = _OUTER.decode(data)
         if (found, version) == (kind.__name__, WIRE_VERSION):
-            first, *others = _wire_form(kind)[1].decode(body)
+            _, texts, decoder = _wire_form(kind)
+            first, *others = decoder.decode(body)
+            for place in texts:
+                others[place - 1] = None if others[place - 1] is None else json.loads(others[place - 1])
             return shape(first if kind is Report else TransactionAttempt(*first), *others)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, json.JSONDecodeError):
         pass
     raise StatefxError(
         f"{kind.__name__} of version {WIRE_VERSION} was expected, found kind {found!r}, version {version!r}: "
@@ -184,9 +191,15 @@ _OUTER = msgspec.msgpack.Decoder(tuple[str, int, msgspec.Raw])
 
 
 @cache
-def _wire_form(kind: Any) -> tuple[list[str], msgspec.msgpack.Decoder[Any]]:
-    """Return the fields of a message, and what reads their values."""
+def _wire_form(kind: Any) -> tuple[list[str], list[int], msgspec.msgpack.Decoder[Any]]:
+    """Return the fields of a message, the places of those that travel as JSON text, and what reads their values.
+
+    MessagePack has no half surrogate pairs and no integers of more than 64 bits. The log and the tasks' orders have
+    both, so that a spout or a sink finds in the next transaction what it has said in this one.
+    """
     hints = get_type_hints(kind)
     names = [each.name for each in fields(kind)]
-    types = [tuple[int, int] if hints[name] is TransactionAttempt else hints[name] for name in names]
-    return names, msgspec.msgpack.Decoder(tuple[tuple(types)])  # type: ignore[misc]
+    wire_types: dict[Any, Any] = {TransactionAttempt: tuple[int, int], Json: str | None}
+    types = [wire_types.get(hints[name], hints[name]) for name in names]
+    texts = [place for place, name in enumerate(names) if hints[name] is Json]
+    return names, texts, msgspec.msgpack.Decoder(tuple[tuple(types)])  # type: ignore[misc]

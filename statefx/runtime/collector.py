@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from statefx.errors import BoltError, FailedException, SchemaError
 from statefx.operators import DEFAULT_STREAM, Collector
-from statefx.operators.fitting import shown
+from statefx.operators.fitting import MISFITS, fitted_table, shown
 from statefx.operators.schema import to_ddl
 from statefx.operators.tuples import is_tuple
 from statefx.protocol.identity import TransactionAttempt
@@ -196,8 +196,8 @@ class TaskCollector(Collector):
         try:
             if batch.schema.names != schema.names:
                 raise ValueError(f"its fields are {batch.schema.names}")
-            return batch.cast(schema)
-        except (pa.ArrowException, ValueError) as error:
+            return fitted_table(batch, schema)
+        except MISFITS as error:
             raise SchemaError(
                 f"{self._who} emitted a batch on stream {stream!r}, whose outputFields declare "
                 f"`{to_ddl(schema)}`: {error}",

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from statefx.errors import SchemaError
 from statefx.operators import Bolt, overrides, to_ddl
-from statefx.operators.fitting import MISFITS, fitted_array, shown
+from statefx.operators.fitting import MISFITS, fitted_array, fitted_table, shown
 from statefx.operators.tuples import tuple_maker
 from statefx.plan.levels import INGEST, Plan
 from statefx.protocol.identity import TaskId
@@ -100,7 +100,7 @@ class BatchCombiner(Combiner):
                 f"it returned the fields {', '.join(returned.column_names)}, and the bolt's are {', '.join(names)}: "
                 "rename what it returns, or declare combinedFields"
             )
-        return returned.select(names).cast(self._schema)
+        return fitted_table(returned, self._schema)
 
     def _check(self, rows: pa.RecordBatch, sums: pa.Table) -> None:
         """Refuse what is no sum of the rows, as far as that costs little: of the keys, the first and the last."""

@@ -67,9 +67,10 @@ def submit(
     batchId : int, optional
         For batch DataFrames: growing from run to run; an id that was applied before, or a lower one, is passed over.
     adopt : str or collection of str, optional
-        For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was,
-        ``"fork"`` for a copy that goes its own way. ``"takeover"``: targets of sinks that another application or
-        checkpoint owns belong to this one from now on (a new checkpoint writes all that is there again). Or a list.
+        For a checkpoint that is found elsewhere than it was last run: ``"move"`` if nothing is left where it was.
+        ``"fork"`` for a copy that goes its own way, wherever it is. ``"takeover"``: targets of sinks that another
+        application or checkpoint owns belong to this one from now on (a new checkpoint writes all that is there
+        again). Or a list.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 

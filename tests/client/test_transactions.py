@@ -217,6 +217,8 @@ def test_nested_values_and_times(place):
         (pa.table({"word": ["a"]}), "the table has the fields word, not word, n", None),
         (pa.table({"word": ["a"], "n": ["x"]}), "column 'n' is string, and does not fit `n bigint`", "n"),
         (pa.table({"word": ["a"], "n": [1.5]}), "column 'n' is double, and does not fit `n bigint`", "n"),
+        (pa.table({"word": ["a"], "n": ["01"]}), "column 'n' is string, and does not fit `n bigint`: '01'", "n"),
+        (pa.table({"word": [1.0], "n": [1]}), "column 'word' is double, and does not fit `word string`", "word"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_whole_and_the_transaction_goes_on(place, rows, says, field):

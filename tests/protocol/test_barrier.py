@@ -41,6 +41,14 @@ def test_half_a_surrogate_pair_in_a_text_of_a_bolt_is_shown_and_no_error_of_its_
     assert (found.reason, found.facts) == ("\\ud83d", {"traceback": "\\ud83d"})
 
 
+@pytest.mark.parametrize("value", [{"\ud83d": ["a\udce9", -0.0, None]}, 1 << 80, float("inf"), "", [], {}])
+@pytest.mark.parametrize("failed", [None, Failure(FailureKind.BOLT, "a", 0, "\ud83d")])
+def test_a_value_comes_out_as_it_went_in_whatever_the_texts_are(value, failed):
+    ack = Ack(ACK.attempt, "a", 0, "t", committable=value, metadata=[value], failed=failed)
+    found = Ack.unpack(ack.pack())
+    assert repr((found.committable, found.metadata)) == repr((value, [value]))
+
+
 def test_a_plain_barrier_is_small():
     assert len(Barrier(TransactionAttempt(3, 0), "split", 1, "f" * 32, {0: 100}).pack()) < 64
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,15 @@ import pytest
 from redis import ResponseError
 
 from statefx import Sink, TopologyBuilder
-from statefx.errors import BoltError, ConfigError, FencedError, SinkError, SinkMismatchError, TopologyError
+from statefx.errors import (
+    BoltError,
+    ConfigError,
+    FencedError,
+    SinkError,
+    SinkMismatchError,
+    SinkOwnedError,
+    TopologyError,
+)
 from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
@@ -267,6 +276,34 @@ def test_a_server_that_forgot_transactions_stops_the_sink(durable: RedisServer, 
     with pytest.raises(SinkMismatchError):
         place.committer(Owner("app", "origin", 2), Reached(2, 2))
     assert place.read() == ["a"]
+
+
+def test_a_copy_at_the_path_of_its_original_is_a_fork_to_its_sinks(server: RedisServer, tmp_path: Path) -> None:
+    """As in two containers, of which each has its own volume at the path; the original has gone on."""
+
+    def send(word: str, key: str = "forked", **adopt: Any) -> None:
+        builder = TopologyBuilder("forks")
+        builder.setStream("lines", rows("word string"))
+        builder.setSink("out", RedisSink(server.url, key, kind="list")).shuffleGrouping("lines")
+        with TopologyTester(builder.createTopology(), tmp_path / "ck", **adopt) as tester:
+            tester.send({"lines": [(word,)]})
+
+    def sent(key: str = "forked") -> list[str]:
+        return [row["word"] for row in published(server.client(), "list", key)]
+
+    send("a")
+    shutil.copytree(tmp_path / "ck", tmp_path / "copy")
+    send("b")
+    (tmp_path / "ck").rename(tmp_path / "away")
+    (tmp_path / "copy").rename(tmp_path / "ck")
+    with pytest.raises(SinkOwnedError, match="adopt=\\['fork', 'takeover'\\]"):
+        send("c", adopt="fork")
+    send("c", "forked-own", adopt="fork")
+    send("d", "forked-own", adopt="fork")
+    (tmp_path / "ck").rename(tmp_path / "copy")
+    (tmp_path / "away").rename(tmp_path / "ck")
+    send("e")
+    assert (sent(), sent("forked-own")) == (["a", "b", "e"], ["c", "d"])
 
 
 def test_a_full_server_takes_nothing_and_all_of_it_when_it_has_room(server: RedisServer, place: Place) -> None:

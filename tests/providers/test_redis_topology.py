@@ -225,6 +225,8 @@ def test_faults_of_tasks(place: Path, shared: RedisServer, fault: Any, attempt: 
 def test_a_checkpoint_whose_state_is_elsewhere_is_not_forked(place: Path, shared: RedisServer) -> None:
     with RedisDriver(place, shared) as driver:
         driver.start().send(lines("a"))
+        with pytest.raises(StatefxError, match=r"can't be forked.*start without 'fork'"):
+            driver.start(adopt="fork")
         driver.folder.rename(driver.folder.with_name("copy"))
         driver.folder = driver.folder.with_name("copy")
         with pytest.raises(StatefxError, match="can't be forked"):

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import itertools
 import re
 import shutil
 import sqlite3
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 from statefx import FileSink, SqlSink, Topology, TopologyBuilder
+from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, ConfigError, FencedError, SinkOwnedError
+from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from tests.sinks.durable_steps import folder_and_database_steps
 from tests.sinks.test_sinks import in_files
@@ -143,6 +146,59 @@ def test_a_copy_that_goes_on_in_place_of_the_original(original: Driver, copy: Dr
     copy.start(target.topology, adopt=both, config=new).send(WORK[1])
     copy.start(target.topology, config=new).send(WORK[2])
     assert target.rows() == words([WORK[0], WORK[1], WORK[1], WORK[2]])
+
+
+@pytest.fixture
+def mounted(original: Driver, copy: Driver) -> Driver:
+    """The copy stands where its original was, as in another container; the original is in ``copy`` now."""
+    for was, becomes in (("original", "away"), ("copy", "original"), ("away", "copy")):
+        (original.folder.parent / was).rename(original.folder.parent / becomes)
+    return original
+
+
+def test_a_copy_at_the_path_of_its_original_is_a_fork_once(mounted: Driver, target: Target, caplog: Any) -> None:
+    own = Target(target.place, target.kind, "own")
+    message = refused(mounted, target.topology, "fork", SinkOwnedError)
+    assert "If it is no copy, start without 'fork'" in message
+    assert advised(message) == [["fork", "takeover"]]
+    mounted.start(own.topology, adopt="fork").send(WORK[2])
+    assert "adopt='fork'" not in caplog.text
+    lineage = read_state(FolderStorage(mounted.folder)).lineage
+    mounted.start(own.topology, adopt="fork").send(WORK[3])
+    assert read_state(FolderStorage(mounted.folder)).lineage == lineage
+    assert caplog.text.count("adopt='fork' changes nothing") == 1
+    assert own.rows() == words(WORK[2:])
+    originals = mounted.folder.with_name("copy")
+    shutil.rmtree(mounted.folder)
+    originals.rename(mounted.folder)
+    mounted.start(target.topology).send(WORK[2])
+    assert target.rows() == words(WORK[:3])
+
+
+def test_a_copy_at_the_path_of_its_original_takes_its_targets_once(mounted: Driver, target: Target) -> None:
+    both = ["fork", "takeover"]
+    mounted.start(target.topology, adopt=both).send(WORK[1])
+    mounted.start(target.topology, adopt=both).send(WORK[2])
+    assert target.rows() == words([WORK[0], WORK[1], WORK[1], WORK[2]])  # the original had run on
+
+
+def test_a_fork_in_place_that_crashes_at_any_step_goes_on_as_that_fork(place: Path) -> None:
+    """A program that says ``adopt="fork"`` at every start, also at the first one, of a new checkpoint."""
+    for at in itertools.count(1):
+        with Driver(place, name=str(at)) as driver:
+            driver.start(adopt="fork").send(WORK[0])
+            begun = read_state(FolderStorage(driver.folder)).origin
+            with contextlib.suppress(Crash):
+                driver.start(adopt="fork", crash_at=at).send(WORK[1])
+                break
+            crashed = read_state(FolderStorage(driver.folder)).origin
+            tester = driver.start(adopt="fork")
+            origin = read_state(FolderStorage(driver.folder)).origin
+            assert origin != begun
+            assert crashed in {begun, origin}
+            tester.run(WORK[:2])
+            assert tester.state("count") == words(WORK[:2])
+    assert at > 10
 
 
 @pytest.mark.parametrize("published", [False, True])

@@ -68,6 +68,7 @@ BATCH = pa.schema([("word", pa.string()), ("count", pa.int64())])
             r"emitted a batch on stream 'default'.*fields are \['n'\]",
         ),
         (lambda c: c.emitBatch(pa.record_batch([["a"], [2**40]], schema=BATCH)), r"emitted a batch.*1099511627776"),
+        (lambda c: c.emitBatch(pa.table({"word": ["a"], "count": ["01"]})), r"emitted a batch.*'01' \(str\) is no int"),
         (lambda c: c.emitBatch(pa.record_batch([[1]], ["n"]), stream="no"), r"stream 'no'"),
         (lambda c: c.emitBatch(pa.table({"n": []})), r"emitted a batch.*fields are \['n'\]"),
         (

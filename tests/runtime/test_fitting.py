@@ -5,6 +5,7 @@ import enum
 import fractions
 import uuid
 from collections import OrderedDict, deque, namedtuple
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, ConfigError
 from statefx.operators import parse_schema
-from statefx.operators.fitting import MISFITS, fitter, to_array
+from statefx.operators.fitting import MISFITS, fitted_table, fitter, to_array
 from statefx.runtime.gathering import weight
 from statefx.testing import rows
 from tests.testing.topologies import Driver
@@ -305,3 +306,36 @@ def test_rows_that_are_given_to_the_tester_are_not_changed_either(place: Path, v
     for row in ((value, [1]), (1, [value])):
         with Driver(place) as driver, pytest.raises(ConfigError, match="rows of stream 'ticks' do not fit its schema"):
             driver.start(builder.createTopology()).send({"ticks": [row]})
+
+
+ZONED = dt.datetime(2026, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5)))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "column", "fits"),
+    [
+        ("timestamp_ntz", pa.array([ZONED], pa.timestamp("us", "+05:00")), False),
+        ("array<timestamp_ntz>", pa.array([[ZONED]], pa.list_(pa.timestamp("us", "+05:00"))), False),
+        ("timestamp", pa.array([ZONED], pa.timestamp("us", "+05:00")), True),
+        ("date", pa.array([dt.datetime(2026, 1, 1, 5)], pa.timestamp("us")), False),
+        ("array<date>", pa.array([[dt.datetime(2026, 1, 1, 5)]], pa.list_(pa.timestamp("us"))), False),
+        ("timestamp", pa.array([1_000_001], pa.timestamp("ns")), False),
+        ("timestamp", pa.array([1_000_000], pa.timestamp("ns", "UTC")), True),
+        ("boolean", pa.array([2]), False),
+        ("string", pa.array([5]), False),
+        ("string", pa.array(["a"], pa.large_string()), True),
+        ("float", pa.array([1e300]), False),
+        ("int", pa.array([2**31]), False),
+        ("int", pa.array([2**31 - 1]), True),
+        ("double", pa.array([2**53 + 1]), False),
+        ("struct<a: int>", pa.array([{"a": 1, "b": 2}]), False),
+        ("struct<a: bigint, b: bigint>", pa.array([{"b": 2, "a": 1}]), True),
+    ],
+)
+def test_a_column_of_another_type_has_the_same_values_or_is_refused(ddl, column, fits):
+    """`pyarrow.Table.cast` drops zones, times of days and fields of structs without a word."""
+    schema = parse_schema(f"v {ddl}")
+    with nullcontext() if fits else pytest.raises(MISFITS):
+        found = fitted_table(pa.table({"v": column}), schema)
+        assert found.schema == schema
+        assert found.to_pylist() == [{"v": value} for value in column.to_pylist()]

@@ -14,6 +14,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.connectors.files.readers import Range, read
 from statefx.errors import InputError, StatefxError, TopologyError
+from statefx.operators import parse_schema
 from statefx.testing import TopologyTester
 from tests.spouts.test_files import topology
 
@@ -134,6 +135,27 @@ def test_a_type_without_a_counterpart_names_file_field_and_remedy(folder, tmp_pa
     with pytest.raises(TopologyError, match=r"in/1, field 'value': the Arrow type time64.*schema='value string"):
         FilePartitionedSpout(folder)
     assert counts(folder, tmp_path, "parquet", "value string") == {("00:00:00.000001",): 1}
+
+
+@pytest.mark.parametrize(
+    ("column", "ddl"),
+    [
+        (pa.array([[datetime(2026, 1, 1, 5)]], pa.list_(pa.timestamp("us"))), "array<date>"),
+        (
+            pa.array([[datetime(2026, 1, 1, 5, tzinfo=UTC)]], pa.list_(pa.timestamp("us", "UTC"))),
+            "array<timestamp_ntz>",
+        ),
+        (pa.array([datetime(2026, 1, 1, 5, tzinfo=UTC)], pa.timestamp("us", "UTC")), "timestamp_ntz"),
+        (pa.array([datetime(2026, 1, 1, 5)], pa.timestamp("us")), "date"),
+        (pa.array(["05"]), "int"),
+        (pa.array([1e300]), "float"),
+    ],
+)
+def test_a_value_that_a_field_can_not_hold_is_named_also_inside_of_others(folder, column, ddl):
+    write(folder / "1", {"value": column})
+    schema = parse_schema(f"value {ddl}")
+    with pytest.raises(InputError, match=r"in/1: field 'value' is .*, and has values that .* does not have"):
+        list(read("parquet", schema, False, Range(str(folder / "1"), 0, 1)))
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])

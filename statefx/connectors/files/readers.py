@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -14,6 +14,7 @@ import pyarrow.types as kinds
 
 from statefx.connectors.json_values import InvalidJsonError, JsonRows
 from statefx.errors import InputError
+from statefx.operators.fitting import MISFITS, fitted_column
 
 _LOOK_BACK_BYTES = 64 << 10
 
@@ -132,20 +133,20 @@ def read(form: str, schema: pa.Schema, header: bool, part: Range) -> Iterator[pa
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
 
 
-def _cast(path: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+def _cast(path: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     """Return a column as the field declares it; InputError if a value is another one in that type."""
-    if column.type == field.type:
-        return column
-    found = column.cast(field.type)
-    lossy = _drops_zone(column.type, field.type)
-    if _is_plain(column.type) and _is_plain(field.type) and not kinds.is_float32(field.type):
-        lossy = lossy or not found.cast(column.type).equals(column)
-    if lossy:
-        raise InputError(
-            f"{path}: field {field.name!r} is {column.type}, and has values that {field.type} does not have: declare "
-            "it in schema= as the file has it, and convert it in a bolt",
-            path=path,
-        )
+    kind = field.type
+    try:
+        if kinds.is_nested(kind) or kinds.is_float32(kind) or not _is_plain(column.type):
+            return fitted_column(column, kind)
+        # Looser than what may be emitted: pandas writes integers with nulls as doubles, and some types (the time of a
+        # day) can only be read as text.
+        found = column.cast(kind)
+    except MISFITS as error:
+        raise _other_values(path, column, field, f" ({error})") from error
+    drops_zone = kinds.is_timestamp(column.type) and kinds.is_timestamp(kind) and column.type.tz and not kind.tz
+    if drops_zone or (_is_plain(kind) and not found.cast(column.type).equals(column)):
+        raise _other_values(path, column, field)  # a local time is another moment in each zone
     return found
 
 
@@ -153,12 +154,12 @@ def _is_plain(kind: pa.DataType) -> bool:
     return bool(kinds.is_primitive(kind) or kinds.is_decimal(kind))
 
 
-def _drops_zone(kind: Any, to: Any) -> bool:
-    """Tell whether moments would become local times, which are others in each zone; also inside of other types."""
-    if kinds.is_timestamp(kind) and kinds.is_timestamp(to):
-        return kind.tz is not None and to.tz is None
-    numbers = range(min(kind.num_fields, to.num_fields))
-    return any(_drops_zone(kind.field(number).type, to.field(number).type) for number in numbers)
+def _other_values(path: str, column: pa.ChunkedArray, field: pa.Field, why: str = "") -> InputError:
+    return InputError(
+        f"{path}: field {field.name!r} is {column.type}, and has values that {field.type} does not have{why}: declare "
+        "it in schema= as the file has it, and convert it in a bolt",
+        path=path,
+    )
 
 
 def _read_parquet(schema: pa.Schema, _header: bool, part: Range) -> Iterator[pa.Table]:
