@@ -1,5 +1,6 @@
 """Fixtures that tests of several folders share."""
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -27,30 +28,35 @@ ARCHIVED = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + ARCHIVED)
 
 LONGEST = (
-    "tests/spark/test_zombies.py",
-    "tests/recovery/test_matrix.py",
-    "tests/coordinator/test_migration.py",
-    "tests/spark/test_lost_executors.py",
     "tests/spark/test_processes.py",
-    "tests/spark/test_first_batch.py",
-    "tests/recovery/test_sweeps.py",
-    "tests/client/test_crashes.py",
-    "tests/spark/test_faults.py",
+    "tests/spark/test_lost_executors.py",
+    "tests/spark/test_zombies.py",
     "tests/examples/test_ledger.py",
     "tests/spark/test_spout_phases.py",
-    "tests/spark/test_in_flight.py",
-    "tests/spark/test_stops.py",
     "tests/protocol/test_pipeline_model.py",
-    "tests/spark/test_scripts.py",
-    "tests/spark/test_spark_submit.py",
-    "tests/coordinator/test_in_flight.py",
+    "tests/client/test_failures.py",
     "tests/spark/test_chains.py",
     "tests/spark/test_spout_kills.py",
+    "tests/spark/test_spark_submit.py",
+    "tests/spark/test_faults.py",
+    "tests/spouts/test_spout_contract.py",
+    "tests/spark/test_stops.py",
+    "tests/spark/test_scripts.py",
+    "tests/coordinator/test_in_flight.py",
+    "tests/values/test_topologies.py",
+    "tests/coordinator/test_migration.py",
+    "tests/recovery/test_matrix.py",
+    "tests/providers/test_memory.py",
+    "tests/sinks/test_sql_faults.py",
+    "tests/spark/test_sinks.py",
+    "tests/providers/test_merging.py",
+    "tests/spark/test_first_batch.py",
+    "tests/spark/test_bar.py",
 )
-"""Files that take longest, by length.
+"""Files that take most processor time, by how much.
 
-They come after those of Kafka, which wait most of their time, and `PROGRAMS`; each of the two is one piece. At the end,
-one of them would have a process wait for the other.
+They come after those of Kafka, which wait most of their time, and `PROGRAMS`; each of these three is one piece. At the
+end, one of them would have a process wait for the other.
 """
 
 PROGRAMS = ("tests/docs/test_code_blocks.py", "tests/examples/test_examples.py", "tests/test_programs.py")
@@ -58,11 +64,16 @@ PROGRAMS = ("tests/docs/test_code_blocks.py", "tests/examples/test_examples.py",
 
 
 def _scope(nodeid: str) -> str:
-    """What one process runs: a file, or all that would start a broker, or a JVM for programs, in each process."""
+    """What one process runs: a file, or all that would start a broker, or a JVM for programs, in each process.
+
+    A second broker is cheaper than that all tests of Kafka wait for one another.
+    """
     file = nodeid.partition("::")[0]
     if file in PROGRAMS:
         return "programs"
-    return "kafka" if "kafka" in file else file
+    if "kafka" in file:
+        return "kafka: sinks" if file.startswith("tests/kafka/") else "kafka: spouts"
+    return file
 
 
 NEEDED_BY_FIXTURE = {
@@ -96,6 +107,13 @@ def _refuse_unmarked(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_refuse_unmarked)
 
 
+def pytest_collection_finish() -> None:
+    """Keep what was imported away from the collector of garbage, which else looks at all of it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 20)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Let a test have Java only if it is marked so; processes that it starts inherit that."""
@@ -120,7 +138,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rank = {str(ROOT / path): number for number, path in enumerate(LONGEST)}
     rank |= dict.fromkeys((str(ROOT / path) for path in PROGRAMS), -1)
-    items.sort(key=lambda item: -2 if _scope(item.nodeid) == "kafka" else rank.get(str(item.path), len(rank)))
+    items.sort(key=lambda item: -2 if _scope(item.nodeid).startswith("kafka:") else rank.get(str(item.path), len(rank)))
     if "soak" not in config.option.markexpr:  # not `addopts`: a -m of the command line would take its place
         soak = [item for item in items if item.get_closest_marker("soak")]
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
@@ -221,6 +239,16 @@ def sqlite_database(tmp_path: Path) -> "object":
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.server])])
 def database(request: pytest.FixtureRequest) -> "object":
     return request.getfixturevalue(f"{request.param}_database")
+
+
+@pytest.fixture(params=[pytest.param(3, id="third"), pytest.param(1, id="each", marks=pytest.mark.soak)])
+def stride(request: pytest.FixtureRequest) -> int:
+    """How far apart the moments are at which a test crashes: `make test` takes every third, `make soak` all of them.
+
+    Cases of one test begin at different moments, so that together they take more than a third.
+    """
+    found: int = request.param
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ class TestMemory(StateProviderContract):
 
 
 TestMemoryInAnyOrder = state_machine(lambda: MemoryStateProvider({})).TestCase
-TestMemoryInAnyOrder.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestMemoryInAnyOrder.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 
 TestMemoryUnderABolt = keyvalue_machine(lambda: MemoryStateProvider({})).TestCase
-TestMemoryUnderABolt.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestMemoryUnderABolt.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -182,7 +182,7 @@ def test_a_late_task_never_takes_a_cache_back_to_an_older_version(place: Path, p
         assert tester.state("count") == words([*WORK, WORK[0]])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 40))])
 def test_any_faults_in_any_processes_in_any_order(place: Path, provider: str, seed: int) -> None:
     """Many workers, outputs in any order, several faults at once, a sweep and a snapshot in every transaction."""
     chance = random.Random(seed)

@@ -1,7 +1,6 @@
 """A crash at every durable step, restarts, and the end: the run without failure, key by key."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,8 @@ MERGING = Limits(files_max=1, fold_after=6, sweep_every=1, min_age_secs=0.0, ver
 
 STEPS_MAX = 400
 TOTALS = totals()
-
-
-def crashes() -> Iterator[int]:
-    """Yield 1, 2, ...; the caller stops at the first that was not reached."""
-    yield from range(1, STEPS_MAX)
-    raise AssertionError(f"there are more than {STEPS_MAX} steps")
+PROVIDERS = ["memory", "rocksdb"]
+FAULTS = [JobFails(), Zombie("total"), HooksFail(done=1)]
 
 
 class Runs:
@@ -38,6 +33,15 @@ class Runs:
         self.provider = provider
         self.limits = limits
         self.faults = faults
+
+    def crash(self, first: int, stride: int) -> set[str]:
+        """Crash at every `stride`-th moment from the `first` on; return all moments of a run without a crash."""
+        with Driver(self.place, self.provider, "rehearsal") as driver:
+            moments = self._drive(driver).steps
+        for at in range(first % stride + 1, len(moments) + 1, stride):
+            assert self.run(at) == moments[at - 1]
+        assert self.run(len(moments) + 1) is None
+        return set(moments)
 
     def run(self, *crash_at: int) -> str | None:
         """Run with a crash at a moment of the first driver, of the second, ...; return the last one's, if it came."""
@@ -87,40 +91,30 @@ def check_hooks(journal: list[tuple[Any, ...]]) -> None:
         assert (txid, *attempts) not in rolled_back, "an attempt was rolled back and committed"
 
 
-def all_crashes(run: Callable[[int], str | None]) -> list[str]:
-    found = []
-    for n in crashes():
-        hit = run(n)
-        if hit is None:
-            return found
-        found.append(hit)
-    raise AssertionError("unreachable")
-
-
-def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: str) -> None:
-    moments = all_crashes(Runs(place, provider, None).run)
+def test_a_crash_at_any_step_loses_and_doubles_nothing(place: Path, provider: str, stride: int) -> None:
+    moments = Runs(place, provider, None).crash(PROVIDERS.index(provider), stride)
     for step in (
         "LINEAGE", "GENERATION(1)", "fence 1", "PREPARING(1, 0)", "prepare count/1 for 2", "prepare total/0 for 3",
         "COMMITTING(3, 0)", "commit hooks total/0 for 1", "COMMITTED(3)",
     ):  # fmt: skip
-        assert {f"before {step}", f"after {step}"} <= set(moments)
+        assert {f"before {step}", f"after {step}"} <= moments
 
 
-def test_a_crash_at_any_step_with_snapshots_folds_and_sweeps(place: Path) -> None:
-    moments = all_crashes(Runs(place, "memory", LIMITS).run)
-    assert {"before snapshot count/0", "after CHECKPOINT", "after delete count/1"} <= set(moments)
+def test_a_crash_at_any_step_with_snapshots_folds_and_sweeps(place: Path, stride: int) -> None:
+    moments = Runs(place, "memory", LIMITS).crash(0, stride)
+    assert {"before snapshot count/0", "after CHECKPOINT", "after delete count/1"} <= moments
 
 
-def test_a_crash_at_any_step_with_merges_and_sweeps(place: Path, provider: str) -> None:
-    moments = all_crashes(Runs(place, provider, MERGING).run)
-    assert {"after delete count/0", "after delete total/0"} <= set(moments)
+def test_a_crash_at_any_step_with_merges_and_sweeps(place: Path, provider: str, stride: int) -> None:
+    moments = Runs(place, provider, MERGING).crash(PROVIDERS.index(provider), stride)
+    assert {"after delete count/0", "after delete total/0"} <= moments
     assert "before snapshot count/0" not in moments
 
 
 @pytest.mark.parametrize("limits", [LIMITS, MERGING], ids=["snapshots", "merges"])
-@pytest.mark.parametrize("fault", [JobFails(), Zombie("total"), HooksFail(done=1)])
-def test_a_crash_at_any_step_of_a_run_with_a_failure(place: Path, fault: Fault, limits: Limits) -> None:
-    moments = all_crashes(Runs(place, "memory", limits, (fault,)).run)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_crash_at_any_step_of_a_run_with_a_failure(place: Path, fault: Fault, limits: Limits, stride: int) -> None:
+    moments = Runs(place, "memory", limits, (fault,)).crash(FAULTS.index(fault), stride)
     rolled_back = not isinstance(fault, HooksFail)
     assert ("before ROLLED_BACK(1, 0)" in moments) == rolled_back
 

@@ -1,6 +1,7 @@
 """Transactions of spouts: each row counts once, whatever fails; what is emitted again is what rule 9.4 says."""
 
 from collections import defaultdict
+from itertools import count
 
 import pytest
 
@@ -31,20 +32,19 @@ def test_each_row_is_read_once_and_the_next_start_goes_on(kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "pending"), [(Whole, 1), *((kind, n) for kind in KINDS[1:] for n in (1, 4))])
-def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, tmp_path):
+def test_a_crash_at_any_moment_loses_and_doubles_nothing(kind, pending, place, stride):
     config = {"topology.max.spout.pending": pending}
-    moment = 0
-    while True:
-        moment += pending  # several in flight pass by so many times as many moments
-        place = tmp_path / str(moment)
-        place.mkdir()
-        spout = kind(place)
+    # Several in flight pass by so many times as many moments.
+    for moment in count(1 + KINDS.index(kind) % stride, pending * stride):
+        folder = place / str(moment)
+        folder.mkdir()
+        spout = kind(folder)
         crashed = False
         try:
-            TopologyTester(topology(spout), place / "ck", config, crash_at=moment).drain()
+            TopologyTester(topology(spout), folder / "ck", config, crash_at=moment).drain()
         except Crash:
             crashed = True
-        with TopologyTester(topology(spout), place / "ck", config) as successor:
+        with TopologyTester(topology(spout), folder / "ck", config) as successor:
             successor.drain()
             assert successor.state("count") == ALL, f"crash at moment {moment}"
         check_replays(kind, spout)
@@ -65,13 +65,13 @@ def check_replays(kind, spout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_driver_that_is_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(kind, place):
+def test_a_driver_that_is_replaced_at_any_moment_is_fenced_and_nothing_of_it_lands(kind, place, stride):
     config, rows = {"topology.max.spout.pending": 4}, 6 * TAKEN
     with TopologyTester(topology(kind(place, rows)), place / "rehearsal", config) as tester:
         started = len(tester.steps)
         tester.drain()
-        moments = tester.steps[started:-1:3]
-    assert len(moments) > 10
+        moments = tester.steps[started + KINDS.index(kind) : -1 : 2 * stride]
+    assert len(moments) > 6
     for number, moment in enumerate(moments):
         first = TopologyTester(topology(kind(place, rows)), place / str(number), config)
         second = []

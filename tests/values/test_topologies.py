@@ -132,7 +132,7 @@ def test_a_crash_at_any_moment_leaves_the_values_exact(spout, kind, pending, nam
     config = {"topology.max.spout.pending": pending}
     moment = 0
     while True:
-        moment += 3 + 2 * pending  # every moment takes 10 s, and finds what these find
+        moment += 7 + 4 * pending  # every moment takes 10 s, and finds what these find
         place = tmp_path / str(moment)
         place.mkdir()
         MemoryBackend(name).rows.clear()
