@@ -27,6 +27,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from operator import itemgetter
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -76,7 +77,7 @@ class JsonType:
     def __init__(self, kind: pa.DataType) -> None:
         self._plain = _change(kind, writing=True)
         self._restored = _change(kind, writing=False)
-        self._decode = msgspec.json.Decoder(_json_type(kind) | None).decode
+        self._read = _Reader(kind, _json_type(kind) | None)
 
     def encode(self, value: Any) -> bytes:
         """Return a value as JSON in UTF-8; ValueError if a map has a key twice."""
@@ -84,24 +85,23 @@ class JsonType:
 
     def decode(self, text: bytes | str) -> Any:
         """Return the value that JSON holds; ValueError says what is wrong in it, and where."""
-        value = self._decode(text)
+        value = self._read(text)
         return value if value is None or self._restored is None else self._restored(value)
 
 
 class JsonRows:
     """Reads and writes rows of one schema, each as a JSON object.
 
-    The name of a field may differ in the case of its letters, where that does not tell two names apart. Fields that an
-    object lacks are null, and names that are not fields are passed over.
+    The name of a field, of a struct's as well, may differ in the case of its letters, where that does not tell two
+    names apart. Fields that an object lacks are null, and names that are not fields are passed over.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._decode = msgspec.json.Decoder(_json_type(pa.struct(list(schema)))).decode
+        kind = pa.struct(list(schema))
+        self._read = _Reader(kind, _json_type(kind))
         self._plain = [_change(field.type, writing=True) for field in schema]
         self._restored = [_change(field.type, writing=False) for field in schema]
-        folded = [name.casefold() for name in schema.names]
-        self._by_case = {fold: name for fold, name in zip(folded, schema.names, strict=True) if folded.count(fold) == 1}
 
     def __reduce__(self) -> tuple[type[JsonRows], tuple[pa.Schema]]:
         return JsonRows, (self.schema,)
@@ -140,30 +140,86 @@ class JsonRows:
             raise error  # no text alone: a column of more than 2 GB
 
     def _batch(self, texts: Sequence[bytes]) -> pa.RecordBatch:
-        rows = list(map(self._decode, texts))
+        rows = list(map(self._read, texts))
         for number, row in enumerate(rows):
             if len(row) < len(self.schema):
-                rows[number] = dict.fromkeys(self.schema.names) | self._with_other_case(texts[number], row)
+                rows[number] = dict.fromkeys(self.schema.names) | row
         columns = []
         for field, restored in zip(self.schema, self._restored, strict=True):
             values = list(map(itemgetter(field.name), rows))
             columns.append(pa.array(values if restored is None else _each(restored)(values), field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _with_other_case(self, text: bytes, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row that lacks fields, with those whose names differ only in the case of letters."""
-        renamed: dict[str, msgspec.Raw] = {}
-        for name, value in _FIELDS.decode(text).items():
-            field = self._by_case.get(name.casefold())
-            if field is None or field in row:
-                continue
-            if field in renamed:
-                raise ValueError(f"it has more than one field {field!r}, in different cases of letters")
-            renamed[field] = value
-        return {**row, **self._decode(_encode(renamed))} if renamed else row
+
+class _Reader:
+    """Reads values of one type, with the names of its fields in any case; ValueError if a text is no such value."""
+
+    def __init__(self, kind: pa.DataType, json_type: Any) -> None:
+        self._decode = msgspec.json.Decoder(json_type).decode
+        self._lacks, self._named = _lacking(kind), _naming(kind)
+
+    def __call__(self, text: bytes | str) -> Any:
+        try:
+            value = self._decode(text)
+            if value is None or self._lacks is None or not self._lacks(value):
+                return value
+            return self._decode(self._named(msgspec.Raw(text)))  # what it lacks may be there in another case
+        except RecursionError:
+            raise ValueError("its arrays or objects are too many within each other") from None
 
 
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+def _lacking(kind: pa.DataType) -> Callable[[Any], bool] | None:
+    """Return what tells whether a struct in a value lacks a field; None if there is no struct."""
+    if kinds.is_struct(kind):
+        size, inner = kind.num_fields, [(field.name, lacks) for field in kind if (lacks := _lacking(field.type))]
+        return lambda row: len(row) < size or any(row[name] is not None and lacks(row[name]) for name, lacks in inner)
+    if not kinds.is_list(kind) and not kinds.is_map(kind):
+        return None
+    lacks = _lacking(kind.item_type if kinds.is_map(kind) else kind.value_type)
+    if lacks is None:
+        return None
+    return lambda values: any(
+        value is not None and lacks(value) for value in (values.values() if kinds.is_map(kind) else values)
+    )
+
+
+def _naming(kind: pa.DataType) -> Callable[[msgspec.Raw], msgspec.Raw]:
+    """Return what gives the fields of structs in a JSON text the names that the type has."""
+    change: Callable[[Any], Any]
+    if kinds.is_struct(kind):
+        change = partial(_named_fields, {field.name: _naming(field.type) for field in kind})
+    elif kinds.is_map(kind):
+        item = _naming(kind.item_type)
+        change = lambda values: {key: item(value) for key, value in values.items()}  # noqa: E731 - short beside its kind
+    elif kinds.is_list(kind):
+        change = _each(_naming(kind.value_type))
+    else:
+        return _same
+    read = (_ELEMENTS if kinds.is_list(kind) else _FIELDS).decode
+
+    def named(text: msgspec.Raw) -> msgspec.Raw:
+        found = read(text)
+        return text if found is None else msgspec.Raw(_encode(change(found)))
+
+    return named
+
+
+def _named_fields(inner: Mapping[str, Callable[[msgspec.Raw], msgspec.Raw]], given: dict[str, msgspec.Raw]) -> Any:
+    folded = [name.casefold() for name in inner]
+    found: dict[str, msgspec.Raw] = {}
+    for name, value in given.items():
+        same = [field for field, fold in zip(inner, folded, strict=True) if fold == name.casefold()]
+        field = name if name in inner else same[0] if len(same) == 1 else None
+        if field is None or (field != name and field in given):
+            continue
+        if field in found:
+            raise ValueError(f"it has more than one field {field!r}, in different cases of letters")
+        found[field] = inner[field](value)
+    return found
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 class InvalidJsonError(ValueError):

@@ -78,6 +78,23 @@ def test_each_type_has_one_form(kind, value, text):
         ("a int", "{}", None),
         ("a decimal(20,2), b int", '{"A": 12345678901234567.89, "b": 1}', Decimal("12345678901234567.89")),
         ("a int, A int", '{"A": 1}', None),
+        (
+            "a struct<x: int, y: double>",
+            '{"a": {"X": 1, "Y": "NaN", "z": 3}}',
+            {"x": 1, "y": pytest.approx(float("nan"), nan_ok=True)},
+        ),
+        ("a struct<x: int, X: int>", '{"a": {"X": 1}}', {"x": None, "X": 1}),
+        (
+            "a array<struct<x: int>>",
+            '{"a": [{"X": 1}, null, {}, {"x": null, "X": 2}]}',
+            [{"x": 1}, None, {"x": None}, {"x": None}],
+        ),
+        (
+            "a map<string, struct<x: array<int>>>",
+            '{"A": {"M": {"X": [1, null]}, "n": null}}',
+            [("M", {"x": [1, None]}), ("n", None)],
+        ),
+        ("a array<struct<x: int>>", '{"A": null}', None),
     ],
 )
 def test_json_of_others_is_read(field, text, value):
@@ -106,7 +123,10 @@ def test_json_of_others_is_read(field, text, value):
         ("a timestamp", '{"a": "0001-01-01T00:00:00+10:00"}', "outside of the years 1 to 9999 in UTC"),
         ("a timestamp", '{"a": "noon"}', "noon"),
         ("abc int", '{"Abc": 1, "ABC": 2}', "more than one field 'abc'"),
-        ("a int", "null", "Expected `object`"),
+        ("a int", "null", "Expected `object`, got `null`"),
+        ("a struct<abc: int>", '{"a": {"Abc": 1, "ABC": 2}}', "more than one field 'abc'"),
+        ("a int", '{"b": ' + "[" * 100_000 + "]" * 100_000 + "}", "too many within each other"),
+        ("a int", '{"A": ' + "[" * 100_000 + "]" * 100_000 + "}", "too many within each other"),
         ("a int", '{"a": 1} {"a": 2}', "trailing"),
         ("a double", '{"a": NaN}', "malformed"),
     ],

@@ -22,6 +22,7 @@ Kinds = Callable[[pa.DataType], bool]
 TEXTS = [
     "",
     " ",
+    " s ",
     "a",
     "null",
     "NULL",

@@ -304,6 +304,27 @@ def test_a_table_that_does_not_fit_is_refused_before_a_start(sinks, table, key, 
         sink.committer(CommitterContext("out", FIRST, SCHEMA, sinks.storage)).check(START, takeover=False)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "create table COUNTS (word text unique on conflict  rollback, n integer)",
+        "create table counts (word text, n integer not null On Conflict\nRollback)",
+        """create table counts (word text, n integer);
+        create trigger t before insert on counts begin select raise( rollback, 'no') where new.n < 0; end""",
+        """create table counts (word text, n integer);
+        create table other (n integer unique);
+        create trigger t after insert on Counts begin insert or rollback into other values (new.n); end""",
+    ],
+)
+def test_a_table_that_would_end_the_transaction_for_one_row_is_refused_before_a_start(sinks, made):
+    """The sink would find itself outside of its transaction, at every try after the decision."""
+    with closing(sqlite3.connect(sinks.place / "db")) as connection, connection:
+        connection.executescript(made)
+    sink = SqlSink(f"sqlite:///{sinks.place}/db", "counts", deadLetter="refused")
+    with pytest.raises(SinkError, match=r"(?is)(table|trigger) '\w+' has .*rollback, .*write ABORT in place"):
+        sink.committer(CommitterContext("out", FIRST, SCHEMA, sinks.storage)).check(START, takeover=False)
+
+
 class Pass(BasicBolt):
     outputFields = "value string"
 

@@ -1,6 +1,7 @@
 """What is wrong with a folder, a file or an argument is told with its remedy, before rows are lost or mixed up."""
 
 import gzip
+import math
 import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -85,6 +86,22 @@ def test_a_header_of_several_lines_is_a_header(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("header", "row"), [('" a ", VALUE', "x,y"), ('" a ",value,a', "x,y,z"), ('value," a "', "y,x"), ("A,value", "x,y")]
+)
+def test_blanks_around_a_name_in_a_header_count_only_where_they_tell_names_apart(header, row, folder):
+    (folder / "1").write_text(f"{header}\n{row}\n")
+    schema = parse_schema("` a ` string, value string")
+    [batch] = read("csv", schema, True, Range(str(folder / "1"), 0, (folder / "1").stat().st_size))
+    assert batch.to_pylist() == [{" a ": "x", "value": "y"}]
+
+
+def test_json_of_too_many_arrays_in_each_other_is_told_with_file_and_place(folder, tmp_path):
+    (folder / "1").write_text('{"value": "a"}\n{"more": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    with pytest.raises(StatefxError, match=r"in/1 is no json file.*in the line at byte 15.*too many within each other"):
+        counts(folder, tmp_path, "json", "value string")
+
+
+@pytest.mark.parametrize(
     ("header", "words"), [("a,b", "no field 'value'.*'a', 'b'"), ("a,value,value", "more than one field 'value'")]
 )
 def test_a_header_without_a_field_is_refused(header, words, folder, tmp_path):
@@ -149,6 +166,8 @@ def test_a_type_without_a_counterpart_names_file_field_and_remedy(folder, tmp_pa
         (pa.array([datetime(2026, 1, 1, 5)], pa.timestamp("us")), "date"),
         (pa.array(["05"]), "int"),
         (pa.array([1e300]), "float"),
+        (pa.array([2**53 + 1]), "double"),
+        (pa.array([1.5]), "int"),
     ],
 )
 def test_a_value_that_a_field_can_not_hold_is_named_also_inside_of_others(folder, column, ddl):
@@ -156,6 +175,23 @@ def test_a_value_that_a_field_can_not_hold_is_named_also_inside_of_others(folder
     schema = parse_schema(f"value {ddl}")
     with pytest.raises(InputError, match=r"in/1: field 'value' is .*, and has values that .* does not have"):
         list(read("parquet", schema, False, Range(str(folder / "1"), 0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("column", "ddl"),
+    [
+        (pa.array([math.nan, 1.5], pa.float32()), "double"),
+        (pa.array([math.nan, -math.inf]), "float"),
+        (pa.array([math.nan, 0.5]), "double"),
+        (pa.array([1.0, None]), "int"),
+        (pa.array([[1.5], None]), "array<float>"),
+    ],
+)
+def test_a_column_of_another_type_is_read_if_each_value_is_the_same(folder, column, ddl):
+    write(folder / "1", {"value": column})
+    part = Range(str(folder / "1"), 0, 1)
+    [batch] = read("parquet", parse_schema(f"value {ddl}"), False, part)
+    assert str(batch.column(0).to_pylist()) in (str(column.to_pylist()), "[1, None]")
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])

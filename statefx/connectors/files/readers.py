@@ -136,6 +136,10 @@ def read(form: str, schema: pa.Schema, header: bool, part: Range) -> Iterator[pa
 def _cast(path: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     """Return a column as the field declares it; InputError if a value is another one in that type."""
     kind = field.type
+    if column.type == kind:
+        return column
+    if kinds.is_floating(column.type) and kinds.is_float64(kind):
+        return column.cast(kind)  # exact, also of NaN, which is not equal to itself
     try:
         if kinds.is_nested(kind) or kinds.is_float32(kind) or not _is_plain(column.type):
             return fitted_column(column, kind)
@@ -249,15 +253,21 @@ def _header(path: str) -> tuple[list[str], int]:
             names: list[str] = next(filter(None, csv.reader(lines(file))), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise unreadable("csv", path, ", at its beginning", error) from error
-    return [name.strip() for name in names], size
+    return names, size
 
 
 def _places(path: str, names: list[str], fields: list[str]) -> list[int]:
-    """Return the place of each field in a header; the case of letters counts only where it tells two names apart."""
+    """Return the place of each field in a header; case and outer blanks count only where they tell names apart."""
+
+    def plain(name: str) -> str:
+        return name.strip().casefold()
+
     found = []
     for field in fields:
         same = [place for place, name in enumerate(names) if name == field]
-        same = same or [place for place, name in enumerate(names) if name.casefold() == field.casefold()]
+        same = same or [
+            place for place, name in enumerate(names) if name.strip().casefold() == field.strip().casefold()
+        ]
         if len(same) != 1:
             how = "no field" if not same else "more than one field"
             raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property, reduce
@@ -29,6 +30,8 @@ MARKERS = "statefx_markers"
 _TEXT_MAX = 200
 
 _NO_NAN = "SQLite makes a null of a NaN"
+
+_ROLLS_BACK = re.compile(r"\b(?:conflict|or)\s+rollback\b|\braise\s*\(\s*rollback\b", re.IGNORECASE)
 
 _STYLES = {"qmark": "qmark", "numeric": "numeric", "named": "numeric"}
 
@@ -151,6 +154,8 @@ class SqlTable(Target):
                 _check_dead_letters(connection, self._dead_letters, (self._table, self._markers), self._name)
             for table in self._tables:
                 if self._exists(connection, table):
+                    if self._database.lite:
+                        _check_rollbacks(connection, table, self._name)
                     self._rehearse(connection, table)
                 elif self._database.postgres:
                     self._check_schema(connection, table)
@@ -420,6 +425,20 @@ def _check_dead_letters(
             "there yet, and it is made",
             target=target,
         )
+
+
+def _check_rollbacks(connection: sa.Connection, table: sa.Table, target: str) -> None:
+    """Refuse a table of SQLite that ends the whole transaction when it refuses one row, which none could be told by."""
+    schema = "main" if table.schema is None else table.schema
+    quoted = connection.dialect.identifier_preparer.quote(schema)
+    query = f"select type, name, sql from {quoted}.sqlite_master where tbl_name = ? collate nocase and sql is not null"
+    for kind, name, text in connection.exec_driver_sql(query, (table.name,)):
+        if found := _ROLLS_BACK.search(text):
+            raise SinkError(
+                f"{target}: {kind} {name!r} has {found[0]}, which takes back all rows of a transaction when it refuses "
+                "one, and the sink could never finish: write ABORT in place of ROLLBACK",
+                target=target,
+            )
 
 
 def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[str], target: str) -> None:
