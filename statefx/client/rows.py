@@ -50,7 +50,7 @@ def _values(sink: str, names: list[str], place: int, row: Any) -> Sequence[Any]:
         if len(row) != len(names):
             raise _refused(sink, f"row {place} has {len(row)} values; the fields are {', '.join(names)}", row=place)
         return row  # type: ignore[return-value]  # no Mapping, which has names of its own
-    if set(own) != set(names):
+    if len(own) != len(names) or set(own) != set(names):
         what = f"row {place} has the fields {', '.join(map(str, own))}, not {', '.join(names)}: name every field, with "
         raise _refused(sink, f"{what}None where it has no value", row=place)
     values = row if isinstance(row, Mapping) else dict(zip(own, row, strict=True))

@@ -38,6 +38,7 @@ from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
+_LOOK_SECS = 0.15  # by so much a transaction may begin late without a cause: the loop looks every 0.1 s
 _EMPTY_SECS = 0.05  # from an empty transaction to the next, at first, when spouts that can't plan have nothing
 
 _IDLE_SHARE = 9
@@ -217,8 +218,8 @@ class SpoutSource:
         """Return what `txid` reads: what the log has of it, else what was planned now."""
         self._began = self.clock()
         apart_secs = self.trigger.interval_secs / self.pending
-        # From when it was due, if it is a little late: the loop looks ten times a second, and would be late each time.
-        is_late = self._began - self._due >= apart_secs
+        # From when it was due, if it is late only since the loop looks ten times a second: it would be late each time.
+        is_late = self._began - self._due > _LOOK_SECS
         self._due = (self._began if is_late else self._due) + apart_secs
         self._first = self._first or txid
         state = self.log.state

@@ -298,9 +298,9 @@ def _by_name(value: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
     """Return a tuple's values by the names of the struct's fields; those of a namedtuple by its own."""
     if not isinstance(value, tuple):
         raise _refused(value, f"is no struct: emit a dict, or a tuple of {', '.join(names)}")
-    own = own_names(value) or names
-    if len(value) != len(names):
-        raise _refused(value, f"has {len(value)} values: the struct's fields are {', '.join(names)}")
+    own = own_names(value) or names[: len(value)]
+    if len(value) != len(names) or len(set(own)) != len(names):  # a Row of Spark's may have a name twice
+        raise _refused(value, f"has {len(set(own))} values: the struct's fields are {', '.join(names)}")
     return dict(zip(own, value, strict=True))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.errors import BoltError, ConfigError
@@ -156,6 +157,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("struct<x:long,y:string>", {"x": 1.5}, r"\.x: 1.5 \(float\) is no integer"),
     ("struct<x:long,y:string>", (1,), "has 1 values: the struct's fields are x, y"),
     ("struct<x:long,y:string>", [1, "a"], "is no struct"),
+    ("struct<x:long,y:long>", Row("x", "x")(1, 2), "has 1 values: the struct's fields are x, y"),
     ("struct<x:long,y:long>", Other(1, 2), "has 'a', 'b', which the struct has not"),
     ("struct<x:array<map<string,struct<y:long>>>>", {"x": [{"k": (1.5,)}]}, r"\.x: \[0\]: \[0\]: \.y: 1.5"),
 ]

@@ -1,5 +1,7 @@
 """How often transactions of spouts begin: the interval is of each that may be in flight, by a clock that tests move."""
 
+import itertools
+
 import pytest
 
 from statefx import TopologyBuilder
@@ -10,7 +12,7 @@ from statefx.testing import TopologyTester
 from tests.testing.topologies import Count
 
 
-def beginnings(tmp_path, pending, interval_secs, transactions=9, work_secs=0.0):
+def beginnings(tmp_path, pending, interval_secs, transactions=9, work_secs=0.0, slow=4):
     """Return when each transaction began, if there is always something to read."""
 
     class Noted(MemoryTransactionalSpout):
@@ -22,7 +24,7 @@ def beginnings(tmp_path, pending, interval_secs, transactions=9, work_secs=0.0):
     class Slow(Count):
         def execute(self, tup, collector):
             super().execute(tup, collector)
-            tester._now += work_secs if len(began) < 5 else 0
+            tester._now += work_secs if len(began) <= slow else 0
 
     began, start = [], 0.0
     builder = TopologyBuilder("words")
@@ -58,3 +60,12 @@ def test_who_is_late_does_not_hurry_afterwards(tmp_path):
     slow = beginnings(tmp_path, 1, 1.0, work_secs=2.5)
     assert slow[:5] == pytest.approx([0, 2.5, 5, 7.5, 10], abs=0.11)
     assert slow[5:] == pytest.approx([11, 12, 13, 14], abs=0.11)
+
+
+@pytest.mark.parametrize("slow", [1, 2, 3])
+@pytest.mark.parametrize("work_secs", [1.3, 1.9, 2.1])
+def test_the_interval_counts_from_a_late_beginning(tmp_path, work_secs, slow):
+    """Else the transaction behind one that took nearly two intervals would begin at once."""
+    began = beginnings(tmp_path, 1, 1.0, work_secs=work_secs, slow=slow)
+    assert began[1] == pytest.approx(work_secs, abs=0.11)
+    assert min(after - before for before, after in itertools.pairwise(began)) > 0.89
