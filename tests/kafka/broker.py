@@ -167,9 +167,13 @@ class KafkaBroker:
         )
         limit = time.monotonic() + WAIT_SECS
         while True:
-            with suppress(KafkaException):
+            try:
                 if self.admin.list_topics(timeout=1).brokers:
                     return self
+            except KafkaException:
+                # While it does not count itself yet, it tells of a cluster without brokers: a client that hears so may
+                # ask nobody any more (librdkafka's issue 5301).
+                self.admin = AdminClient(self.client())
             ended = self._process.poll() is not None
             assert not ended, (self.folder / "log").read_text()
             assert time.monotonic() < limit, (self.folder / "log").read_text()
@@ -192,6 +196,7 @@ class KafkaBroker:
         nodes : sequence of int, optional
             For each partition the only node that has it.
         """
+        self._revive()
         self._topics += 1
         name = name or f"t{self._topics}"
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
@@ -200,7 +205,29 @@ class KafkaBroker:
             partitions, where = len(nodes), {"replica_assignment": [[node] for node in nodes]}
         made = NewTopic(name, num_partitions=partitions, config=settings, **where)
         self._decided(lambda: self.admin.create_topics([made])[name])
+        self._wait_for_partitions(name, partitions)
         return name
+
+    def _revive(self) -> None:
+        """Have it answer, whatever a test has left that has failed."""
+        assert self._process is not None
+        assert self._watch is not None
+        if self._process.poll() is None:
+            self.thaw()
+            return
+        if self._watch.poll() is None:
+            self.kill()
+        self.start()
+
+    def _wait_for_partitions(self, topic: str, count: int) -> None:
+        """Wait until the broker goes by what its controller has written down."""
+        limit = time.monotonic() + WAIT_SECS
+        while True:
+            with suppress(KafkaException):
+                found = self.admin.list_topics(topic, timeout=1).topics[topic].partitions
+                if len(found) == count and all(each.leader >= 0 for each in found.values()):
+                    return
+            assert time.monotonic() < limit, f"{topic} does not come"
 
     def _decided(self, ask: Callable[[], Future[None]]) -> None:
         """Ask the controller for something, again while it takes the broker for dead: one that was frozen, or too busy.
@@ -227,6 +254,7 @@ class KafkaBroker:
     def add_partitions(self, topic: str, total: int) -> None:
         """Make more partitions, so that there are `total`."""
         self._decided(lambda: self.admin.create_partitions([NewPartitions(topic, total)])[topic])
+        self._wait_for_partitions(topic, total)
 
     def allow(self, names: Mapping[str, str], operations: Iterable[Sequence[str]]) -> None:
         """Allow everybody some operations, as kind and operation; and on these resources nothing else.

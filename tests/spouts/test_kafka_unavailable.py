@@ -147,7 +147,7 @@ def test_a_leader_that_is_there_and_does_not_answer(two):
 def test_tasks_find_another_controller(two):
     """Any broker of the cluster may be named as the one that knows all topics, also the one that is away."""
     first, _, topic = two
-    made = [reading.Readers(spout(first, topic).clients, "group", 0.1, lambda *gone: None) for _ in range(6)]
+    made = [reading.Readers(spout(first, topic).clients, "group", WAIT_SECS, lambda *gone: None) for _ in range(6)]
     (known,) = {each.topic_id(topic) for each in made}
     with killed(two):
         assert {each.topic_id(topic) for each in made} == {known}

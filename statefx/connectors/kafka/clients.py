@@ -26,6 +26,8 @@ _DENIED = (
     "UNSUPPORTED_SASL_MECHANISM",
 )
 
+_STRANDED_SECS = 0.5
+
 _DEFAULTS = {
     "client.id": "statefx",
     "reconnect.backoff.max.ms": 1_000,
@@ -151,6 +153,22 @@ class Clients:
             bounded(lambda secs: client.list_topics(timeout=secs), CONNECT_SECS)  # a thread, as in `diagnosis`
             return None
         return self.diagnosis(START_SECS)
+
+    def is_stranded(self, client: Any) -> bool:
+        """Tell whether a client has nobody left to ask although there are brokers: make another one then.
+
+        A broker that does not count itself, because it has just started or was too busy, tells of a cluster without
+        brokers. With librdkafka from 2.10 on, a client that hears so may never ask anybody again, also when the servers
+        answer that it was made with (its issue 5301).
+        """
+        try:
+            bounded(lambda secs: client.list_topics(timeout=secs), _STRANDED_SECS)
+        except kafka().KafkaException as error:
+            # One that waits for a broker that hangs times out: it knows other brokers, maybe more than `servers`.
+            silent = has_code(error, "_TRANSPORT")
+        else:
+            return False
+        return silent and self.diagnosis(FAILURE_SECS) is None
 
     def reason(self, error: Any) -> str:
         """Return why a call has failed: what the broker said, or, if none has answered, why none can be reached."""

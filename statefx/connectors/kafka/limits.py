@@ -18,6 +18,11 @@ logger = logging.getLogger("statefx")
 CALL_SECS = 20.0
 """How long one question to the brokers may take, with all that it is asked again."""
 
+_ASK_SECS = 5.0
+"""How long one question may take before it is asked again, by another client if this one knows no broker."""
+
+_SILENT = ("_TRANSPORT", "_TIMED_OUT")
+
 _LIMITS_SECS = 60.0
 """How long a process believes what it knows of a topic's limits."""
 
@@ -116,24 +121,32 @@ class Questions:
         """Return what the topic can take; SinkError if it is not there, or nobody answers."""
         topic = self._publisher.topic
 
-        def ask(_: float) -> Any:
-            found = self._admin.list_topics(topic, timeout=CALL_SECS).topics[topic]
+        def ask(left: float) -> Any:
+            found = self._listed(left, topic).topics[topic]
             if found.error is not None:
                 raise kafka().KafkaException(found.error)
             return found
 
         with self._publisher.translated_errors():
-            found = patiently(ask, CALL_SECS, "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART")
+            found = patiently(ask, CALL_SECS, *_SILENT, "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART")
         return TopicLimits.of(len(found.partitions), self._settings(kafka().admin.RESOURCE_TOPIC, topic))
 
     def timeout_ms_max(self) -> int | None:
         """Return the longest transaction that the broker allows; None if it does not say."""
         with self._publisher.translated_errors():
-            brokers = self._admin.list_topics(timeout=CALL_SECS).brokers
+            brokers = patiently(self._listed, CALL_SECS, *_SILENT).brokers
         if not brokers:  # one that has just started answers before it counts itself
             return None
         found = self._settings(kafka().admin.RESOURCE_BROKER, str(next(iter(brokers))))
         return int(found["transaction.max.timeout.ms"]) if found else None
+
+    def _listed(self, secs: float, *topic: str) -> Any:
+        try:
+            return self._admin.list_topics(*topic, timeout=min(secs, _ASK_SECS))
+        except kafka().KafkaException as error:
+            if has_code(error, "_TRANSPORT"):
+                del self._admin  # see `Clients.is_stranded`
+            raise
 
     def allowed(self) -> set[str]:
         """Return what the user may do with the topic: ``WRITE``, ``READ``...; nothing if the broker does not say."""

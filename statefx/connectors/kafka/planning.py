@@ -7,13 +7,14 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.connectors.kafka.calls import REQUEST_SECS, close_consumer, describe_topics, has_code, kafka, text_of
+from statefx.connectors.kafka.calls import AWAY, REQUEST_SECS, close_consumer, describe_topics, has_code, kafka, text_of
 from statefx.connectors.kafka.clients import Clients, denial
 from statefx.connectors.kafka.group import Group
 from statefx.connectors.kafka.rows import TopicPartition
-from statefx.errors import FailedException, InputError
+from statefx.errors import FailedException, InputError, StatefxError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -91,11 +92,11 @@ class Cluster:
         skips: bool = False,
     ) -> None:
         self._group = Group(group)
-        self.consumer: Consumer = clients.consumer(
-            group, on_commit=self._group.on_commit, **{"socket.timeout.ms": 10_000}
-        )
         self._clients = clients
-        self._admin = clients.admin(REQUEST_SECS)
+        self._new_consumer: Callable[[], Consumer] = partial(
+            clients.consumer, group, on_commit=self._group.on_commit, **{"socket.timeout.ms": 10_000}
+        )
+        self.consumer, self._admin = self._new_consumer(), clients.admin(REQUEST_SECS)
         self._topics = topics
         self._clock = clock
         self._skips = skips
@@ -111,6 +112,15 @@ class Cluster:
         self.epochs: dict[TopicPartition, int] = {}
         """The epochs of the leaders that had the ends: they tell records from others at the same offsets."""
         self.partitions: list[TopicPartition] = []
+
+    def _failure(self, error: Any, what: str) -> StatefxError:
+        """Return the error of a question that has failed, and have other clients if it is they who are lost."""
+        if has_code(error, *AWAY):
+            if self._clients.is_stranded(self.consumer):
+                self.consumer = self._new_consumer()
+            if self._clients.is_stranded(self._admin):
+                self._admin = self._clients.admin(REQUEST_SECS)
+        return self._clients.failure(error, what)
 
     def discover(self, read: Iterable[str]) -> None:
         """Look which partitions there are, if the last look was long ago.
@@ -159,7 +169,7 @@ class Cluster:
         try:
             found: Mapping[str, Any] = self.consumer.list_topics(**topic, timeout=REQUEST_SECS).topics
         except kafka().KafkaException as error:
-            raise self._clients.failure(error, "the topics can't be listed") from error
+            raise self._failure(error, "the topics can't be listed") from error
         return found
 
     def _described(self, names: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
@@ -171,7 +181,7 @@ class Cluster:
             if not isinstance(said, Exception):
                 found[name] = str(said.topic_id), [part.id for part in said.partitions]
             elif not has_code(said, "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
-                raise self._clients.failure(said, f"topic {name!r} can't be asked about") from said
+                raise self._failure(said, f"topic {name!r} can't be asked about") from said
         return found
 
     @property
@@ -226,7 +236,7 @@ class Cluster:
                 # them until it looks again, which it does every 5 minutes.
                 for name in {tp.topic for tp in times}:
                     self._listed(topic=name)
-            raise self._clients.failure(error, _UNANSWERED) from None
+            raise self._failure(error, _UNANSWERED) from None
 
     def _ask_available(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
         """Ask as `_ask` does; with `skips`, leave out partitions whose leader does not answer, and note them."""

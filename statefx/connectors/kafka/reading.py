@@ -314,9 +314,9 @@ class Readers:
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's id; None if the topic is gone. It waits for a broker as long as reading does."""
-        self._admin = self._admin or self._clients.admin(REQUEST_SECS)
         what, limit = f"topic {topic!r} can't be asked about", time.monotonic() + self._patience_secs
         while True:
+            self._admin = self._admin or self._clients.admin(REQUEST_SECS)
             said = describe_topics(self._admin, [topic])[topic]
             if not isinstance(said, Exception):
                 return str(said.topic_id)
@@ -324,6 +324,8 @@ class Readers:
                 return None
             if denied := denial(said, what):
                 raise denied from said
+            if self._clients.is_stranded(self._admin):
+                self._admin = None
             # Else a broker that is away for a minute would use up all attempts of a transaction.
             if time.monotonic() >= limit:
                 raise self._clients.failure(said, what) from said

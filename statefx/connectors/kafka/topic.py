@@ -169,7 +169,12 @@ class KafkaTopic(Target):
                 raise self._kafka.KafkaException(found.error)
             return found
 
-        return patiently(ask, secs, "_TIMED_OUT")
+        try:
+            return patiently(ask, secs, "_TIMED_OUT")
+        except self._kafka.KafkaException:
+            if self._publisher.clients.is_stranded(consumer):
+                del self._consumers[level]
+            raise
 
     def _parsed(self, found: Any) -> Marker | None:
         if found.offset < 0:
