@@ -201,6 +201,9 @@ def kafka() -> Iterator["object"]:
     except UnavailableError as why:
         pytest.skip(f"{NO_KAFKA}: {why}")
     with broker:
+        # Kafka makes the topics of its own when they are first asked for, and a test's sink waits two seconds only.
+        broker.transact(topic := broker.topic(), "a")
+        broker.read(topic, 1)
         yield broker
 
 
