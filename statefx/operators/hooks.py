@@ -11,8 +11,10 @@ from statefx.operators.hook_names import HookNames
 
 _OWN_MODULES = tuple(f"{__package__}.{name}" for name in ("bolts", "combiners", "spouts"))
 
-# Shorter hooks have too many neighbours that are words of their own ("executed", "opens").
-TYPO_LENGTH_MIN = 9
+# Shorter hooks have neighbours that are words of their own: with a letter more ("executed"), and the shortest also with
+# another letter ("oven").
+_TYPO_LENGTH_MIN = 9
+_CHANGE_LENGTH_MIN = 7
 
 
 def overrides(cls: type, hook: str) -> bool:
@@ -77,7 +79,10 @@ def _check_near_miss(cls: type, name: str, names: HookNames) -> None:
 
 
 def _alike(plain: str, hook: str) -> bool:
-    return plain == hook or (len(hook) >= TYPO_LENGTH_MIN and _one_edit_apart(plain, hook))
+    swapped = sorted(plain) == sorted(hook)
+    may_be_longer = len(hook) >= _TYPO_LENGTH_MIN
+    typo = len(hook) >= _CHANGE_LENGTH_MIN and (may_be_longer or len(plain) <= len(hook))
+    return (swapped or typo) and _one_edit_apart(plain, hook)
 
 
 def _one_edit_apart(left: str, right: str) -> bool:

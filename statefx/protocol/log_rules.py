@@ -72,8 +72,7 @@ def _lineage(state: LogState, record: Lineage) -> LogState:
     # A start that died between LINEAGE and GENERATION has run nothing: it is not what the next one is a fork of.
     if state.generation and (fork is None or fork.generation != state.generation):
         # A fork of a fork that has decided nothing: a target may still have the marker of the first (rule 10.12).
-        decided = state.committed + (state.committing is not None)
-        fork = Fork((*state.shared_origins, state.origin), state.generation, decided)
+        fork = Fork((*state.shared_origins, state.origin), state.generation, state.decided)
     return replace(state, lineage=record.lineage, origin=record.lineage, fork=fork)
 
 

@@ -129,13 +129,17 @@ class LogState:
         return first if first is not None and first.phase is Phase.COMMITTING else None
 
     @property
+    def decided(self) -> int:
+        """The last transaction that is committed, or will be whatever happens."""
+        return self.committed + (self.committing is not None)
+
+    @property
     def shared_origins(self) -> tuple[str, ...]:
         """The checkpoints that this one is a fork of, as long as all have decided the same transactions; else none.
 
         Until then a marker of theirs at a target says how far this checkpoint's rows are there.
         """
-        decided = self.committed + (self.committing is not None)
-        return self.fork.origins if self.fork is not None and decided <= self.fork.txid else ()
+        return self.fork.origins if self.fork is not None and self.decided <= self.fork.txid else ()
 
     def applied(self, batch_id: int) -> bool:
         """Tell whether a batch of this id, or of a higher one, has been committed."""

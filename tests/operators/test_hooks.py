@@ -42,6 +42,11 @@ def hook(self, *args):
         ("finishBatchs", "finishBatch"),
         ("execute_batch", "executeBatch"),
         ("Execute", "execute"),
+        ("exceute", "execute"),
+        ("execut", "execute"),
+        ("exekute", "execute"),
+        ("opne", "open"),
+        ("colse", "close"),
         ("output_fields", "outputFields"),
         ("outputField", "outputFields"),
         ("state_version", "stateVersion"),
@@ -59,7 +64,23 @@ def test_a_near_miss_is_refused_and_names_the_hook(base, name, right):
         define(base, **{name: hook})
 
 
-@pytest.mark.parametrize("name", ["executed", "opened", "state", "counts", "fields", "score", "_init_state", "commit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "executed",
+        "executes",
+        "oven",
+        "opens",
+        "closet",
+        "opened",
+        "state",
+        "counts",
+        "fields",
+        "score",
+        "_init_state",
+        "commit",
+    ],
+)
 def test_names_of_the_users_own_are_left_alone(name):
     define(StatefulBolt, **{name: hook})
 
@@ -265,6 +286,7 @@ KINDS_OF_SPOUTS = [TransactionalSpout, PartitionedTransactionalSpout, OpaquePart
         (TransactionalSpout, "emitBatchNew", "emitBatch"),
         (TransactionalSpout, "initialiseTransaction", "initializeTransaction"),
         *((base, "is_ready", "isReady") for base in KINDS_OF_SPOUTS),
+        *((base, "isRedy", "isReady") for base in KINDS_OF_SPOUTS),
         *((base, "cleanup_before", "cleanupBefore") for base in KINDS_OF_SPOUTS),
         *((base, "declareOutputFields", "outputFields") for base in KINDS_OF_SPOUTS),
         (TransactionalSpout, "nextTuple", "emitBatch"),
