@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import json
 import os
 import pickle
 import subprocess
@@ -14,19 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-import pyarrow as pa
 import pytest
 
 from statefx.config import Config
 from statefx.coordinator.driver_spout import DriverSpout
 from statefx.operators import Context, ReplayingSpout, StatefulBolt, TransactionalSpout
 from statefx.operators.context import DRIVER
-from statefx.operators.spouts import check_json
-from statefx.protocol.barrier import LeftOut
-from statefx.protocol.identity import TransactionAttempt
-from statefx.protocol.order import Emission, EmissionOrder
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.order import Emission, EmissionOrder, Order
+from statefx.runtime.operator import TaskAttempt
+from statefx.runtime.outbox import Outbox
+from statefx.runtime.spout_operator import SpoutOperator
 from statefx.testing.contract import Contract
 from statefx.testing.processes import WatchingCollector
 from statefx.testing.steps import Crash
@@ -62,36 +60,14 @@ def _context(task: int, parallelism: int, config: Mapping[str, Any]) -> Context:
     return Context(settings, "spout", task, parallelism, 1, "origin")
 
 
-def _emit(
-    spout: ReplayingSpout, emission: Emission, attempt: TransactionAttempt, told: Said, outputs: Mapping[str, pa.Schema]
-) -> tuple[Said, Rows]:
-    """Emit what one task is told; return what it says of that, and its rows."""
-    collector = WatchingCollector("spout", outputs, (), attempt, "spout")
-    said = {}
-    for name, metadata in told.items():
-        before = json.dumps(metadata)
-        call: Any = spout
-        if isinstance(spout, TransactionalSpout):
-            returned: Any = spout.emitBatch(attempt, metadata, collector)
-        elif emission is Emission.NEW:
-            returned = call.emitPartitionBatchNew(attempt, collector, int(name), metadata)
-        else:
-            returned = call.emitPartitionBatch(attempt, collector, int(name), metadata)
-        if inspect.isgenerator(returned):
-            returned = _run(returned)
-        if emission is not Emission.AGAIN and returned is not None and not isinstance(returned, LeftOut):
-            said[name] = check_json(returned)
-        elif emission is Emission.AGAIN:
-            said[name] = json.loads(before)
-    return said, Counter(repr((stream, row)) for (_, stream), rows in collector.watched.items() for row in rows)
+class _Kept:
+    """The worker of a task: it has the spout that has emitted before."""
 
+    def __init__(self, spout: ReplayingSpout) -> None:
+        self._spout = spout
 
-def _run(rows: Iterator[object]) -> Any:
-    while True:
-        try:
-            assert next(rows) is None, "a generator yields nothing: rows are emitted by collector.emit"
-        except StopIteration as end:
-            return end.value
+    def take(self, *_: object) -> ReplayingSpout:
+        return self._spout
 
 
 class _Tasks:
@@ -107,13 +83,18 @@ class _Tasks:
         """Emit what the tasks are told; return what they say together, and all rows."""
         said: Said = {}
         rows: Rows = Counter()
-        for own, order in zip(self._copies, orders, strict=True):
-            if order.cleanup_before:
-                own.cleanupBefore(order.cleanup_before)
-            told = copy.deepcopy(dict(order.partitions))
-            new, found = _emit(own, order.emission, attempt, told, self._outputs)
-            said |= new
-            rows += found
+        for task, (own, told) in enumerate(zip(self._copies, orders, strict=True)):
+            id, worker, outbox = TaskId("spout", task), cast("Any", _Kept(own)), Outbox(0, 0, ())
+            collector = WatchingCollector("spout", self._outputs, (), attempt, "spout")
+            order = Order(attempt, 1, emissions={id: copy.deepcopy(told)})
+            operator = SpoutOperator()
+            operator.open(TaskAttempt(worker, cast("Any", None), order, id, "token", collector, outbox))
+            paused = operator.begin()
+            while paused:
+                paused = operator.resume()
+            found = operator.finish().metadata
+            said |= told.partitions if told.emission is Emission.AGAIN else found or {}
+            rows += Counter(repr((each, row)) for (_, each), found in collector.watched.items() for row in found)
         return said, rows
 
     def close(self) -> None:
