@@ -1,6 +1,6 @@
 """Checkpointed stateful operators with exactly-once state and output, for Python on Spark.
 
-``submit`` needs pyspark and is loaded when first used; everything else works without a JVM.
+``submit`` and ``session`` need pyspark and are loaded when first used; everything else works without a JVM.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ from statefx.topology import Topology, TopologyBuilder
 
 if TYPE_CHECKING:
     from statefx.spark import Query, submit
+    from statefx.spark.builder import session
 
 __version__ = "0.1.0.dev0"
 
@@ -75,6 +76,7 @@ __all__ = [
     "openState",
     "readCommitted",
     "readUncommitted",
+    "session",
     "submit",
     "transaction",
     "transactions",
@@ -82,6 +84,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "session":
+        from statefx.spark.builder import session
+
+        return session
     if name in ("Query", "submit"):
         from statefx import spark
 

@@ -13,6 +13,7 @@ from statefx.errors import ConfigError
 
 PREFIX = "topology."
 INT_MAX = 2**31 - 1
+ENGINES = ("auto", "pipelined", "jobs")
 PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")
 
 _NO_TREES = "tuples are not tracked one by one yet, a transaction is acknowledged as a whole"
@@ -38,7 +39,7 @@ class Setting:
 
     key: str
     type: str
-    """``int``, ``seconds`` (an int or a float), ``text``, ``provider`` or ``options``."""
+    """``int``, ``seconds`` (an int or a float), ``text``, ``engine``, ``provider`` or ``options``."""
     default: Any
     doc: str
     least: int = 0
@@ -58,6 +59,7 @@ class Setting:
             "int": f"a whole number from {self.least} to {self.most}",
             "seconds": f"a number of seconds, more than {self.least} and at most {self.most}",
             "text": "a text that is not empty",
+            "engine": " or ".join(map(repr, ENGINES)),
             "provider": 'the name of a registered provider, or "module:Class"',
             "options": "a mapping with texts as keys, or the JSON text of an object",
         }[self.type]
@@ -76,9 +78,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "topology.state.checkpoint.interval.ms",
         "int",
-        1000,
+        None,
         "The least time between the beginnings of two transactions of a DataFrame; of spouts as many begin in it as "
         "`topology.max.spout.pending` says, evenly spread. `trigger` overrules it.",
+        implied="1000, and 100 with the pipelined engine",
     ),
     Setting(
         "topology.message.timeout.secs",
@@ -99,6 +102,20 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "No effect yet. How many tasks track tuple trees; 0 acks a tuple as soon as it is emitted.",
         implied="as many as are needed",
+    ),
+    Setting(
+        "topology.engine",
+        "engine",
+        "auto",
+        "How transactions of spouts run: `pipelined` in one Spark job that holds all tasks, `jobs` as Spark jobs of "
+        "their own; `auto` takes `pipelined` where it can. Those of DataFrames are jobs.",
+    ),
+    Setting(
+        "topology.control.port",
+        "int",
+        0,
+        "The port of the driver that tasks of the pipelined engine connect to; 0 takes any that is free.",
+        most=65535,
     ),
     Setting(
         "topology.transactional.id",
@@ -151,10 +168,12 @@ class Config:
     state_provider: str
     state_provider_config: Mapping[str, Any]
     state_encoding: Mapping[str, Any]
-    state_checkpoint_interval_ms: int
+    state_checkpoint_interval_ms: int | None
     message_timeout_secs: float
     max_spout_pending: int
     acker_executors: int | None
+    engine: str
+    control_port: int
     transactional_id: str
     transaction_timeout_secs: float
     transaction_attempts_max: int
@@ -279,6 +298,8 @@ def _check(setting: Setting, value: Any) -> Any:
 def _fits(setting: Setting, value: Any) -> bool:
     if setting.type == "text":
         return isinstance(value, str) and value.strip() != ""
+    if setting.type == "engine":
+        return value in ENGINES
     if setting.type == "provider":
         return isinstance(value, str) and PROVIDER.fullmatch(value) is not None
     if setting.type == "int":

@@ -18,10 +18,12 @@ def test_defaults(mapping):
     assert config.mapping() == {
         "topology.state.provider": "memory",
         "topology.state.provider.config": {},
-        "topology.state.checkpoint.interval.ms": 1000,
+        "topology.state.checkpoint.interval.ms": None,
         "topology.message.timeout.secs": 30,
         "topology.max.spout.pending": 1,
         "topology.acker.executors": None,
+        "topology.engine": "auto",
+        "topology.control.port": 0,
         "topology.transactional.id": "words",
         "topology.transaction.timeout.secs": 600,
         "topology.transaction.attempts.max": 8,
@@ -38,6 +40,8 @@ def test_every_setting_has_an_attribute_named_after_it():
         "topology.message.timeout.secs": 1.5,
         "topology.max.spout.pending": 4,
         "topology.acker.executors": 0,
+        "topology.engine": "jobs",
+        "topology.control.port": 7078,
         "topology.transactional.id": "orders",
         "topology.transaction.timeout.secs": 60,
         "topology.transaction.attempts.max": 1,
@@ -138,7 +142,7 @@ SECONDS = "must be a number of seconds, more than 0"
             [5, None, [], '"text"', "[1]", {1: 2}],
             "must be a mapping with texts as keys",
         ),
-        ("topology.state.checkpoint.interval.ms", [-1, 1.5, "1000", True, None, 2**31], f"{WHOLE} 0 to 2147483647"),
+        ("topology.state.checkpoint.interval.ms", [-1, 1.5, "1000", True, 2**31], f"{WHOLE} 0 to 2147483647"),
         ("topology.message.timeout.secs", [0, -1, "30", True, float("nan"), float("inf"), None], SECONDS),
         ("topology.max.spout.pending", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
         ("topology.acker.executors", [-1, 1.0, "1", False], f"{WHOLE} 0 to"),
@@ -211,7 +215,7 @@ def test_the_reference_table_shows_every_setting():
     assert header == "| setting | default | allowed | meaning |"
     assert rule == "|---|---|---|---|"
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
-    assert rows[7] == (
+    assert rows[9] == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
         "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
         "up to an hour), nor does waiting for slots that other jobs hold. |"

@@ -45,7 +45,7 @@ EXPORTS = {
         "PartitionedTransactionalSpout", "Query", "Sink", "SqlSink", "StagedSink", "Stateful", "StatefulBolt",
         "StatefxError", "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient",
         "TransactionalSpout", "abort", "committedFiles", "migrate", "openState", "readCommitted",
-        "readUncommitted", "submit", "transaction", "transactions",
+        "readUncommitted", "session", "submit", "transaction", "transactions",
     },
     statefx.state: {
         "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",

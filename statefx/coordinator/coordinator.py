@@ -58,10 +58,6 @@ from statefx.protocol.transaction import Phase
 
 logger = logging.getLogger("statefx")
 
-LOOK_SECS = 0.1
-"""How long the loop waits before it asks a source again that was not ready: a tenth of the usual time between two
-transactions."""
-
 
 @dataclass
 class Coordinator:
@@ -212,7 +208,7 @@ class Coordinator:
             self._advance(Idle())  # what comes next is not known here: COMMITTED has nothing to ride with
             if source.ended(self._pipeline.next.txid):
                 return False
-        self._wait(look=self._may_begin and not source.ended(upcoming))
+        self._wait(source.look_secs() if self._may_begin and not source.ended(upcoming) else None)
         return True
 
     @property
@@ -226,12 +222,12 @@ class Coordinator:
             raise RenewInputError(failure.message, **failure.data) from failure
         self._waits.add(backoff_secs(self._pipeline.failures(txid), self.retry_delay_secs))
 
-    def _wait(self, *, look: bool = False) -> None:
-        """Wait until a job has ended or a wait is over; with `look`, until the source may be asked again."""
+    def _wait(self, look_secs: float | None = None) -> None:
+        """Wait until a job has ended or a wait is over; `look_secs`: until the source is asked again."""
         first = self._waits.first()
         secs = None if first is None else self._waits.left_secs(first)
-        if look and (secs is None or secs > LOOK_SECS):
-            first, secs = None, LOOK_SECS
+        if look_secs is not None and (secs is None or secs > look_secs):
+            first, secs = None, look_secs
         if self._runs or self._resolver.running:
             finished = self.engine.next(secs)
             if finished is not None:

@@ -102,6 +102,12 @@ class Engine(Protocol):
     def reuses(self, work: Any) -> bool:
         """Tell whether another attempt over `work` would read results that an earlier one has left behind."""
 
+    def status(self) -> dict[str, Any]:
+        """Return what ``query.status`` says of it: JSON, with its name as ``engine``; called by any thread."""
+
+    def close(self) -> None:
+        """Release what it holds: no job is begun any more, and none is under way."""
+
 
 class InProcessEngine(ABC):
     """An engine whose jobs run when `next` is called, one after the other; `jobs` are those that have begun."""
@@ -148,3 +154,10 @@ class InProcessEngine(ABC):
 
     def interrupt(self) -> None:
         """Do nothing: `next` never waits."""
+
+    def status(self) -> dict[str, Any]:
+        """Return its name."""
+        return {"engine": "in-process"}
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing."""

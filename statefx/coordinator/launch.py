@@ -231,6 +231,7 @@ class Launch:
             committed(done)
 
         def ended() -> None:
+            engine.close()
             janitor.close()
             for sink in self._sinks:
                 sink.close()

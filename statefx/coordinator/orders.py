@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from uuid import uuid4
 
 import msgspec
 
 from statefx.coordinator.engine import JobFailedError
 from statefx.plan.levels import Plan
+from statefx.protocol.identity import TaskId
 from statefx.protocol.order import Head, Order, ResolutionOrder, lines_of, runs_of
 from statefx.storage import Storage
 
@@ -56,12 +58,23 @@ class OrderSender:
                 self._storage.delete([name])
 
     def _head(self, order: Order | ResolutionOrder, file: str = "", checksum: int = 0) -> str:
-        head = Head(order.attempt, order.generation, file=file, checksum=checksum)
-        if isinstance(order, ResolutionOrder):
-            numbers = self._plan.stateful_number
-            tasks = runs_of([numbers[task] for task in order.tasks])
-            head = msgspec.structs.replace(head, resolution=order.resolution, tasks=tasks)
-        return msgspec.json.encode(head).decode()
+        return _head(self._plan, order, order.tasks if isinstance(order, ResolutionOrder) else (), file, checksum)
+
+
+def text_for(plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
+    """Return an order as far as it concerns some tasks."""
+    if isinstance(order, ResolutionOrder):
+        return _head(plan, order, tasks) + lines_of(order, tasks)
+    own = replace(order, emissions={task: order.emissions[task] for task in tasks if task in order.emissions})
+    return _head(plan, order) + lines_of(own, [task for task in tasks if task in plan.stateful_number])
+
+
+def _head(
+    plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId] = (), file: str = "", checksum: int = 0
+) -> str:
+    resolution = order.resolution if isinstance(order, ResolutionOrder) else None
+    runs = runs_of([plan.stateful_number[task] for task in tasks])
+    return msgspec.json.encode(Head(order.attempt, order.generation, resolution, runs, file, checksum)).decode()
 
 
 def sweep(storage: Storage, generation: int) -> None:

@@ -13,6 +13,9 @@ from statefx.protocol.metadata import BySpout
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import Input
 
+LOOK_SECS = 0.1
+"""How long it takes at most until a source is asked again; nothing wakes the loop when there is something to read."""
+
 
 class Emissions(Protocol):
     """What the tasks of spouts are told of one transaction, and what they say."""
@@ -51,6 +54,9 @@ class Source(Protocol):
     def next(self, txid: int) -> Batch:
         """Return the input of `txid`, for which it is ready."""
 
+    def look_secs(self) -> float:
+        """Return when to ask again, if it was not ready."""
+
     def ended(self, txid: int) -> bool:
         """Tell whether there will never be any for `txid`."""
 
@@ -70,6 +76,10 @@ class OneBatch:
     def next(self, txid: int) -> Batch:
         """Return the batch; the same one to every attempt."""
         return self.batch
+
+    def look_secs(self) -> float:
+        """Return any time: it is ready for its transaction until that is committed."""
+        return LOOK_SECS
 
     def ended(self, txid: int) -> bool:
         """Tell whether it is committed."""

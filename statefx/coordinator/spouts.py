@@ -20,7 +20,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.metadata import lost_metadata, read_metadata
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import backoff_secs
-from statefx.coordinator.source import Batch
+from statefx.coordinator.source import LOOK_SECS, Batch
 from statefx.errors import FailedException
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
 from statefx.operators.context import DRIVER
@@ -40,6 +40,10 @@ logger = logging.getLogger("statefx")
 
 _LOOK_SECS = 0.15  # by so much a transaction may begin late without a cause: the loop looks every 0.1 s
 _EMPTY_SECS = 0.05  # from an empty transaction to the next, at first, when spouts that can't plan have nothing
+
+_LOOKS = 5
+_LOOK_SECS_MIN = 0.01
+"""How often in the time between two transactions it looks for something to read, and how long it waits at least."""
 
 _IDLE_SHARE = 9
 """How much longer than a look it waits for the next one: 10,000 partitions in which nothing is new take a tenth of a
@@ -229,6 +233,13 @@ class SpoutSource:
         plan = {each.id: planned.get(each.id, Metadata()) for each in self._spouts if plans(each.spout)}
         new = not_durable(plan, state, txid)
         return Batch(SpoutInput(), None, new, _Emissions(self, txid, new))
+
+    def look_secs(self) -> float:
+        """Return when to ask again: when the trigger allows a transaction, then some times in each of its intervals."""
+        left = self._due - self.clock()
+        apart_secs = self.trigger.interval_secs / self.pending
+        often = max(_LOOK_SECS_MIN, apart_secs / _LOOKS) if apart_secs else LOOK_SECS
+        return min(LOOK_SECS, left if left > 0 else often)
 
     def ended(self, txid: int) -> bool:
         """Tell whether the trigger asks for no further transaction."""

@@ -146,6 +146,33 @@ class Plan:
                 found |= {(edge.id, edge.source, i) for i in range(self.components[edge.source].parallelism)}
         return frozenset(found)
 
+    def barriers_through(self, level: int, partition: int) -> frozenset[tuple[int, int, int, int]]:
+        """Return the channels whose barriers come to a slot: those that end there, and those that it passes on (5.5).
+
+        Returns
+        -------
+        frozenset of (level, partition, source, task)
+            Where a channel ends, and the number and the task of the component that sends.
+        """
+        found = set()
+        for edge in self.edges:
+            if edge.source not in self.components or self.fused(edge):
+                continue
+            for source in range(self.components[edge.source].parallelism):
+                at, here = self.place[TaskId(edge.source, source)]
+                for target in range(self.components[edge.target].parallelism):
+                    end = self.place[TaskId(edge.target, target)]
+                    if at < level <= end[0] and self._relay(at, here, end, level) == partition:
+                        found.add((*end, self.index[edge.source], source))
+        return frozenset(found)
+
+    def _relay(self, level: int, partition: int, end: tuple[int, int], at: int) -> int:
+        """Return the partition of level `at` through which rows go from a slot to the slot `end`."""
+        while level < at:
+            level += 1
+            partition = end[1] if level == end[0] else (partition + end[1]) % self.widths[level]
+        return partition
+
     def schema(self, edge: Edge) -> pa.Schema:
         """Return the schema of the rows that travel on `edge`: of its stream, unless they are added up before."""
         return self.components[edge.target].combined or self.stream_schema(edge)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-RECORDS, BARRIER, ACK = 0, 1, 2
+RECORDS, BARRIER, ACK, FILLER, ABANDONED = range(5)
 
 # The same five columns between all levels of all topologies. A schema of its own for each edge was the other way: Spark
 # would plan and compile each, a union of edges would carry the columns of all, and types of Arrow that Spark has not (a
@@ -30,12 +30,16 @@ SCHEMA = pa.schema(
     ]
 )
 
-_HEAD = struct.Struct("<HIiHI")
+_HEAD = struct.Struct("<HIiHIQI")
+_ATTEMPT_AT = struct.calcsize("<HIiHI")
 _TOKEN_BYTES = 32  # of uuid4().hex
 
 BATCH_BYTES = 8 << 20
 """Bytes of a batch, if it has more than one row. Each is copied some times on its way (Arrow, its message, the outbox),
 and the JVM holds a few at once; a batch's own cost is some 0.1 ms, a thousandth of what so many bytes take."""
+
+ChannelEnd = tuple[int, int, int, int]
+"""A channel by (level, partition, source, task): where it ends, and number and task of the component that sends."""
 
 WireRow = tuple[int, int, int, bytes, bytes]
 """(target, kind, rows, head, payload)."""
@@ -43,22 +47,35 @@ WireRow = tuple[int, int, int, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a row is going and who sent it; `edge` is -1 for barriers and acks."""
+    """Where a row is going, who sent it, and in which attempt; `edge` is -1 for barriers and acks."""
 
     level: int
     partition: int
     edge: int
     source: int
     task: int
+    txid: int
+    attempt: int
 
     def pack(self) -> bytes:
         """Write the address as the row's head."""
-        return _HEAD.pack(self.level, self.partition, self.edge, self.source, self.task)
+        return _HEAD.pack(self.level, self.partition, self.edge, self.source, self.task, self.txid, self.attempt)
+
+    @property
+    def channel_end(self) -> ChannelEnd:
+        """Which channel a barrier with this address closes."""
+        return self.level, self.partition, self.source, self.task
 
     @classmethod
     def unpack(cls, head: bytes) -> Address:
         """Read a row's head."""
         return cls(*_HEAD.unpack(head))
+
+
+def attempt_of(head: bytes) -> tuple[int, int]:
+    """Return the txid and the attempt in a row's head."""
+    txid, attempt = struct.unpack_from("<QI", head, _ATTEMPT_AT)
+    return txid, attempt
 
 
 def to_batch(rows: Sequence[WireRow]) -> pa.RecordBatch:

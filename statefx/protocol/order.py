@@ -152,6 +152,11 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str = ""  # name of the file that has the lines, in the checkpoint's storage; empty if they follow the head
     checksum: int = 0  # CRC-32 of that file
 
+    @property
+    def parties(self) -> int:
+        """How many tasks take part in a ResolutionOrder."""
+        return sum(count for _, count in self.tasks)
+
     def task_number(self, place: int) -> int:
         """Return the number of the stateful task that is at `place` among those that take part."""
         for first, count in self.tasks:

@@ -18,8 +18,6 @@ from statefx.plan.levels import INGEST
 from statefx.protocol.identity import SnapshotRef
 from statefx.runtime.bolts import close_bolt, hook, view_of
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
-from statefx.state.contract.spaces import Space
-from statefx.state.contract.store import StateStore
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
 from statefx.topology.graph import Edge
@@ -40,7 +38,6 @@ class BoltOperator(TaskOperator):
     def __init__(self, state_class: type[LentState] = LentState) -> None:
         self._state_class = state_class
         self._bolt: Bolt | None = None
-        self._store: StateStore | None = None
         self._state: LentState | None = None
         self._classes: dict[int, Any] = {}
         self._tuples: Iterator[Any] = iter(())
@@ -52,21 +49,30 @@ class BoltOperator(TaskOperator):
         assert isinstance(bolt, Bolt)
         self._bolt = bolt  # from now on `close` closes it
         if isinstance(bolt, Stateful):
-            self._state = view_of(
-                task.deployment,
-                task.id,
-                bolt,
-                task.txid,
-                self._open_store,
-                version=task.state.version,
-                state_class=self._state_class,
-            )
+            self._state = self._kept_state()
+            if self._state is None:
+                self._state = view_of(
+                    task.deployment,
+                    task.id,
+                    bolt,
+                    task.txid,
+                    task.open_store,
+                    version=task.state.version,
+                    state_class=self._state_class,
+                )
             with self._hook("initState"):
                 bolt.initState(self._state)
 
-    def _open_store(self) -> StateStore:
-        self._store = self._task.open_store()
-        return self._store
+    def _kept_state(self) -> LentState | None:
+        """Return the state that the attempt before has left, if what it prepared is what is committed now."""
+        task = self._task
+        kept = None if task.states is None else task.states.pop(task.id, None)
+        if kept is None:
+            return None
+        heir = lent.succeeded(kept) if lent.prepared(kept) == task.state.version else None
+        if heir is None:
+            lent.close(kept)
+        return heir
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
         """Run the tuples of one batch."""
@@ -101,25 +107,28 @@ class BoltOperator(TaskOperator):
                     return True
         return False
 
-    def finish(self) -> PreparedTask:
-        """End the input: finishBatch, prePrepare, prepareCommit."""
-        bolt, state = self._bolt, self._state
-        assert bolt is not None
+    def end(self) -> None:
+        """Call finishBatch."""
+        bolt = self._bolt
         if isinstance(bolt, BatchBolt):
             with self._hook("finishBatch"):
                 returned: object = bolt.finishBatch(self._task.collector)  # type: ignore[func-returns-value]  # users' may
                 _check_nothing("finishBatch", returned)
+
+    def finish(self) -> PreparedTask:
+        """Prepare: prePrepare, prepareCommit."""
+        bolt, state = self._bolt, self._state
+        assert bolt is not None  # it was opened
         if not isinstance(bolt, Stateful):
             return PreparedTask()
         assert state is not None
-        assert self._store is not None
         with self._hook("prePrepare"):  # rule 7.1: the last who may change state
             bolt.prePrepare(self._task.txid)
         try:
             lent.prepare(state, self._task.txid, self._task.token)
         except CodecError as error:
             raise bolt_error(error, *self._task.id, "prepareCommit", self._task.txid) from error
-        found = self._store.count(Space.USER.value)  # of the version that was opened: what is prepared is not in it
+        found = lent.found_keys(state)  # of the version that was opened: what is prepared is not in it
         return PreparedTask(state.prepared_bytes, state.prepared_keys, found, self._snapshot())
 
     def _snapshot(self) -> SnapshotRef | None:
@@ -128,13 +137,16 @@ class BoltOperator(TaskOperator):
         # rollback.
         if not self._task.state.snapshot_due:
             return None
-        assert self._store is not None
-        return self._store.snapshot()
+        assert self._state is not None
+        return lent.snapshot(self._state)
 
     def close(self, *, keep: bool) -> None:
         """Release the state; let the worker have the bolt for the next transaction if it came through this one."""
         if self._state is not None:
-            lent.close(self._state)
+            if keep and self._task.states is not None:
+                self._task.states[self._task.id] = self._state
+            else:
+                lent.close(self._state)
         bolt, self._bolt = self._bolt, None
         if bolt is None:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow as pa
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StateError
 from statefx.operators.user_errors import place_of
 from statefx.protocol.alignment import Alignment, AlignmentResult
-from statefx.protocol.barrier import Ack
+from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.runtime.bolts import hook
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
@@ -45,6 +45,8 @@ class Member:
         Why it can't prepare. From then on it does nothing more, but its barriers and its ack still go out: they tell
         the tasks behind it and the driver (rule 6.6), and the Spark task ends well, so that Spark does not repeat it.
     """
+
+    _aligned: AlignmentResult
 
     def __init__(self, task: TaskAttempt, operator: TaskOperator, alignment: Alignment, *, last_try: bool) -> None:
         self.task = task
@@ -84,16 +86,21 @@ class Member:
         with hook(self.task.id, "emit", self.task.txid):
             self.task.collector.finish()
 
-    def finish(self) -> tuple[AlignmentResult, PreparedTask]:
-        """Judge its input, and prepare if it is whole (rule 5.3)."""
-        aligned = self.alignment.finish()
+    def end(self) -> Sequence[Barrier]:
+        """End its input: judge it (rule 5.3), and let it emit to the last; return the barriers that are ignored."""
+        aligned = self._aligned = self.alignment.finish()
         if self.failure is None:  # its own comes first: an input that was cut off may well follow from it
             self.failure = aligned.failure
-        prepared = self._run("finish", self._prepare)
+        self._run("finish", self._operator.end)
         # Rows before barriers: what is emitted to the last must be counted in them (rule 5.2).
         self._run("execute", self._emit_last)
+        return aligned.stale
+
+    def prepare(self) -> Ack:
+        """Prepare, if its input was whole, and return what the driver is told."""
+        prepared = self._run("finish", self._prepare)
         self.task.collector.close()
-        return aligned, PreparedTask() if prepared is None or self.failure is not None else prepared
+        return self._ack(PreparedTask() if prepared is None or self.failure is not None else prepared)
 
     def _prepare(self) -> PreparedTask:
         prepared = self._operator.finish()
@@ -107,9 +114,8 @@ class Member:
         # A bolt that has failed may hold half of a transaction in its attributes.
         self._operator.close(keep=keep and self.failure is None)
 
-    def ack(self, aligned: AlignmentResult, prepared: PreparedTask) -> Ack:
-        """Return what the driver is told."""
-        task = self.task
+    def _ack(self, prepared: PreparedTask) -> Ack:
+        task, aligned = self.task, self._aligned
         return Ack(
             task.order.attempt,
             *task.id,

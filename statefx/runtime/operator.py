@@ -20,6 +20,7 @@ from statefx.runtime.collector import TaskCollector
 from statefx.runtime.outbox import Outbox
 from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateStore
+from statefx.state.view.lent import LentState
 from statefx.topology.graph import Edge
 
 ACKED_BYTES_MAX = 64 << 10
@@ -47,6 +48,8 @@ class TaskAttempt:
         When it is ``pressing``, an operator pauses between two rows.
     restore_secs : float
         How long its state took to be there, as last committed.
+    states : dict or None
+        Of tasks that live: the states with what they have prepared, from one attempt to the next.
     """
 
     worker: Worker
@@ -57,6 +60,7 @@ class TaskAttempt:
     collector: TaskCollector
     outbox: Outbox
     restore_secs: float = 0.0
+    states: dict[TaskId, LentState] | None = None
 
     @property
     def txid(self) -> int:
@@ -127,9 +131,10 @@ class TaskOperator(ABC):
 
     A slot makes one for each attempt and calls it from one thread::
 
-        open -> begin -> feed, for each batch -> finish -> close
+        open -> begin -> feed, for each batch -> end -> finish -> close
 
-    `finish` comes only if a barrier has come from every task that the operator reads from (rule 5.3). `close` comes in
+    `end` and `finish` come only if a barrier has come from every task that the operator reads from (rule 5.3). What is
+    emitted is sent between the two: those that read from it need not wait until it has prepared. `close` comes in
     any case, also after `open` has raised. After anything has raised, nothing but `close` comes.
 
     A bolt has inputs and outputs. A sink has no outputs: it stages in `feed`, prepares in `finish`, and takes away what
@@ -165,6 +170,10 @@ class TaskOperator(ABC):
     def resume(self) -> bool:
         """Go on after a pause; True if it has paused again."""
         return False
+
+    def end(self) -> None:
+        """Emit what comes at the end of the input."""
+        return
 
     @abstractmethod
     def finish(self) -> PreparedTask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeVar
 
@@ -83,3 +84,10 @@ class SentResolution(SentOrder):
         assert self._head.resolution is not None
         self.resolution = self._head.resolution
         self.task = deployment.plan.stateful[self._head.task_number(place)]
+
+
+def resolutions(text: str, deployment: Deployment) -> Iterator[SentResolution]:
+    """Yield the order of a commit or a rollback as each of its tasks sees it."""
+    parties = msgspec.json.decode(text.partition("\n")[0], type=Head).parties
+    for place in range(parties):
+        yield SentResolution(text, deployment, place)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Generic, TypeVar
 
@@ -125,6 +125,10 @@ class Outbox:
         if self._size_bytes >= BATCH_BYTES:
             self._pack()
             self.pressing = True
+
+    def add(self, rows: Iterable[WireRow]) -> None:
+        """Queue rows that say themselves to which partition of the next level they go."""
+        self._rows.extend(rows)
 
     def _pack(self) -> None:
         """Make a batch of the rows at once: a column of more than 2 GiB would be none, and payloads are held twice."""

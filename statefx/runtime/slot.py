@@ -20,8 +20,8 @@ from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import EDGE_COLUMN
 from statefx.protocol.alignment import Alignment
-from statefx.protocol.barrier import Barrier
-from statefx.protocol.identity import TaskId
+from statefx.protocol.barrier import Ack, Barrier
+from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.order import RunOrder
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.collector import TaskCollector
@@ -33,6 +33,7 @@ from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.spout_operator import SpoutOperator
 from statefx.runtime.worker import Worker
+from statefx.state.view.lent import LentState
 from statefx.topology.graph import Component, ComponentKind, Edge
 
 logger = logging.getLogger("statefx")
@@ -47,6 +48,10 @@ def operator_of(component: Component) -> TaskOperator:
             return SpoutOperator()
         case _:
             return BoltOperator()
+
+
+class AbandonedError(Exception):
+    """The attempt was abandoned: its slot goes no further."""
 
 
 class Slot:
@@ -64,6 +69,14 @@ class Slot:
         several times, each time with the stack of its own threads, and the driver would have to find it in there.
     operators : callable
         Makes the operator for a task of a component.
+    ack : callable, optional
+        Takes the acks; by default they ride with the rows, to the driver.
+    check : callable
+        Raises if the slot must prepare nothing more (rule 13.7).
+    behind_barriers : sequence of wire.WireRow
+        Sent behind the barriers.
+    states : dict, optional
+        As of `TaskAttempt`.
     """
 
     def __init__(
@@ -76,7 +89,16 @@ class Slot:
         *,
         last_try: bool = False,
         operators: Callable[[Component], TaskOperator] = operator_of,
+        ack: Callable[[Ack], None] | None = None,
+        check: Callable[[], None] = lambda: None,
+        behind_barriers: Sequence[wire.WireRow] = (),
+        states: dict[TaskId, LentState] | None = None,
     ) -> None:
+        self._states = states
+        self._ack = ack
+        self._check = check
+        self._behind_barriers = behind_barriers
+        self._is_abandoned = False
         self._worker = worker
         self._deployment = deployment
         self._plan = deployment.plan
@@ -105,6 +127,7 @@ class Slot:
                 member.open()
             yield from self._go_on(self._head, self._head.begin())  # also where no row will come (rule 5.6)
             for batch in batches:
+                self._refuse_abandoned()
                 yield from take(batch)
                 yield from self._drain()
                 if self._outbox.pressing:
@@ -112,7 +135,14 @@ class Slot:
             # In the order of the chain: the input of a follower is whole when the barriers of those before it are
             # there.
             for member in self._members.values():
-                yield from self._finish(member)
+                yield from self._end_input(member)
+            self._outbox.add(self._behind_barriers)
+            yield from self._outbox.take()
+            # Behind the barriers, so that tasks of all levels prepare side by side (rule 13.4).
+            for member in self._members.values():
+                self._refuse_abandoned()
+                self._check()
+                self._prepare(member)
             yield from self._outbox.take()
             done = True
         finally:
@@ -121,6 +151,23 @@ class Slot:
             for member in self._members.values():
                 member.close(keep=done)
             self._outbox.close()
+
+    @property
+    def attempt(self) -> TransactionAttempt:
+        """Which attempt it runs."""
+        return self._order.attempt
+
+    def abandon(self) -> None:
+        """Have `run` raise AbandonedError soon; called by any thread.
+
+        At the latest when the bolt returns from the tuple or the batch that it has.
+        """
+        self._is_abandoned = True
+        self._outbox.pressing = True
+
+    def _refuse_abandoned(self) -> None:
+        if self._is_abandoned:
+            raise AbandonedError
 
     # ---- what is wired
 
@@ -150,6 +197,7 @@ class Slot:
                 token,
                 self._collector(component, outputs, outlets),
                 self._outbox,
+                states=self._states,
             ),
             self._operators(plan.components[component]),
             Alignment(component, number, self._order.attempt, plan.channels(component, number), raw=raw),
@@ -175,11 +223,10 @@ class Slot:
                     self._outbox.pressing = True
 
             return follow
-        source = self._plan.index[component]
 
         def send(target: int, batch: pa.RecordBatch) -> None:
             level, partition = self._plan.place[TaskId(edge.target, target)]
-            address = wire.Address(level, partition, edge.id, source, task)
+            address = self._address(level, partition, edge.id, TaskId(component, task))
             self._outbox.send(address, wire.RECORDS, batch.num_rows, wire.serialize(token, batch))
 
         return send
@@ -219,6 +266,7 @@ class Slot:
     def _go_on(self, member: Member, paused: bool) -> Iterator[pa.RecordBatch]:
         """Run what a member has begun to its end; whenever what it emits is too much to hold, let that go first."""
         while paused:
+            self._refuse_abandoned()
             yield from self._make_room(member)
             paused = member.resume()
 
@@ -250,23 +298,30 @@ class Slot:
 
     # ---- the end of the input
 
-    def _finish(self, member: Member) -> Iterator[pa.RecordBatch]:
-        """Close a member's input, prepare it, and send its barriers and its ack.
-
-        In this order: a barrier says that everything before it has been sent, and that its sender has prepared.
-        """
+    def _end_input(self, member: Member) -> Iterator[pa.RecordBatch]:
+        """Close a member's input, let it emit to the last, and send its barriers."""
         yield from self._work_through(member)
-        aligned, prepared = member.finish()
-        for barrier in aligned.stale:  # rule 6.4
+        for barrier in member.end():  # rule 6.4
             logger.warning("a barrier of %s is ignored: this is %s", barrier.attempt, self._order.attempt)
         self._send_barriers(member)
-        ack = member.ack(aligned, prepared)
-        # Rule 9.3: acks of job P have a partition of their own at the cut; behind it they ride to the last level.
-        level, partition = self._plan.driver_of(self._level)
-        driver = wire.Address(level, partition, -1, self._plan.index[member.component], member.task.id.task)
-        self._outbox.send(driver, wire.ACK, 0, ack.pack())
         if self._outbox.pressing:
             yield from self._outbox.take()
+
+    def _prepare(self, member: Member) -> None:
+        """Let a member prepare, and send its ack."""
+        ack = member.prepare()
+        if self._ack is not None:
+            self._ack(ack)
+            return
+        # Rule 9.3: acks of job P have a partition of their own at the cut; behind it they ride to the last level.
+        level, partition = self._plan.driver_of(self._level)
+        self._outbox.send(self._address(level, partition, -1, member.task.id), wire.ACK, 0, ack.pack())
+
+    def _address(self, level: int, partition: int, edge: int, sender: TaskId) -> wire.Address:
+        attempt = self._order.attempt
+        return wire.Address(
+            level, partition, edge, self._plan.index[sender.component], sender.task, attempt.txid, attempt.attempt
+        )
 
     def _send_barriers(self, member: Member) -> None:
         """Send one barrier to each task that reads from a member, with the rows of all edges to it."""
@@ -286,5 +341,5 @@ class Slot:
             if level == self._level:
                 self._members[target.component].alignment.barrier(barrier)
                 continue
-            address = wire.Address(level, partition, -1, self._plan.index[own.id.component], own.id.task)
+            address = self._address(level, partition, -1, own.id)
             self._outbox.send(address, wire.BARRIER, sum(sent.values()), barrier.pack())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from statefx.coordinator.runs import RESTORE_MAX_SECS
 from statefx.runtime import restoring
 from statefx.storage import Storage
 
@@ -16,8 +17,6 @@ logger = logging.getLogger("statefx")
 POLL_SECS = 1.0
 """How often it is asked whether the job waits for slots. A job that is quicker costs no request."""
 AGAIN_SECS = 1.0
-RESTORE_MAX_SECS = 3600.0
-"""How long state may be restored before that counts: a restore that hangs shows itself as under way too."""
 
 
 class Deadline:

@@ -155,6 +155,13 @@ class SparkEngine:
         """Let `next` return."""
         self._finished.put(None)
 
+    def status(self) -> dict[str, Any]:
+        """Return its name."""
+        return {"engine": "jobs"}
+
+    def close(self) -> None:
+        """Do nothing: Spark frees what a job has held when it ends."""
+
     def _run_aside(self, job: Job) -> None:
         try:
             finished = self._run(job)

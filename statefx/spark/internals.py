@@ -368,6 +368,24 @@ def sql_settings(session: SparkSession) -> Any:
 # ---- shuffles
 
 
+def pipelined_onto(exchange: Any, child: Any) -> Any:
+    """Return a copy of an exchange that reads another node, and whose stages on both sides run at the same time.
+
+    Spark pushes its rows from task to task over the network, in order for each pair of tasks, with nothing on disk. A
+    task that fails fails the job; none is run again.
+    """
+    copied = exchange.withNewChildInternal(child)
+    return copied.copy(
+        copied.outputPartitioning(), copied.child(), copied.shuffleOrigin(), copied.advisoryPartitionSize(), True
+    )
+
+
+def task_slots(context: SparkContext) -> int:
+    """Return how many tasks can run at once in the whole cluster, busy slots included."""
+    scala = _scala(context)
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
 def shuffle_of(exchange: Any) -> Any:
     """Return the shuffle of an exchange, which is made now if it is not there yet."""
     return exchange.shuffleDependency()

@@ -31,6 +31,7 @@ class Labels:
     def __init__(self, name: str, plan: Plan, details: str) -> None:
         self._name = name
         self._details = details
+        self._levels = [_bolts(plan, level) for level in range(len(plan.levels))]
         read = f"read {_short(', '.join(plan.streams))}"
         self._bolts = {
             segment: [_bolts(plan, level) for level in part.levels] for segment, part in segments_of(plan).items()
@@ -48,6 +49,12 @@ class Labels:
         own.setProperty(_DESCRIPTION, f"{self._name} {text}: {_short(_THEN.join(self._bolts[segment]))}")
         own.setProperty(STAGE_DETAILS, self._details)
         return [f"{stage} {text}" for stage in self._stages[segment]]
+
+    def name_run(self, own: Any, run: str) -> list[str]:
+        """Name the job of a run, which holds all tasks; return the names of its stages, lowest first."""
+        own.setProperty(_DESCRIPTION, f"{self._name} run {run}: {_short(_THEN.join(self._levels))}")
+        own.setProperty(STAGE_DETAILS, self._details)
+        return list(self._levels)
 
     def name_hooks(self, own: Any, order: ResolutionOrder) -> None:
         """Name the job that runs a commit or a rollback, and its stage."""

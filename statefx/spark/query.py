@@ -113,8 +113,12 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query is doing: phase, txid, attempt; ``stuck`` if a commit fails again and again."""
-        status = self._coordinator.progress.status() | {"isActive": self.isActive}
+        """What the query is doing: phase, txid, attempt, engine; ``stuck`` if a commit fails again and again.
+
+        With the pipelined engine ``run`` is the id of the Spark job that holds the tasks, ``since`` when all of them
+        were there, and ``runs`` how many such jobs there were.
+        """
+        status = self._coordinator.progress.status() | self._coordinator.engine.status() | {"isActive": self.isActive}
         if self._error is not None:
             status["message"] = str(self._error)
         return status

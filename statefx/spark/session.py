@@ -20,6 +20,9 @@ RECOMMENDED = {
 }
 """Settings of a session that make small transactions cheaper; none changes what is computed."""
 
+PIPELINED_PYTHON = "spark.python.udf.pipelined.enabled"
+"""Has Python workers take and give rows at the same time, which the pipelined engine needs from three levels on."""
+
 _STREAMING = "spark.sql.streaming."
 
 _hinted = False

@@ -10,6 +10,7 @@ from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.progress import SLOW_SECS
 from statefx.coordinator.spouts import SpoutSource
 from statefx.spark.engine import SparkEngine
+from statefx.spark.pipelined.engine import PipelinedEngine
 
 logger = logging.getLogger("statefx")
 
@@ -20,7 +21,7 @@ _WATCH_SECS = 1.0
 class SpoutFeed:
     """Runs the transactions of a topology's spouts (see `Feed`)."""
 
-    def __init__(self, source: SpoutSource, coordinator: Coordinator, engine: SparkEngine) -> None:
+    def __init__(self, source: SpoutSource, coordinator: Coordinator, engine: SparkEngine | PipelinedEngine) -> None:
         self._source = source
         self._coordinator = coordinator
         self._engine = engine

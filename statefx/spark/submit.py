@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
+from statefx.coordinator.engine import Engine
 from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.log import TransactionLog
@@ -26,6 +27,8 @@ from statefx.spark.feeds import BatchFeed, StreamFeed
 from statefx.spark.frames import no_rows, unite
 from statefx.spark.internals import clone, interval_ms, sources_of
 from statefx.spark.pickling import dumps
+from statefx.spark.pipelined.choice import is_pipelined
+from statefx.spark.pipelined.engine import PipelinedEngine
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
 from statefx.spark.query import Feed, Query, watch
 from statefx.spark.session import check_session, hint
@@ -34,6 +37,11 @@ from statefx.spark.staged_rows import frame_of
 from statefx.topology.graph import Topology
 
 logger = logging.getLogger("statefx")
+
+INTERVAL_MS = 1000
+PIPELINED_INTERVAL_MS = 100
+"""The time between two transactions where no setting says it. A Spark job costs some 100 ms; a transaction of tasks
+that live 10 to 20, in most of which they wait for the disk."""
 
 _FORMS = '{"processingTime": "5 seconds"}, {"availableNow": True} or {"once": True}'
 
@@ -107,20 +115,32 @@ def _submit(
     launch = Launch(topology, config, checkpointLocation, adopt, caller="submit", dumps=dumps, dataframe=dataframe)
     streaming = topology.streaming
     _check_arguments(topology, trigger, batchId, progress)
-    default_ms = launch.settings.state_checkpoint_interval_ms
-    arguments = _checked_trigger(trigger, default_ms) if streaming or topology.spouts else {}
     frame = no_rows(session, launch.plan) if topology.spouts else _check_frame(launch)
+    pipelined = is_pipelined(topology, launch.settings, launch.plan, session)
+    default_ms = launch.settings.state_checkpoint_interval_ms
+    if default_ms is None:
+        default_ms = PIPELINED_INTERVAL_MS if pipelined else INTERVAL_MS
+    arguments = _checked_trigger(trigger, default_ms) if streaming or topology.spouts else {}
     log = _take_generation(launch, session, adopt)
     shown = bar(topology.name, progress)
-    coordinator, engine = _assemble(launch, session, log, frame, shown)
+    stopping = threading.Event()
+    deployment, timeout_secs = launch.deployment(log), launch.settings.transaction_timeout_secs
     feed: Feed
-    if topology.spouts:
-        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
-    elif streaming:
-        unasked_ms = default_ms if trigger is None else None
-        feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
+    if pipelined:
+        living = PipelinedEngine(deployment, clone(session), timeout_secs, launch.settings.control_port, stopping)
+        coordinator = _coordinator(launch, log, living, stopping, shown)
+        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, living)
     else:
-        feed = BatchFeed(frame, batchId, session, coordinator, engine)
+        engine = SparkEngine(deployment, frame, timeout_secs, stopping)
+        engine.bind(clone(session))  # for what is recovered before Spark's query has brought a session of its own
+        coordinator = _coordinator(launch, log, engine, stopping, shown)
+        if topology.spouts:
+            feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
+        elif streaming:
+            unasked_ms = default_ms if trigger is None else None
+            feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
+        else:
+            feed = BatchFeed(frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator, shown)
     watch(query)
     query.start()
@@ -169,21 +189,16 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> Tra
     return log
 
 
-def _assemble(
-    launch: Launch, session: SparkSession, log: TransactionLog, frame: DataFrame, shown: Bar | None
-) -> tuple[Coordinator, SparkEngine]:
-    """Make the engine and who commands it."""
-    stopping = threading.Event()
-    engine = SparkEngine(launch.deployment(log), frame, launch.settings.transaction_timeout_secs, stopping)
-    engine.bind(clone(session))  # for what is recovered before Spark's query has brought a session of its own
-    coordinator = launch.coordinator(
+def _coordinator(
+    launch: Launch, log: TransactionLog, engine: Engine, stopping: threading.Event, shown: Bar | None
+) -> Coordinator:
+    return launch.coordinator(
         log,
         engine,
         launch.janitor(log),
         pause=lambda secs: not stopping.wait(secs),
         committed=shown.committed if shown is not None else lambda done: None,
     )
-    return coordinator, engine
 
 
 def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: Any) -> None:

@@ -80,3 +80,8 @@ class Hooks:
         arrays = [pa.array(column, field.type) for column, field in zip(row, wire.SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=wire.SCHEMA)
         _worker.settle()
+
+
+def process_worker() -> Worker:
+    """Return this process's worker."""
+    return _worker

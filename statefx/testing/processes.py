@@ -53,6 +53,9 @@ class WatchedState(LentState):
         super().__init__(*arguments, **options)
         self._handed: list[tuple[Any, Any, Any]] = []
 
+    def _begin(self) -> None:
+        self._handed = []
+
     def get(self, key: Any, default: Any = None) -> Any:
         return self._watch(key, super().get(key, default))
 

@@ -201,6 +201,9 @@ class _SteppedStore(StateStore):
         with self._steps.around(f"prepare {self._name} for {txid}", self._elsewhere):
             return self._inner.prepare(txid, token, writes)
 
+    def advance(self, txid: int, token: str, writes: Sequence[Write]) -> bool:
+        return self._inner.advance(txid, token, writes)
+
     def commit(self, txid: int, token: str) -> None:
         with self._steps.around(f"commit {self._name} for {txid}"):
             self._inner.commit(txid, token)

@@ -27,6 +27,7 @@ from statefx.errors import (
     TopologyError,
     TransactionError,
 )
+from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput, Input
@@ -205,7 +206,7 @@ class TopologyTester:
         log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
         deployment = launch.deployment(log, limits.files_max)
         self._workers = Workers(deployment, steps, processes, fresh=fresh)
-        self._engine = LocalEngine(deployment, steps, self._workers, seed, limits.carried_bytes_max)
+        self._engine = self._make_engine(deployment, seed)
         self._janitor = replace(
             launch.janitor(log),
             min_age_secs=limits.min_age_secs,
@@ -218,6 +219,9 @@ class TopologyTester:
         )
         self._launch = launch
         self._driving(self._coordinator.recover)
+
+    def _make_engine(self, deployment: Deployment, seed: int | None) -> Any:
+        return LocalEngine(deployment, self._steps, self._workers, seed, self._limits.carried_bytes_max)
 
     def emit(self, *faults: Fault) -> Sent | None:
         """Run the next transaction over what the topology's spouts have to read; None if there is nothing now.

@@ -54,6 +54,13 @@ def check_config(topology: Topology, config: Config) -> None:
             key="topology.max.spout.pending",
             value=config.max_spout_pending,
         )
+    if streams and config.engine == "pipelined":
+        raise ConfigError(
+            f"topology.engine is 'pipelined', but {topology.name!r} reads DataFrames ({', '.join(streams)}), whose "
+            "rows only a Spark job brings: leave it at 'auto', or read with spouts",
+            key="topology.engine",
+            value=config.engine,
+        )
 
 
 def doubts(topology: Topology) -> list[str]:

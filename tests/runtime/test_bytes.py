@@ -95,7 +95,7 @@ def test_an_outbox_makes_many_batches_of_many_bytes() -> None:
     outbox = Outbox(0, 0, (1, 1))
     payload = LARGE.encode()
     for _ in range(40):
-        outbox.send(wire.Address(1, 0, 0, 0, 0), wire.RECORDS, 1, payload)
+        outbox.send(wire.Address(1, 0, 0, 0, 0, 1, 0), wire.RECORDS, 1, payload)
     assert outbox.pressing
     batches = list(outbox.take())
     assert not outbox.pressing

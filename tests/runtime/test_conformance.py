@@ -200,7 +200,9 @@ def test_b5_a_barrier_of_an_earlier_transaction_or_attempt_is_ignored_and_the_ta
     ]
     outbox = Outbox(0, 0, (2, 2))
     for barrier in barriers:
-        address = wire.Address(1, 0, -1, made.plan.index["split"], barrier.task)
+        address = wire.Address(
+            1, 0, -1, made.plan.index["split"], barrier.task, barrier.attempt.txid, barrier.attempt.attempt
+        )
         outbox.send(address, wire.BARRIER, 0, barrier.pack())
     [(kind, _, payload)] = sent_by(Slot(Worker(), made, order, 1, 0), list(outbox.take()))
     ack = Ack.unpack(payload)

@@ -28,8 +28,8 @@ ON = {"processingTime": "0 seconds"}
 class Driver:
     """One start of a topology in `work`: the word count, or what another `program` makes of the settings."""
 
-    def __init__(self, work, provider="memory", trigger=ONCE, program="tests.spark.counting", **options):
-        settings = {"work": str(work), "provider": provider, "options": options, "trigger": trigger}
+    def __init__(self, work, provider="memory", trigger=ONCE, program="tests.spark.counting", more=None, **options):
+        settings = {"work": str(work), "provider": provider, "options": options, "trigger": trigger, **(more or {})}
         self.work = Path(work)
         self.output = self.work / f"output-{len(list(self.work.glob('output-*')))}"
         with self.output.open("w") as output:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from statefx import FailedException, FileSink, TopologyBuilder, committedFiles, submit
+from statefx.spark.pipelined import control
 from tests.spark.bolts import Once
 from tests.spark.counting import BOUND_SECS, ONCE, session, tell
 from tests.spark.running import executor, state
@@ -21,6 +22,7 @@ from tests.spouts.numbers import PARTITIONS, Count, Emitted, Opaque, Planned
 
 KINDS = {"planned": Planned, "emitted": Emitted, "opaque": Opaque}
 PENDING = 4
+PIPELINED = {"spark.python.udf.pipelined.enabled": "true"}
 PHASES = ("emit", "execute", "prepare", "commit", "rollback")
 """What a task may be at: emitting (before the cut); executing or ending a transaction (behind it); its hooks."""
 
@@ -28,8 +30,9 @@ PHASES = ("emit", "execute", "prepare", "commit", "rollback")
 class Places:
     """What tasks do in each phase is said by files in the work folder.
 
-    ``hold-<phase>`` has the generation and the txid from which on tasks wait while it is there; ``kill-<phase>`` and
-    ``fail-<phase>`` have the txid in which a worker or an executor is killed, or an attempt fails, once.
+    ``hold-<phase>`` has the generation and the txid from which on tasks wait while it is there; ``kill-<phase>``,
+    ``stop-<phase>`` and ``fail-<phase>`` have the txid in which a worker or an executor is killed, a worker is stopped
+    by SIGSTOP, or an attempt fails, once.
     """
 
     def __init__(self, work):
@@ -40,6 +43,9 @@ class Places:
 
     def kill(self, phase, txid, whom="worker"):
         Path(self.work, f"kill-{phase}").write_text(f"{txid} {whom}", encoding="ascii")
+
+    def stop(self, phase, txid):
+        Path(self.work, f"stop-{phase}").write_text(str(txid), encoding="ascii")
 
     def fail(self, phase, txid):
         Path(self.work, f"fail-{phase}").write_text(str(txid), encoding="ascii")
@@ -58,7 +64,7 @@ class Places:
         while self._holds(phase, context.generation, txid) and time.monotonic() < end:
             Path(self.work, f"held-{phase}-{context.generation}").touch()
             time.sleep(0.01)  # noqa: TID251 - a wait with a bound
-        for what, do in (("kill", die), ("fail", fail)):
+        for what, do in (("kill", die), ("stop", stop), ("fail", fail)):
             found = self._text(f"{what}-{phase}").split()
             if found and int(found[0]) == txid and Once(self.work, f"{what}ed-{phase}"):
                 do(*found[1:])
@@ -76,6 +82,10 @@ class Places:
 
 def die(whom):
     os.kill(executor() if whom == "executor" else os.getpid(), signal.SIGKILL)
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def fail():
@@ -140,24 +150,28 @@ def outcome(work):
     return state(Path(work, "ck"), "count"), dict(rows)
 
 
-def config(provider="rocksdb"):
+def config(provider="rocksdb", engine="auto"):
     return {
+        "topology.engine": engine,
         "topology.max.spout.pending": PENDING,
         "topology.state.provider": provider,
         "topology.transaction.retry.delay.ms": 10,
     }
 
 
-def begun(spark, work, options, provider="rocksdb", trigger=ONCE):
+def begun(spark, work, options, provider="rocksdb", trigger=ONCE, engine="auto"):
     """What `submit` is given."""
-    return spouts(work, **options), spark, f"{work}/ck", config(provider), trigger
+    return spouts(work, **options), spark, f"{work}/ck", config(provider, engine), trigger
 
 
-def main(work, provider, options, trigger):
-    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
-    query = submit(*begun(spark, work, options, provider, trigger))
+def main(work, provider, options, trigger, engine="auto", silence_secs=control.SILENCE_SECS):
+    control.SILENCE_SECS = silence_secs
+    master, settings = ("local[8]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
+    spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+    query = submit(*begun(spark, work, options, provider, trigger, engine))
     tell(recoveries=query.recoveries)
     query.awaitTermination()
+    tell(**query.status)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ EACH = 20
 class Chain:
     """Drivers on one checkpoint; each is killed while its tasks wait in a phase."""
 
-    def __init__(self, spark, drivers, place):
+    def __init__(self, spark, drivers, place, engine="jobs"):
         self.spark, self.drivers, self.place, self.places = spark, drivers, place, Places(place)
+        self.engine = engine
         self.fell, self.generation = [], 0
 
     def kill(self, phase, left=PENDING, processed=False, **held):
@@ -29,7 +30,9 @@ class Chain:
             there = log.generation == self.generation and self.places.held(phase, self.generation)
             return there and len(log.in_flight) == left and (log.in_flight[-1].processed or not processed)
 
-        driver = self.drivers(self.place, "rocksdb", program="tests.spark.spouting", each=EACH)
+        driver = self.drivers(
+            self.place, "rocksdb", program="tests.spark.spouting", more={"engine": self.engine}, each=EACH
+        )
         driver.wait_until(reached, f"{phase} of generation {self.generation}")
         driver.kill()
         self.fell.append((phase, str(log_of(self.place).in_flight[0].phase)))
@@ -42,8 +45,9 @@ class Chain:
         return recoveries
 
 
-def test_the_driver_is_killed_while_tasks_emit_and_while_they_commit(spark, drivers, place):
-    chain = Chain(spark, drivers, place)
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+def test_the_driver_is_killed_while_tasks_emit_and_while_they_commit(spark, drivers, place, engine):
+    chain = Chain(spark, drivers, place, engine)
     chain.kill("emit", execute=1, emit=PENDING)
     chain.kill("commit")
     recoveries = chain.end()
@@ -52,9 +56,10 @@ def test_the_driver_is_killed_while_tasks_emit_and_while_they_commit(spark, driv
 
 
 @pytest.mark.soak
-def test_the_driver_is_killed_in_every_phase(spark, drivers, place):
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+def test_the_driver_is_killed_in_every_phase(spark, drivers, place, engine):
     """Also in its recovery from what the one before has left."""
-    chain = Chain(spark, drivers, place)
+    chain = Chain(spark, drivers, place, engine)
     chain.kill("emit", execute=1, emit=PENDING)
     chain.kill("rollback", left=1)  # the later ones are rolled back by then
     chain.kill("execute", processed=True)

@@ -126,7 +126,11 @@ class Changelog:
             sizes=tuple(beneath[1]),
         )
         entries = merging.merged(self.storage, writes, files) if files else writes
-        return artefacts.write(self.storage, self.namespace.prefix, identity, entries)
+        written = artefacts.write(self.storage, self.namespace.prefix, identity, entries)
+        while len(self._files) > LINKS_MAX:  # of a store that lives long
+            del self._files[next(iter(self._files))]
+        self._files[version] = written  # what is prepared next stands on it, and need not read it
+        return written
 
     def prepared(self, version: Version, predecessor: Version) -> list[Chunk]:
         """Return the entries of `version`, verified to the last, as something that can follow `predecessor`."""

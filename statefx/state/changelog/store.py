@@ -23,6 +23,13 @@ from statefx.state.contract.store import (
 )
 from statefx.storage import Storage, Stored
 
+ADVANCES_MAX = 512
+"""How many transactions are laid over an image before it catches up: opening costs as much as ten small transactions,
+and a copy on disk may not lie thousands behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
+
+ADVANCED_BYTES_MAX = 16 << 20
+"""Of keys and values that are laid over an image."""
+
 
 class Image(ABC):
     """A committed version of one namespace that never changes while it is open."""
@@ -58,6 +65,7 @@ class ChangelogStore(StateStore):
         self._calls = StoreCalls(changelog.namespace, context)
         self._committed: OrderedEntries[bytes | None] = OrderedEntries()
         self._size_bytes = 0
+        self._laid = self._laid_bytes = 0
 
     @property
     def version(self) -> Version:
@@ -125,6 +133,17 @@ class ChangelogStore(StateStore):
         for keys, values in self._changelog.prepared(version, self._calls.version):
             self._committed.apply(keys, values)
         self._calls.commit(version)
+
+    def advance(self, txid: int, token: str, writes: Sequence[Write]) -> bool:
+        """Lay what was prepared over the image; False when there is so much over it that the image should catch up."""
+        version = Version(txid, token)
+        size = self._laid_bytes + sum(len(key) + len(value or b"") for key, value in writes)
+        if self._calls.prepared != version or self._laid >= ADVANCES_MAX or size > ADVANCED_BYTES_MAX:
+            return False
+        self._laid, self._laid_bytes = self._laid + 1, size
+        self._committed.apply([key for key, _ in writes], [value for _, value in writes])
+        self._calls.commit(version)
+        return True
 
     def rollback(self, txid: int, token: str) -> None:
         """Forget what this object prepared; its file is left to the sweep, since nothing names it."""

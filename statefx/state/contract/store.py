@@ -178,6 +178,26 @@ class StateStore(ABC):
             It may have happened; it will be told again.
         """
 
+    def advance(self, txid: int, token: str, writes: Sequence[Write]) -> bool:
+        """Let reads see what this object has prepared, of which the log says that it is committed; without any I/O.
+
+        Called by a task that lives, in the place of closing the store and opening another one. Not called where
+        `commit` has to be.
+
+        Parameters
+        ----------
+        txid, token
+            As they were prepared.
+        writes : sequence of (bytes, bytes or None)
+            As they were given to `prepare`.
+
+        Returns
+        -------
+        bool
+            False: the store stays as it was, and is closed; another one is opened.
+        """
+        return False
+
     @abstractmethod
     def rollback(self, txid: int, token: str) -> None:
         """Say that what `token` names will never be committed; doing it again is a no-op."""

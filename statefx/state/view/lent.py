@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from statefx.errors import StatePhaseError
+from statefx.state.contract.spaces import Space
+from statefx.state.contract.store import SnapshotRef, Version
 from statefx.state.view.keyvalue import KeyValueState
+from statefx.state.view.transaction import Phase, StateTransaction
 
 _REMEDIES = {
     "prepareCommit": "it is prepared when prePrepare has returned",
@@ -25,6 +28,9 @@ class LentState(KeyValueState[Any, Any]):
 
     __slots__ = ()
     _ended = "the state is closed: it ended with its transaction. Use the one that initState was given last"
+
+    def _begin(self) -> None:
+        """Make ready for another transaction of a task that lives."""
 
     def prepareCommit(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse: StatePhaseError."""
@@ -69,6 +75,36 @@ class LentState(KeyValueState[Any, Any]):
 def prepare(state: LentState, txid: int, token: str) -> None:
     """Make the changes durable under `token`, for the runtime."""
     super(LentState, state).prepareCommit(txid, token=token)
+
+
+def succeeded(state: LentState) -> LentState | None:
+    """Return the state of the next transaction, in which what `state` has prepared is committed; `state` is closed.
+
+    None if its store can't go on, or nothing is prepared: `state` is to be closed, and another one opened.
+    """
+    if not state._advance():
+        return None
+    heir = object.__new__(type(state))
+    for name in StateTransaction.__slots__:
+        setattr(heir, name, getattr(state, name))
+    heir._begin()
+    state._phase, state._changed, state._known, state._writable = Phase.CLOSED, {}, {}, {}
+    return heir
+
+
+def prepared(state: LentState) -> Version:
+    """Return the version that is prepared."""
+    return state._preparing
+
+
+def found_keys(state: LentState) -> int | None:
+    """Return how many keys of the user's the version has that was opened; None if only reading them could tell."""
+    return state._store.count(Space.USER.value)
+
+
+def snapshot(state: LentState) -> SnapshotRef | None:
+    """Write a full image of the version that was opened."""
+    return state._store.snapshot()
 
 
 def close(state: LentState) -> None:

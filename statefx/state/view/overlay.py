@@ -66,6 +66,10 @@ ENTRY_BYTES = 200
 """What Python needs to remember one entry, besides its bytes: two objects' heads and a place in a dict, about."""
 
 
+_SAMPLE = 100
+"""Entries whose size stands for that of others."""
+
+
 class Overlay:
     """Changes of this transaction over what is prepared over what is committed.
 
@@ -372,21 +376,32 @@ class Overlay:
     def settle(self, writes: list[Write]) -> None:
         """Take `writes`, all changes there are, as prepared: they are read below the changes that follow."""
         self.prepared = OrderedEntries(dict(writes))
-        self._remembered_bytes += _total_bytes(self.prepared.by_key, self.prepared.by_key.values())
+        self.absorb(writes)
+
+    def absorb(self, writes: list[Write]) -> None:
+        """Count `writes`, all changes there are, among what is known of what lies below."""
+        before = self._remembered
+        for kind, entries in self.changed.items():
+            known, known_bytes = self.known[kind], self.known_bytes[kind]
+            known.update(entries)
+            for name, data in self.changed_bytes[kind].items():
+                if data is None:
+                    known[name] = ABSENT
+                else:
+                    known_bytes[name] = data
+            for name in known_bytes.keys() & known.keys():  # bytes of what has become immutable or absent
+                del known_bytes[name]
+        added = self._remembered - before  # most of what a transaction changes was known before
+        if added > 0:
+            keys, values = zip(*writes[:_SAMPLE], strict=True)
+            self._remembered_bytes += added * _total_bytes(keys, values) // len(keys)
         if self._remembered_bytes > self._cache_bytes:
             self.forget()
-        else:
-            for kind, entries in self.changed.items():
-                known, known_bytes = self.known[kind], self.known_bytes[kind]
-                known.update(entries)
-                for name, data in self.changed_bytes[kind].items():
-                    if data is None:
-                        known[name] = ABSENT
-                    else:
-                        known_bytes[name] = data
-                for name in known_bytes.keys() & known.keys():  # bytes of what has become immutable or absent
-                    del known_bytes[name]
         self.discard()
+
+    @property
+    def _remembered(self) -> int:
+        return sum(map(len, self.known.values())) + sum(map(len, self.known_bytes.values()))
 
     def discard(self) -> None:
         """Drop the changes since the last `settle`."""

@@ -188,6 +188,23 @@ class StateTransaction:
         self._phase = Phase.OPEN
         self._epoch += 1  # rows that a scan has yet to read are of the version before
 
+    def _advance(self) -> bool:
+        """Go on to the next transaction: what is prepared is committed, as the driver says; tell whether the store can.
+
+        What is known of the entries stays known. If the store can't, nothing has changed.
+        """
+        writes = self._unsettled
+        if self._phase is not Phase.PREPARED or writes is None:
+            return False
+        if not self._store.advance(self._preparing.txid, self._preparing.token, writes):
+            return False
+        self._unsettled = None
+        self._overlay.absorb(writes)
+        self._changed, self._known, self._writable = self._overlay.changed, self._overlay.known, self._overlay.changed
+        self._version, self._phase = self._preparing, Phase.OPEN
+        self._epoch += 1
+        return True
+
     def rollback(self) -> None:
         """Discard every change that is not committed; again is a no-op.
 

@@ -1,0 +1,375 @@
+"""Runs jobs as orders to tasks that live: what is under way, who has answered, what took too long, what ends a run.
+
+A run holds all slots of a topology at once (rule 13). How it is started and how bytes reach its slots is the business
+of a `Run`: on Spark one job over its pipelined shuffle, in the tester threads of this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from statefx.coordinator.engine import DriverCall, Finished, Job, JobFailedError, SegmentRun, StoppedError
+from statefx.coordinator.orders import text_for
+from statefx.errors import StatefxError
+from statefx.plan.levels import Plan
+from statefx.plan.segments import segments_of
+from statefx.protocol import messages
+from statefx.protocol.barrier import Ack, Report
+from statefx.protocol.commands import Resolution
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.order import Order, ResolutionOrder
+
+logger = logging.getLogger("statefx")
+
+STUCK_SECS = 10.0
+"""How long a slot may take to drop an attempt that has timed out. It had all the time of the attempt before."""
+
+RESTORE_MAX_SECS = 3600.0
+"""How long state may be restored before that counts: a restore that hangs shows itself as under way too."""
+
+
+class Run(Protocol):
+    """All slots of a topology, alive at once."""
+
+    id: str
+    """It tells this run from all others."""
+
+    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
+        """Send a slot a frame, in order; returns at once. To a slot that is gone nothing is sent."""
+
+    def wait(self) -> None:
+        """Wait until the slots have ended that were told to, for a while."""
+
+    def end(self) -> None:
+        """End the run: its slots end, now or as soon as they notice. Again is a no-op."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A job that slots carry out."""
+
+    job: Job
+    wanted: set[TaskId]
+    """Those that have not answered."""
+    acks: list[Ack] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    since: float | None = None
+    """When its orders were sent."""
+    restoring_secs: float = 0.0
+    """By how much its end was put off, because tasks restore state."""
+
+    @property
+    def attempt(self) -> TransactionAttempt | None:
+        """The attempt that it runs a segment of."""
+        work = self.job.work
+        return work.order.attempt if isinstance(work, SegmentRun) else None
+
+
+class RunEngine(ABC):
+    """Runs one deployment whose rows spouts emit (see `statefx.coordinator.engine.Engine`).
+
+    A subclass starts runs, and calls `ready`, `heard` and `over` of what becomes of them, from any thread.
+
+    Parameters
+    ----------
+    plan : Plan
+    name : str
+        Of the topology.
+    timeout_secs : float
+        Of one attempt, from when its orders were sent and no earlier transaction was before it in the slots.
+    clock : callable
+        Seconds.
+    restoring : callable
+        Returns the tasks that restore state now, which does not count (rule 6.9); asked when the time is over.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        name: str,
+        timeout_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+        restoring: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._restoring = restoring
+        self._plan = plan
+        self._name = name
+        self._timeout_secs = timeout_secs
+        self._clock = clock
+        self._segments = segments_of(plan)
+        self._slot_of = {task: SlotId(*slot) for task, slot in plan.place.items()}
+        self.slots = tuple(dict.fromkeys(self._slot_of.values()))
+        self._lock = threading.RLock()
+        self._run: Run | None = None
+        self._ready = False
+        self._since: datetime | None = None
+        self._runs = 0
+        self._pending: dict[str, _Pending] = {}
+        self._freed = 0.0
+        """When the slots last had done with a segment."""
+        self._unconfirmed: dict[TransactionAttempt, tuple[set[SlotId], float]] = {}
+        """Abandoned attempts: the slots that have not confirmed, and until when they may take."""
+        self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
+        self._stopping = False
+
+    # ---- what a subclass does
+
+    @abstractmethod
+    def start_run(self) -> Run:
+        """Begin a run; `ready` is called when all its slots are there."""
+
+    @abstractmethod
+    def call_aside(self, job: Job, call: Callable[[], None]) -> None:
+        """Run `call`, which never raises, in a thread of its own."""
+
+    # ---- what the coordinator asks (see `Engine`)
+
+    def start(self, job: Job) -> None:
+        """Begin a job."""
+        work = job.work
+        if isinstance(work, DriverCall):
+            self.call_aside(job, lambda: self._call(job, work))
+            return
+        tasks = self._segments[work.segment].tasks if isinstance(work, SegmentRun) else work.tasks
+        if not tasks:
+            self._finished.put(Finished(job.id))
+            return
+        with self._lock:
+            pending = self._pending[job.id] = _Pending(job, set(tasks))
+            if self._run is None:
+                self._begin()
+            elif self._ready:
+                self._send(pending)
+
+    def next(self, timeout_secs: float | None) -> Finished | None:
+        """Wait until a job has ended; None after `timeout_secs`, or when it was interrupted."""
+        ends = None if timeout_secs is None else self._clock() + timeout_secs
+        while True:
+            now = self._clock()
+            due = min((each for each in (ends, self._look_at_times(now)) if each is not None), default=None)
+            with suppress(queue.Empty):
+                return self._finished.get(timeout=None if due is None else max(due - now, 0.0))
+            if ends is not None and self._clock() >= ends:
+                return None
+
+    def cancel(self, job_id: str) -> None:
+        """Drop a job: its slots abandon the attempt in place (rule 13.5)."""
+        with self._lock:
+            pending = self._pending.pop(job_id, None)
+            if pending is not None and pending.attempt is not None:
+                self._abandon(pending.attempt, self._timeout_secs)
+
+    def interrupt(self) -> None:
+        """Let `next` return."""
+        self._finished.put(None)
+
+    def reuses(self, work: object) -> bool:
+        """Tell whether attempts share results: what spouts emit is emitted anew for each."""
+        return False
+
+    def status(self) -> dict[str, Any]:
+        """Return its name, and which run there is since when."""
+        with self._lock:
+            found: dict[str, Any] = {"engine": "pipelined", "run": None, "since": None, "runs": self._runs}
+            if self._run is not None and self._ready and self._since is not None:
+                found |= {"run": self._run.id, "since": self._since.isoformat(timespec="milliseconds")}
+            return found
+
+    def stop(self) -> None:
+        """Have commits that wait for their tasks end as stopped; the next start goes on with them (rule 6.5)."""
+        with self._lock:
+            self._stopping = True
+            for job_id, pending in list(self._pending.items()):
+                work = pending.job.work
+                if isinstance(work, ResolutionOrder) and work.resolution is Resolution.COMMIT:
+                    del self._pending[job_id]
+                    self._finished.put(Finished(job_id, failure=StoppedError("the query was stopped")))
+        self.interrupt()
+
+    def close(self) -> None:
+        """End the run."""
+        with self._lock:
+            run, self._run, self._ready = self._run, None, False
+        if run is not None:
+            for slot in self.slots:
+                run.send(slot, Kind.END)
+            run.wait()
+            run.end()
+
+    # ---- what becomes of runs
+
+    def ready(self, run: Run) -> None:
+        """All slots of a run are there."""
+        with self._lock:
+            if run is not self._run:
+                return
+            self._ready = True
+            self._since = datetime.now(UTC)
+            logger.info("%s: run %s has begun: all %d tasks of Spark are there", self._name, run.id, len(self.slots))
+            for pending in self._pending.values():
+                self._send(pending)
+
+    def over(self, run: Run, failure: StatefxError) -> None:
+        """A run is over: a slot was lost, or its job has ended. All that was under way fails with it (rule 13.6)."""
+        with self._lock:
+            if run is not self._run:
+                return
+            self._run, self._ready = None, False
+            self._unconfirmed.clear()
+            failed, self._pending = self._pending, {}
+            if self._stopping:
+                failure = StoppedError("the query was stopped")
+        run.end()
+        for job_id in failed:
+            self._finished.put(Finished(job_id, failure=failure))
+
+    def heard(self, run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
+        """A slot has said something."""
+        with self._lock:
+            if run is not self._run:
+                return
+            match kind:
+                case Kind.ACK:
+                    self._take_ack(Ack.unpack(body))
+                case Kind.REPORT:
+                    self._take_report(Report.unpack(body))
+                case Kind.CONFIRMED:
+                    self._take_confirmation(slot, TransactionAttempt(*messages.unpack_attempt(body)))
+                case _:
+                    logger.warning("slot %s sent an unexpected %s", slot, kind.name)
+
+    # ---- orders
+
+    def _begin(self) -> None:
+        self._ready = False
+        self._runs += 1
+        try:
+            self._run = self.start_run()
+        except StatefxError as error:
+            failed, self._pending = self._pending, {}
+            for job_id in failed:
+                self._finished.put(Finished(job_id, failure=error))
+
+    def _send(self, pending: _Pending) -> None:
+        pending.since = self._clock()
+        work = pending.job.work
+        assert self._run is not None
+        assert not isinstance(work, DriverCall)
+        order = work.order if isinstance(work, SegmentRun) else work
+        for slot, body in self._bodies(order, pending.wanted).items():
+            self._run.send(slot, Kind.RUN if isinstance(order, Order) else Kind.RESOLVE, body)
+
+    def _bodies(self, order: Order | ResolutionOrder, tasks: Collection[TaskId]) -> Mapping[SlotId, bytes]:
+        """Return what each slot is told: the order, as far as it concerns its own tasks."""
+        own: dict[SlotId, list[TaskId]] = {}
+        for task in tasks:
+            own.setdefault(self._slot_of[task], []).append(task)
+        return {slot: text_for(self._plan, order, sorted(told)).encode() for slot, told in own.items()}
+
+    def _abandon(self, attempt: TransactionAttempt, patience_secs: float) -> None:
+        if self._run is None or not self._ready:  # its orders were not sent
+            return
+        self._unconfirmed[attempt] = set(self.slots), self._clock() + patience_secs
+        for slot in self.slots:
+            self._run.send(slot, Kind.ABANDON, messages.pack_attempt(attempt.txid, attempt.attempt))
+
+    # ---- answers
+
+    def _take_ack(self, ack: Ack) -> None:
+        for pending in self._pending.values():
+            if pending.attempt == ack.attempt and ack.id in pending.wanted:
+                pending.acks.append(ack)
+                self._answered(pending, ack.id)
+                return
+        # else of an attempt that was abandoned (rule 6.4)
+
+    def _take_report(self, report: Report) -> None:
+        for pending in self._pending.values():
+            if pending.attempt is None and report.id in pending.wanted:
+                pending.reports.append(report)
+                self._answered(pending, report.id)
+                return
+
+    def _answered(self, pending: _Pending, task: TaskId) -> None:
+        pending.wanted.discard(task)
+        if pending.wanted:
+            return
+        del self._pending[pending.job.id]
+        if pending.attempt is not None:
+            self._freed = self._clock()
+        self._finished.put(Finished(pending.job.id, acks=tuple(pending.acks), reports=tuple(pending.reports)))
+
+    def _take_confirmation(self, slot: SlotId, attempt: TransactionAttempt) -> None:
+        slots, _ = self._unconfirmed.get(attempt, (set(), 0.0))
+        slots.discard(slot)
+        if not slots:
+            self._unconfirmed.pop(attempt, None)
+
+    # ---- time
+
+    def _look_at_times(self, now: float) -> float | None:
+        """Fail what has taken too long; return when to look again."""
+        with self._lock:
+            dues = list(self._dues())
+            for pending, due in dues:
+                if due <= now:
+                    self._put_off_or_end(pending)
+            stuck = [(slots, until) for slots, until in self._unconfirmed.values() if until <= now]
+            run = self._run
+        if stuck and run is not None:
+            names = ", ".join(f"{slot.level}/{slot.partition}" for slot in sorted(stuck[0][0]))
+            self.over(run, JobFailedError(f"slot {names} does not answer: its worker is stuck"))
+        with self._lock:
+            times = [due for _, due in self._dues()] + [until for _, until in self._unconfirmed.values()]
+        return min(times, default=None)
+
+    def _dues(self) -> Iterable[tuple[_Pending, float]]:
+        """Return the attempts whose time runs, and when it is over: in each segment the first one (rule 6.9)."""
+        first: dict[object, _Pending] = {}
+        for pending in self._pending.values():
+            work = pending.job.work
+            if isinstance(work, SegmentRun) and pending.since is not None:
+                known = first.get(work.segment)
+                if known is None or work.order.attempt < known.job.work.order.attempt:  # type: ignore[union-attr]
+                    first[work.segment] = pending
+        for pending in first.values():
+            assert pending.since is not None
+            yield pending, max(pending.since, self._freed) + self._timeout_secs + pending.restoring_secs
+
+    def _put_off_or_end(self, pending: _Pending) -> None:
+        """Let the time of an attempt begin again while state is being restored; else abandon the attempt."""
+        tasks = self._restoring()
+        if tasks and pending.restoring_secs < RESTORE_MAX_SECS:
+            pending.restoring_secs += self._timeout_secs
+            logger.warning(
+                "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
+                ", ".join(tasks), pending.restoring_secs, self._timeout_secs,
+            )  # fmt: skip
+            return
+        attempt = pending.attempt
+        assert attempt is not None
+        del self._pending[pending.job.id]
+        waiting = ", ".join(f"{component}[{task}]" for component, task in sorted(pending.wanted)[:3])
+        self._abandon(attempt, STUCK_SECS)
+        why = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s), waiting for {waiting}"
+        if tasks:
+            why += f"; state of {', '.join(tasks)} was still being restored after {pending.restoring_secs:g} s"
+        self._finished.put(Finished(pending.job.id, failure=JobFailedError(why, timeout=True)))
+
+    def _call(self, job: Job, work: DriverCall) -> None:
+        try:
+            work.call()
+        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
+            self._finished.put(Finished(job.id, failure=error))
+        else:
+            self._finished.put(Finished(job.id))

@@ -1,0 +1,146 @@
+"""What a slot and the driver say to each other over a control connection, as bytes.
+
+::
+
+    driver                                  slot
+      | -- challenge (magic, nonce) -------> |
+      | <------- HELLO (slot, proof) ------ |
+      | -- WELCOME (proof) ----------------> |
+      | -- RUN, RESOLVE, ABANDON, END -----> |
+      | <-- ACK, REPORT, CONFIRMED, FAILED - |
+      | <-- ALIVE, each second, both ways -> |
+
+A frame is its length, its kind and its body. Bodies are MessagePack or the packed forms of `statefx.protocol`: whoever
+listens at the driver's port never unpickles what a stranger has sent (rule 13.1).
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+MAGIC = b"statefx-control-1\n"
+NONCE_BYTES = 32
+CHALLENGE_BYTES = len(MAGIC) + NONCE_BYTES
+
+HELLO_BYTES_MAX = 128
+"""Of a frame before its sender has proved who it is: nothing more is read from a stranger."""
+
+FRAME_BYTES_MAX = 64 << 20
+"""Orders carry the metadata of a slot's partitions, acks at most 128 kB; what is longer is no frame of ours."""
+
+_HEAD = struct.Struct(">IB")
+_HELLO = struct.Struct(">32sHI32s")
+_ATTEMPT = struct.Struct(">QI")
+
+
+class Kind(IntEnum):
+    """Of a frame."""
+
+    HELLO = 1  # slot: I am level, partition of this run
+    WELCOME = 2  # driver: so you are
+    RUN = 3  # driver: an attempt
+    RESOLVE = 4  # driver: commit or roll back tasks
+    ABANDON = 5  # driver: drop an attempt
+    END = 6  # driver: the run is over
+    ALIVE = 7  # both
+    ACK = 8  # slot: of one task
+    REPORT = 9  # slot: of one task's commit or rollback
+    CONFIRMED = 10  # slot: nothing of the attempt is under way any more
+    FAILED = 11  # slot: it can't go on; the text says why
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame of ours, or too many of them."""
+
+
+def frame(kind: Kind, body: bytes = b"") -> bytes:
+    """Return a frame."""
+    if len(body) > FRAME_BYTES_MAX:
+        raise FrameError(f"a {kind.name} of {len(body)} bytes: at most {FRAME_BYTES_MAX}")
+    return _HEAD.pack(len(body), kind) + body
+
+
+class Frames:
+    """Cuts a stream of bytes into frames.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Of a body; more is a FrameError.
+    """
+
+    def __init__(self, max_bytes: int = FRAME_BYTES_MAX) -> None:
+        self.max_bytes = max_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """Take bytes; yield (kind, body) of each frame that is whole now."""
+        self._buffer += data
+        while len(self._buffer) >= _HEAD.size:
+            length, kind = _HEAD.unpack_from(self._buffer)
+            if length > self.max_bytes:
+                raise FrameError(f"a frame of {length} bytes: at most {self.max_bytes}")
+            if len(self._buffer) < _HEAD.size + length:
+                return
+            body = bytes(self._buffer[_HEAD.size : _HEAD.size + length])
+            del self._buffer[: _HEAD.size + length]
+            try:
+                known = Kind(kind)
+            except ValueError:
+                raise FrameError(f"a frame of the unknown kind {kind}") from None
+            yield known, body
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SlotId:
+    """A slot: the tasks at one level and partition of the plan."""
+
+    level: int
+    partition: int
+
+
+def proof(secret: bytes, who: bytes, nonce: bytes, run: bytes, slot: SlotId) -> bytes:
+    """Return what only somebody who knows the run's secret can say in answer to `nonce`."""
+    said = who + nonce + run + struct.pack(">HI", slot.level, slot.partition)
+    return hmac.digest(secret, said, "sha256")
+
+
+def hello(secret: bytes, nonce: bytes, run: bytes, slot: SlotId) -> bytes:
+    """Return the body of a HELLO."""
+    return _HELLO.pack(run, slot.level, slot.partition, proof(secret, b"slot", nonce, run, slot))
+
+
+def check_hello(secret: bytes, nonce: bytes, run: bytes, body: bytes) -> SlotId:
+    """Return the slot that says HELLO; FrameError if it is none of this run's (rule 13.1)."""
+    if len(body) != _HELLO.size:
+        raise FrameError("no HELLO")
+    named, level, partition, proved = _HELLO.unpack(body)
+    slot = SlotId(level, partition)
+    if named != run or not hmac.compare_digest(proved, proof(secret, b"slot", nonce, run, slot)):
+        raise FrameError("a HELLO of another run, or without its secret")
+    return slot
+
+
+def welcome(secret: bytes, nonce: bytes, run: bytes, slot: SlotId) -> bytes:
+    """Return the body of a WELCOME: the driver knows the run's secret too."""
+    return proof(secret, b"driver", nonce, run, slot)
+
+
+def is_welcome(secret: bytes, nonce: bytes, run: bytes, slot: SlotId, body: bytes) -> bool:
+    """Tell whether a WELCOME comes from the driver of the run."""
+    return hmac.compare_digest(body, welcome(secret, nonce, run, slot))
+
+
+def pack_attempt(txid: int, attempt: int) -> bytes:
+    """Return the body of ABANDON and CONFIRMED."""
+    return _ATTEMPT.pack(txid, attempt)
+
+
+def unpack_attempt(body: bytes) -> tuple[int, int]:
+    """Read what `pack_attempt` wrote."""
+    txid, attempt = _ATTEMPT.unpack(body)
+    return txid, attempt

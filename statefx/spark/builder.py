@@ -1,0 +1,56 @@
+"""A Spark session with the settings that statefx is fast with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
+
+SLOTS = 32
+"""Slots of a local session, which are threads: tasks that wait cost nothing, and those of a run all live at once."""
+
+
+def session(
+    appName: str = "statefx", master: str | None = None, config: Mapping[str, Any] | None = None
+) -> SparkSession:
+    """Build the Spark session of a program, or return the one that runs.
+
+    Parameters
+    ----------
+    appName : str
+        What Spark's UI calls it.
+    master : str, optional
+        As for ``SparkSession.builder.master``. By default that of spark-submit; without it ``local[32]``: 32 tasks of
+        Spark at a time on this machine. These are threads, of which most wait; they need no cores of their own.
+    config : Mapping, optional
+        Further settings of Spark; they overrule those that are set here.
+
+    Returns
+    -------
+    SparkSession
+        With rows between the JVM and Python on Unix sockets, Python workers that take and give rows at the same time
+        (three levels and more of the pipelined engine need it), and checkpoints of streams that are written with one
+        file operation. If a session runs already, those of its settings stay that can't be changed while it does.
+
+    Examples
+    --------
+    ::
+
+        spark = statefx.session("payments")
+        query = statefx.submit(topology, spark, "checkpoints/payments")
+    """
+    builder = SparkSession.builder.appName(appName)
+    settings: dict[str, Any] = {**RECOMMENDED, PIPELINED_PYTHON: "true"}
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and knows the master
+        master = f"local[{SLOTS}]"
+        # By default as many partitions as slots, for whatever else the session runs.
+        settings["spark.default.parallelism"] = str(os.cpu_count() or 1)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**settings, **(config or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

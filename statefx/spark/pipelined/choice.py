@@ -1,0 +1,69 @@
+"""Chooses how the transactions of a topology run: in one Spark job that lives, or as Spark jobs of their own."""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark.sql import SparkSession
+
+from statefx.config import Config
+from statefx.errors import ConfigError
+from statefx.plan.levels import Plan
+from statefx.spark import internals
+from statefx.spark.session import PIPELINED_PYTHON
+from statefx.topology.graph import Topology
+
+logger = logging.getLogger("statefx")
+
+_LEVELS_MAX = 2
+"""Levels of a session whose Python workers are not pipelined: the first has no input and the last no output. Between
+them, Spark would not read what a worker has written while it waits for its input."""
+
+
+def is_pipelined(topology: Topology, settings: Config, plan: Plan, session: SparkSession) -> bool:
+    """Choose by ``topology.engine``, and say which it is and why.
+
+    Raises
+    ------
+    ConfigError
+        ``pipelined`` was asked for, and can't be; names the remedy.
+    """
+    if not topology.spouts:
+        return False  # `check_config` has refused what can't be
+    asked = settings.engine
+    if asked == "jobs":
+        logger.info("%s runs as Spark jobs, one for each transaction: topology.engine says so", topology.name)
+        return False
+    why = _why_not(topology, plan, session)
+    if why is None:
+        logger.info("%s runs pipelined, as one Spark job that holds all its tasks", topology.name)
+        return True
+    if asked == "pipelined":
+        raise ConfigError(f"topology.engine is 'pipelined', but {why}", key="topology.engine", value=asked)
+    logger.info("%s runs as Spark jobs, one for each transaction, and not pipelined: %s", topology.name, why)
+    return False
+
+
+def slots_needed(topology: Topology, plan: Plan) -> int:
+    """Return how many slots of Spark a run takes, with one for the jobs of a sink's commit where there are sinks."""
+    return sum(plan.widths) + bool(topology.sinks)
+
+
+def _why_not(topology: Topology, plan: Plan, session: SparkSession) -> str | None:
+    context = session.sparkContext
+    if len(plan.widths) > _LEVELS_MAX and context.getConf().get(PIPELINED_PYTHON, "false") != "true":
+        return (
+            f"its {len(plan.widths)} levels need {PIPELINED_PYTHON}=true, which the session lacks: build it with "
+            "statefx.session(), or give SparkSession.builder that setting"
+        )
+    needed, there = slots_needed(topology, plan), internals.task_slots(context)
+    if needed > there:
+        more = "local[n] for a larger n (slots are threads there, not cores)"
+        if not str(context.master).startswith("local"):
+            more = "more executors, or more spark.executor.cores (which may be more than there are cores)"
+        sinks = ", one of them for what sinks run at their commit" if topology.sinks else ""
+        return (
+            f"its tasks live at the same time and need {needed} slots of Spark{sinks}; {context.master} has {there}: "
+            f"take {more}, or less parallelism"
+        )
+    return None

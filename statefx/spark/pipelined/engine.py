@@ -1,0 +1,177 @@
+"""Runs segments, commits and rollbacks as orders to the tasks of one Spark job."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.util import InheritableThread
+
+from statefx.coordinator.engine import Job, JobFailedError
+from statefx.coordinator.runs import RunEngine
+from statefx.plan.deployment import Deployment
+from statefx.protocol.messages import Kind, SlotId
+from statefx.runtime import restoring
+from statefx.spark import internals
+from statefx.spark.failures import job_error
+from statefx.spark.labels import Labels
+from statefx.spark.pipelined.control import ControlServer
+from statefx.spark.pipelined.level import LivingLevel, Rendezvous
+from statefx.spark.pipelined.plan import RunPlan
+from statefx.spark.session import is_local
+from statefx.spark.worker import Parcel
+
+logger = logging.getLogger("statefx")
+
+FILLER_BYTES = 32_000
+"""Behind the barriers, so that Spark's shuffle sends what it has gathered: it does when 0.9 of 32 KB are full, or after
+50 ms (spark.shuffle.streaming.networkBufferSize, ...MaxWaitTimeMs)."""
+
+END_SECS = 5.0
+"""How long the slots of a run may take to end when they are told to; then Spark's job is cancelled."""
+
+
+class PipelinedEngine(RunEngine):
+    """Runs one deployment as one Spark job that holds all its tasks.
+
+    Parameters
+    ----------
+    deployment : Deployment
+    session : SparkSession
+        Its settings are the run's; some are changed.
+    timeout_secs : float
+    port : int
+        Where the driver listens for its tasks; 0: any that is free.
+    stopping : threading.Event
+        Set when the query is being stopped.
+    """
+
+    def __init__(
+        self, deployment: Deployment, session: SparkSession, timeout_secs: float, port: int, stopping: threading.Event
+    ) -> None:
+        super().__init__(
+            deployment.plan,
+            deployment.name,
+            timeout_secs,
+            restoring=lambda: restoring.under_way(deployment.storage),
+        )
+        self._parcel = Parcel.pack(deployment)
+        self._stopping_event = stopping
+        session.conf.set("spark.sql.adaptive.enabled", "false")
+        self._session = session
+        conf = session.sparkContext.getConf()
+        # In local mode Spark's own connections may stand at the machine's name; ours need no more than loopback.
+        host = "127.0.0.1" if is_local(session.sparkContext) else str(conf.get("spark.driver.host"))
+        self._host, self._bind = host, str(conf.get("spark.driver.bindAddress", host))
+        self._port = port
+        self._workers = 0
+        details = f"topology {deployment.name}\ncheckpoint {deployment.storage.url}\ngeneration {deployment.generation}"
+        self._labels = Labels(deployment.name, deployment.plan, details)
+
+    def start_run(self) -> SparkRun:
+        """Begin a Spark job with all slots."""
+        return SparkRun(self)
+
+    def stop(self) -> None:
+        """End what is under way; called by any thread."""
+        self._stopping_event.set()
+        super().stop()
+
+    def job_over(self, run: SparkRun, error: Exception | None) -> None:
+        """Tell that Spark's job has ended."""
+        if error is None:  # a slot that has lost its connection ends without an error
+            self.over(run, JobFailedError(run.lost or "the job that holds all tasks has ended"))
+            return
+        if internals.cant_start_workers(error):
+            self._workers += 1
+        self.over(run, job_error(error, local=is_local(self._session.sparkContext)))
+
+    def call_aside(self, job: Job, call: Callable[[], None]) -> None:
+        """Run `call` in a thread that has one of its own in the JVM."""
+        InheritableThread(target=call, name=f"statefx-{job.id}", daemon=True).start()
+
+    def serve(self, run: bytes, secret: bytes, heard: Any, lost: Any) -> ControlServer:
+        """Listen for the slots of a run."""
+        return ControlServer(self._bind, self._port, run, secret, self.slots, heard, lost)
+
+    def planned(self, run: str, secret: bytes, control: ControlServer) -> RunPlan:
+        """Have Spark plan a run."""
+        meeting = Rendezvous((self._host, control.address[1]), run.encode(), secret, FILLER_BYTES)
+        return RunPlan(
+            self._session, self._plan, lambda level: LivingLevel(self._parcel, level, meeting), self._workers
+        )
+
+    def run_job(self, plan: RunPlan, run: str, tag: str) -> None:
+        """Run Spark's job to its end."""
+        context = self._session.sparkContext
+        with internals.own_properties(context) as own:
+            context.addJobTag(tag)
+            plan.run(own, self._labels.name_run(own, run[:8]))
+
+    def cancel_tag(self, tag: str) -> None:
+        """Cancel Spark's job."""
+        context = self._session.sparkContext
+        with contextlib.suppress(Py4JError):  # the context was stopped, and the job with it
+            if not internals.stopped_here(context):
+                context.cancelJobsWithTag(tag)
+
+
+class SparkRun:
+    """A Spark job in which all slots live, and its control connections (see `statefx.coordinator.runs.Run`)."""
+
+    def __init__(self, engine: PipelinedEngine) -> None:
+        self._engine = engine
+        self.id = uuid.uuid4().hex
+        self._tag = f"statefx-{self.id}"
+        self._connected: set[SlotId] = set()
+        self.lost = ""
+        """Which slot was lost first, and why."""
+        secret = os.urandom(32)
+        self._control = engine.serve(self.id.encode(), secret, self._heard, self._lost)
+        self._plan = engine.planned(self.id, secret, self._control)
+        self._thread = InheritableThread(target=self._run_job, name="statefx-run", daemon=True)
+        self._thread.start()
+
+    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
+        """Send a slot a frame (see `Run.send`)."""
+        self._control.send(slot, kind, body)
+
+    def wait(self) -> None:
+        """Wait until the job has ended, for `END_SECS`."""
+        self._thread.join(END_SECS)
+
+    def end(self) -> None:
+        """Close the connections, and cancel the job if it runs."""
+        self._control.close()
+        if self._thread.is_alive():
+            self._engine.cancel_tag(self._tag)
+
+    def _heard(self, slot: SlotId, kind: Kind, body: bytes) -> None:
+        if kind is not Kind.HELLO:
+            self._engine.heard(self, slot, kind, body)
+            return
+        self._connected.add(slot)
+        if len(self._connected) == len(self._engine.slots):
+            self._engine.ready(self)
+
+    def _lost(self, slot: SlotId, why: str) -> None:
+        # The job tells more, and ends in tenths of a second: a worker that was killed fails its task.
+        self.lost = self.lost or f"the task at level {slot.level}, partition {slot.partition} was lost: {why}"
+        timer = threading.Timer(1.0, self._engine.over, (self, JobFailedError(self.lost)))
+        timer.daemon = True
+        timer.start()
+
+    def _run_job(self) -> None:
+        error: Exception | None = None
+        try:
+            self._engine.run_job(self._plan, self.id, self._tag)
+        except Exception as found:  # noqa: BLE001 - whoever runs the attempts decides
+            error = found
+        self._engine.job_over(self, error)

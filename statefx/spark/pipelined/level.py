@@ -1,0 +1,65 @@
+"""What runs in Spark's Python workers: a slot that lives as long as its job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from statefx.protocol.messages import SlotId
+from statefx.runtime.living import LivingSlot
+from statefx.spark import worker
+from statefx.spark.pipelined.control import ControlLostError, SlotControl
+from statefx.spark.worker import Parcel
+
+logger = logging.getLogger("statefx")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """How a slot finds the driver.
+
+    Attributes
+    ----------
+    address : (host, port)
+    run, secret : bytes
+    filler_bytes : int
+        As of `LivingSlot`.
+    """
+
+    address: tuple[str, int]
+    run: bytes
+    secret: bytes
+    filler_bytes: int
+
+
+class LivingLevel:
+    """One level of the topology, as a function for mapInArrow that returns when the run ends."""
+
+    def __init__(self, parcel: Parcel, level: int, rendezvous: Rendezvous) -> None:
+        self._parcel = parcel
+        self._level = level
+        self._rendezvous = rendezvous
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the slot of this Spark task."""
+        context = TaskContext.get()
+        assert context is not None
+        slot, meeting = SlotId(self._level, context.partitionId()), self._rendezvous
+        deployment = self._parcel.unpack()
+        rows = iter(batches)
+        if not self._level:
+            for _ in rows:  # a row for each task, which says nothing
+                pass
+        control = SlotControl(meeting.address, meeting.run, meeting.secret, slot)
+        try:
+            living = LivingSlot(worker.process_worker(), deployment, slot, control, meeting.filler_bytes)
+            yield from living.run(rows)
+        except ControlLostError as lost:
+            # No error of the task: the driver has noticed too, or is gone. Spark would print one with its own stack.
+            logger.info("slot %d/%d ends: %s", slot.level, slot.partition, lost)
+        finally:
+            control.close()

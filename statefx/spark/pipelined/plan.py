@@ -1,0 +1,66 @@
+"""The plan of a run: the levels of a topology as stages that run at the same time.
+
+Spark's planner makes an ordinary plan of `mapInArrow` and `repartitionById`. Its nodes are copied, the exchanges as
+pipelined ones (`internals.pipelined_onto`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+
+from statefx.plan import wire
+from statefx.plan.levels import Plan
+from statefx.spark import internals
+from statefx.spark.frames import WIRE, no_rows
+
+ROW_BY_ROW = {
+    # Rows are handed to Python one by one, as they come: by default Spark waits for 10,000 of them, or 64 KB.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.execution.pandas.udf.buffer.size": "256",
+}
+"""Local properties of the thread that runs the job: from the session alone, tasks do not see them."""
+
+
+class RunPlan:
+    """The levels of a topology as a chain of stages; `level` makes the function of a level, for ``mapInArrow``."""
+
+    def __init__(self, session: SparkSession, plan: Plan, level: Callable[[int], Any], workers: int) -> None:
+        frame = no_rows(session, plan)
+        for number, width in enumerate(plan.widths):
+            if number:
+                frame = frame.repartitionById(width, F.col("target"))
+            columns = wire.SCHEMA.names if number else frame.columns
+            frame = internals.mapping(level(number), WIRE, columns, workers)(frame)
+        self._frame: DataFrame = frame
+
+    def run(self, own: Any, names: Sequence[str]) -> None:
+        """Run the job; returns when all its tasks have ended.
+
+        Parameters
+        ----------
+        own : java.util.Properties
+            The thread's local properties.
+        names : sequence of str
+            Of the stages, lowest first.
+        """
+        session = self._frame.sparkSession
+        internals.activate(session)  # the nodes that are copied go by the settings of the thread
+        own.putAll(internals.sql_settings(session))
+        for name, value in ROW_BY_ROW.items():
+            own.setProperty(name, value)
+        nodes, node = internals.chain_of(self._frame)
+        shuffles = 0
+        for kind, each in nodes:
+            if kind == "S":
+                node = internals.pipelined_onto(each, node)
+                own.setProperty(internals.STAGE_NAME, names[shuffles])
+                internals.shuffle_of(node)
+                shuffles += 1
+            else:
+                node = internals.copied_onto(each, node)
+        own.setProperty(internals.STAGE_NAME, names[shuffles])
+        internals.collected_node(self._frame, node, wire.SCHEMA, "payload")

@@ -1,0 +1,283 @@
+"""Runs whose slots live in threads of this process, of which one runs at a time: chance alone decides which.
+
+Every order of arrival is possible that Spark's pipelined shuffle and the control connections allow: rows of one sender
+for one reader stay in order, and so does what the driver and one slot say to each other. Nothing else does.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.coordinator.engine import Finished, Job, JobFailedError
+from statefx.coordinator.runs import RunEngine
+from statefx.plan.deployment import Deployment
+from statefx.protocol import messages
+from statefx.protocol.messages import Kind, SlotId
+from statefx.runtime.bolts import ProcessGone
+from statefx.runtime.living import LivingSlot
+from statefx.runtime.worker import Worker
+
+
+class _KilledError(ProcessGone):
+    """Ends a thread that nobody will wake."""
+
+
+class LocalRunEngine(RunEngine):
+    """Runs one deployment as a run in this process.
+
+    Parameters
+    ----------
+    deployment : Deployment
+    make_worker : callable
+        Makes the worker process of a slot.
+    seed : int
+    timeout_secs : float
+    clock : callable
+
+    Attributes
+    ----------
+    chances : callable
+        Called with the engine before each step; a test breaks things there.
+    runs : list of LocalRun
+        All that were begun; the last one may be alive.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        make_worker: Callable[[], Worker],
+        seed: int,
+        timeout_secs: float = 600.0,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        super().__init__(deployment.plan, deployment.name, timeout_secs, clock)
+        self.random = random.Random(seed)
+        self.chances: Callable[[LocalRunEngine], None] = lambda engine: None
+        self.runs: list[LocalRun] = []
+        self.seen: dict[Any, Any] = {}
+        self._deployment = deployment
+        self._make_worker = make_worker
+        self._calls: list[Callable[[], None]] = []
+
+    def start_run(self) -> LocalRun:
+        run = LocalRun(self, self._deployment, self._make_worker)
+        self.runs.append(run)
+        return run
+
+    def call_aside(self, job: Job, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+
+    def next(self, timeout_secs: float | None) -> Finished | None:
+        """Let slots run until a job has ended; None if none of them can go on."""
+        while self._finished.empty():
+            self.chances(self)
+            if not self._finished.empty():
+                break
+            if self._calls:
+                self._calls.pop(0)()
+            elif not self._step():
+                return super().next(0.0)
+        return super().next(0.0)
+
+    def _step(self) -> bool:
+        """Let one thing happen; tell whether anything could."""
+        moves = [move for run in self.runs for move in run.moves()]
+        if not moves:
+            return False
+        self.random.choice(moves)()
+        return True
+
+    def settle(self) -> None:
+        """Let everything happen that still can, also in runs that are over."""
+        while self._step():
+            pass
+
+    def close(self) -> None:
+        """End all runs."""
+        super().close()
+        for run in self.runs:
+            run.kill()
+
+
+class LocalRun:
+    """All slots of a topology, as threads."""
+
+    def __init__(self, engine: LocalRunEngine, deployment: Deployment, make_worker: Callable[[], Worker]) -> None:
+        self.id = f"run-{len(engine.runs) + 1}"
+        self._engine = engine
+        self.is_over = False
+        self._told_ready = False
+        self.slots = {slot: LocalSlot(engine, deployment, make_worker(), slot, self) for slot in engine.slots}
+
+    def moves(self) -> list[Callable[[], None]]:
+        """Return what may happen next."""
+        if not self._told_ready:
+            return [self._tell_ready]
+        return [move for slot in self.slots.values() for move in slot.moves()]
+
+    def _tell_ready(self) -> None:
+        self._told_ready = True
+        self._engine.ready(self)
+
+    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
+        if not self.is_over:
+            self.slots[slot].to_slot.append((kind, body))
+
+    def wait(self) -> None:
+        """Let them go on: nothing here takes time."""
+
+    def end(self) -> None:
+        """Close the connections; slots that are not frozen notice."""
+        self.is_over = True
+
+    def lose(self, slot: SlotId) -> None:
+        """Kill a slot's process: the job fails, and the others end when they notice."""
+        self.slots[slot].kill()
+        self.fail(f"slot {slot} was lost")
+
+    def fail(self, why: str) -> None:
+        """Let the run end."""
+        self._engine.over(self, JobFailedError(why))
+
+    def kill(self) -> None:
+        """Kill all slots."""
+        for slot in self.slots.values():
+            slot.kill()
+
+    def deliver(self, sender: SlotId, batch: pa.RecordBatch) -> None:
+        """Put the rows of a sender into its channels."""
+        for row in range(batch.num_rows):
+            one = batch.slice(row, 1)
+            reader = SlotId(sender.level + 1, one.column(0)[0].as_py())
+            self.slots[reader].channels.setdefault(sender, deque()).append(one)
+
+
+class LocalSlot:
+    """One slot in a thread that runs when it is told to.
+
+    Attributes
+    ----------
+    to_slot, to_driver : deque
+        What is on its way over the control connection.
+    channels : dict
+        Rows on their way to it, by sender.
+    frozen : bool
+        As by SIGSTOP: nothing of it goes on, what it is sent waits.
+    """
+
+    def __init__(
+        self, engine: LocalRunEngine, deployment: Deployment, worker: Worker, slot: SlotId, run: LocalRun
+    ) -> None:
+        self._engine, self._run, self.slot = engine, run, slot
+        self.to_slot: deque[tuple[Kind, bytes]] = deque()
+        self.to_driver: deque[tuple[Kind, bytes]] = deque()
+        self.channels: dict[SlotId, deque[pa.RecordBatch]] = {}
+        self.frozen = False
+        self.ended = False
+        self.error: BaseException | None = None
+        self._inbox: deque[tuple[Kind, bytes]] = deque()
+        self._waits_for = ""
+        self._killed = False
+        self._worker = worker
+        self._last = slot.level + 1 == len(deployment.plan.widths)
+        self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
+        self._living = LivingSlot(worker, getattr(worker, "own", deployment), slot, self, 0)
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        threading.Thread(target=self._thread, daemon=True).start()
+
+    # ---- what may happen
+
+    def moves(self) -> list[Callable[[], None]]:
+        """Return what may happen to it next."""
+        if self.frozen:
+            return []
+        found: list[Callable[[], None]] = []
+        if self.to_driver and not self._run.is_over:
+            found.append(self._to_driver)
+        if self.to_slot:
+            found.append(self._to_slot)
+        if not self.ended and self._can_go_on():
+            found.append(self.step)
+        return found
+
+    def _can_go_on(self) -> bool:
+        if self._waits_for == "control":
+            return bool(self._inbox) or self._run.is_over
+        if self._waits_for == "rows":
+            return any(self.channels.values()) or self._run.is_over
+        return True
+
+    def _to_driver(self) -> None:
+        self._engine.heard(self._run, self.slot, *self.to_driver.popleft())
+
+    def _to_slot(self) -> None:
+        kind, body = self.to_slot.popleft()
+        self._inbox.append((kind, body))
+        if kind is Kind.ABANDON:
+            self.abandoned(messages.unpack_attempt(body))
+
+    def step(self) -> None:
+        """Let its thread run until it next waits."""
+        self._go.release()
+        self._stopped.acquire()
+
+    def kill(self) -> None:
+        """End it where it stands."""
+        self.frozen = False
+        self._killed = True
+        if not self.ended:
+            self.step()
+
+    # ---- as its thread sees it: the control connection, and rows
+
+    def next(self) -> tuple[Kind, bytes]:
+        while not self._inbox:
+            self.check()
+            self._pause("control")
+        return self._inbox.popleft()
+
+    def send(self, kind: Kind, body: bytes = b"") -> None:
+        self.check()
+        self.to_driver.append((kind, body))
+        self._pause()
+
+    def check(self) -> None:
+        if self._run.is_over:
+            raise ConnectionError("the run is over")
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            self._pause("rows")
+            if self._run.is_over:
+                return
+            sender = self._engine.random.choice([each for each, rows in self.channels.items() if rows])
+            yield self.channels[sender].popleft()
+
+    def _pause(self, waits_for: str = "") -> None:
+        self._waits_for = waits_for
+        self._stopped.release()
+        self._go.acquire()
+        self._waits_for = ""
+        if self._killed:
+            raise _KilledError
+
+    def _thread(self) -> None:
+        self._go.acquire()
+        try:
+            if not self._killed:
+                for batch in self._living.run(self._rows()):
+                    if not self._last and not self._run.is_over:
+                        self._run.deliver(self.slot, batch)
+                    self._pause()
+        except BaseException as error:  # noqa: BLE001 - told below
+            self.error = error
+        self.ended = True
+        if self.error is not None and not self._killed and not self._run.is_over:
+            self._engine.over(self._run, JobFailedError(f"{type(self.error).__name__}: {self.error}"))
+        self._stopped.release()
