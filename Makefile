@@ -32,14 +32,15 @@ check: ## lint, types and the quick tests that need neither Spark nor servers: a
 	@$(MAKE) --no-print-directory lint
 	@$(PY) -m pytest -q -n logical --dist loadfile --no-loadscope-reorder -m "not slow and not spark and not server" $(ARGS)
 
-# The archive takes half a minute of one processor where it is made: the other one lints meanwhile, and compiles the tests, which
-# else each process of pytest would do for itself.
+# The archive takes half a minute of one processor where it is made. Meanwhile the other one lints, runs the doctests, and
+# compiles the tests, which else each process of pytest would do for itself.
 test: ## everything that must stay green: lint, types, layers, doctests, tests
 	@tools/venv.sh rocksdb,redis,testing,dev,docs
 	@$(WITH_JAVA) { $(PY) -m tests.spark.class_archive & archive=$$!; \
-		$(MAKE) --no-print-directory lint && $(PY) -m pytest -q --doctest-modules statefx providers && \
-		{ $(PY) -m pytest -q --collect-only >/dev/null || true; }; \
-		green=$$?; wait $$archive && exit $$green; }
+		{ $(PY) -m pytest -q --doctest-modules statefx providers && \
+		{ $(PY) -m pytest -q --collect-only >/dev/null || true; }; } & doctests=$$!; \
+		$(MAKE) --no-print-directory lint; linted=$$?; \
+		wait $$archive && wait $$doctests && exit $$linted; }
 	@$(WITH_JAVA) $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
 soak: ## what takes too long for each day, such as ledgers that are killed 200 times: half an hour

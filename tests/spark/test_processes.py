@@ -84,6 +84,7 @@ def test_sigterm_drains(drivers, place):
     assert state(place / "ck", "count") == recount(FILES["a"] + FILES["b"])
 
 
+@pytest.mark.soak  # test_zombies.py has two that are replaced, and wake up
 def test_two_drivers_on_one_checkpoint(spark, drivers, place):
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
