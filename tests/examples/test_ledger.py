@@ -19,7 +19,7 @@ def hits(said):
 
 
 @pytest.mark.parametrize(
-    ("program", "kills"), [pytest.param("ledger.py", 1, marks=pytest.mark.spark), ("ledger_plain.py", 6)]
+    ("program", "kills"), [pytest.param("ledger.py", 1, marks=pytest.mark.spark), ("ledger_plain.py", 3)]
 )
 def test_a_ledger_that_is_killed_again_and_again(tmp_path, program, kills):
     said = run(program, "--kills", str(kills), folder=tmp_path)
