@@ -60,7 +60,7 @@ EXPORTS = {
     },
     statefx.connectors: {
         "CollectSink", "CommitterContext", "ConsoleSink", "ForeachTransactionSink", "Marker",
-        "MemoryTransactionalSpout", "Owner", "Reached", "Sink", "SinkCommitter", "SinkWriter", "StagedRows",
+        "MemoryTransactionalSpout", "Owner", "CheckpointPosition", "Sink", "SinkCommitter", "SinkWriter", "StagedRows",
         "StagedSink", "Target", "WriterContext", "is_published", "refuse_twin",
         "starting_point",
     },

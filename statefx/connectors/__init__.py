@@ -17,10 +17,10 @@ from statefx.connectors.foreach import ForeachTransactionSink
 from statefx.connectors.memory import MemoryTransactionalSpout
 from statefx.connectors.staged import StagedRows, StagedSink, Target
 from statefx.operators.sinks import (
+    CheckpointPosition,
     CommitterContext,
     Marker,
     Owner,
-    Reached,
     Sink,
     SinkCommitter,
     SinkWriter,
@@ -31,6 +31,7 @@ from statefx.operators.sinks import (
 )
 
 __all__ = [
+    "CheckpointPosition",
     "CollectSink",
     "CommitterContext",
     "ConsoleSink",
@@ -38,7 +39,6 @@ __all__ = [
     "Marker",
     "MemoryTransactionalSpout",
     "Owner",
-    "Reached",
     "Sink",
     "SinkCommitter",
     "SinkWriter",

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from statefx.connectors.staged import StagedCommitter, StagedRows, StagedSink, Target
-from statefx.operators.sinks import CommitterContext, Marker, Reached, SinkCommitter
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Marker, SinkCommitter
 
 _CELL_MAX = 40
 
@@ -33,10 +33,10 @@ class _Remembered(Target):
 class _Forgetful(StagedCommitter):
     """Expects no marker at a start: it ended with the process, and so did the rows."""
 
-    def check(self, reached: Reached, *, takeover: bool) -> None:
+    def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         super().check(replace(reached, known=False), takeover=takeover)
 
-    def fence(self, reached: Reached, *, takeover: bool) -> None:
+    def fence(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         super().fence(replace(reached, known=False), takeover=takeover)
 
 

@@ -19,10 +19,10 @@ from xxhash import xxh3_128
 
 from statefx.errors import SinkError, StagedRowsLostError
 from statefx.operators.sinks import (
+    CheckpointPosition,
     Committable,
     CommitterContext,
     Marker,
-    Reached,
     Sink,
     SinkCommitter,
     SinkWriter,
@@ -155,7 +155,7 @@ class Target(ABC):
         self.close()
 
 
-class HeldFile:
+class UnfinishedFile:
     """A file of a storage that a writer holds open over several calls, until it gets its name or is dropped."""
 
     def __init__(self, storage: Storage, name: str) -> None:
@@ -183,7 +183,7 @@ class Stager(SinkWriter):
     def __init__(self, context: WriterContext) -> None:
         self._context = context
         self._name = f"{FOLDER}/{context.component}/{context.attempt.txid:020d}-{context.token}.arrow"
-        self._held: HeldFile | None = None
+        self._held: UnfinishedFile | None = None
         self._file: _Summed | None = None
         self._stream: pa.ipc.RecordBatchStreamWriter | None = None
         self._rows = 0
@@ -192,7 +192,7 @@ class Stager(SinkWriter):
         if not batch.num_rows:
             return
         if self._stream is None:
-            self._held = HeldFile(self._context.storage, self._name)
+            self._held = UnfinishedFile(self._context.storage, self._name)
             self._file = _Summed(self._held.file)
             self._stream = pa.ipc.new_stream(self._file, self._context.schema)
         self._stream.write_batch(batch)
@@ -248,12 +248,12 @@ class StagedCommitter(SinkCommitter):
         self._connect = connect
         self._target: Target | None = None
 
-    def check(self, reached: Reached, *, takeover: bool) -> None:
+    def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         with self._opened() as target:
             target.check()
             starting_point(target.marker(), self._context.owner, reached, self._name, takeover=takeover)
 
-    def fence(self, reached: Reached, *, takeover: bool) -> None:
+    def fence(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         owner, name = self._context.owner, self._name
         with self._connected() as target:
             found = target.marker()

@@ -35,10 +35,10 @@ from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, S
 from statefx.protocol.commands import (
     Acked,
     Append,
+    Appended,
     Cancel,
     Command,
     Deliver,
-    Durable,
     Failed,
     Happening,
     Idle,
@@ -305,7 +305,7 @@ class Coordinator:
         match command:
             case Append():
                 self._append(command)
-                return Durable(command)
+                return Appended(command)
             case Run():  # steps 3 and 5
                 job_id = f"{command.segment} {command.attempt.txid}/{command.attempt.attempt}"
                 self._runs[job_id] = command

@@ -14,7 +14,7 @@ from statefx.coordinator.engine import DriverCall, Work
 from statefx.coordinator.participant import Participant
 from statefx.errors import CheckpointMismatchError
 from statefx.operators import to_ddl
-from statefx.operators.sinks import CommitterContext, Owner, Reached, Sink, SinkCommitter, ToDataFrame
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, SinkCommitter, ToDataFrame
 from statefx.protocol.barrier import Ack
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
@@ -111,14 +111,14 @@ class SinkParticipant(Participant):
         owner = Owner(self.application, state.origin, state.generation)
         return self.sink.committer(CommitterContext(self.name, owner, self.schema, self.storage, self.dataframe))
 
-    def _reached(self, state: LogState) -> Reached:
+    def _reached(self, state: LogState) -> CheckpointPosition:
         known, originals = state.targets.get(self.name) == self.sink.identity, state.shared_origins
         if state.committing is None:
-            return Reached(state.committed, state.committed, known, originals)
+            return CheckpointPosition(state.committed, state.committed, known, originals)
         if self._decided(state) is None:  # the sink is new: nobody will publish that transaction here
-            return Reached(state.committed + 1, state.committed + 1, known, originals)
+            return CheckpointPosition(state.committed + 1, state.committed + 1, known, originals)
         # `_check_decided`: for this very target
-        return Reached(state.committed, state.committed + 1, known=True, originals=originals)
+        return CheckpointPosition(state.committed, state.committed + 1, known=True, originals=originals)
 
     def _decided(self, state: LogState) -> Any:
         """Return what a former driver has decided for this sink, and not committed for everybody."""

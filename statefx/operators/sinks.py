@@ -84,7 +84,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class CheckpointPosition:
     """How far the checkpoint is, by its log.
 
     Attributes
@@ -109,7 +109,9 @@ class Reached:
         return origin in self.originals
 
 
-def starting_point(marker: Marker | None, owner: Owner, reached: Reached, target: str, *, takeover: bool) -> int:
+def starting_point(
+    marker: Marker | None, owner: Owner, reached: CheckpointPosition, target: str, *, takeover: bool
+) -> int:
     """Return the transaction after which `owner` publishes; refuse a target that is not this checkpoint's.
 
     Rules 10.3, 10.9 and 10.10. A target that is this checkpoint's, and where the checkpoint is, is gone on with from
@@ -300,14 +302,14 @@ class SinkCommitter(ABC):
     """
 
     @abstractmethod
-    def check(self, reached: Reached, *, takeover: bool) -> None:
+    def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         """Look at the target before a generation is taken; changes nothing.
 
         The generation and, for a new checkpoint, the origin are not known yet.
 
         Parameters
         ----------
-        reached : Reached
+        reached : CheckpointPosition
         takeover : bool
             The caller says that this application takes over what another one has written.
 
@@ -320,7 +322,7 @@ class SinkCommitter(ABC):
         """
 
     @abstractmethod
-    def fence(self, reached: Reached, *, takeover: bool) -> None:
+    def fence(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         """Own the target from now on (rule 10.7): older generations are refused. Makes the target if there is none.
 
         Raises

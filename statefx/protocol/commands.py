@@ -31,7 +31,7 @@ class Resolution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Make a record durable; nothing else is appended before its `Durable` or the driver's end."""
+    """Make a record durable; nothing else is appended before its `Appended` or the driver's end."""
 
     kind: str  # ``PREPARING``, ``PROCESSED``, ``COMMITTING``, ``COMMITTED`` or ``ROLLED_BACK``
     attempt: TransactionAttempt
@@ -84,7 +84,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Durable:
+class Appended:
     """The record of this `Append` is durable."""
 
     append: Append
@@ -134,4 +134,4 @@ class Stop:
     now: bool = False
 
 
-Happening = Offered | Durable | Acked | Failed | Resolved | Unresolved | Idle | Stop
+Happening = Offered | Appended | Acked | Failed | Resolved | Unresolved | Idle | Stop

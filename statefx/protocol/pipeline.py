@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from statefx.protocol.commands import (
     Acked,
     Append,
+    Appended,
     Cancel,
     Command,
     Deliver,
-    Durable,
     Failed,
     Happening,
     Idle,
@@ -143,7 +143,7 @@ class Pipeline:
         match event:
             case Offered():
                 return self._admit() if self.admits else (self, ())
-            case Durable(append):
+            case Appended(append):
                 return self._durable(append)
             case Stop(now):
                 return self._stop(now)

@@ -22,10 +22,10 @@ from statefx.connectors.files.written import txid_of_file
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
 from statefx.operators.sinks import (
     COMMITTABLE_BYTES_MAX,
+    CheckpointPosition,
     Committable,
     CommitterContext,
     Owner,
-    Reached,
     Sink,
     SinkCommitter,
     WriterContext,
@@ -86,7 +86,7 @@ def _meet(barrier: threading.Barrier) -> None:
         barrier.wait(TOGETHER_SECS)
 
 
-START = Reached(0, 0)
+START = CheckpointPosition(0, 0)
 FIRST, SECOND, THIRD = (Owner("app", "origin", generation) for generation in (1, 2, 3))
 OTHERS = (Owner("app", "copy", 1), Owner("else", "origin", 1))
 STEPS_MAX = 300
@@ -115,7 +115,7 @@ class _Driver:
             with suppress(Exception, Crash):
                 each.close()
 
-    def start(self, owner: Owner, reached: Reached = START, *, takeover: bool = False) -> SinkCommitter:
+    def start(self, owner: Owner, reached: CheckpointPosition = START, *, takeover: bool = False) -> SinkCommitter:
         before = self.committer(Owner(owner.application, owner.origin, owner.generation - 1))
         before.check(reached, takeover=takeover)
         before.close()
@@ -239,7 +239,7 @@ class SinkContract(Contract):
         first, second = driver.write(1, ["a"]), driver.write(2, ["b"])
         for txid, named in [(1, first), (1, first), (2, second), (1, first), (2, second)]:
             _commit(committer, txid, named)
-        for reached, owner in [(Reached(1, 2), SECOND), (Reached(2, 2), THIRD)]:
+        for reached, owner in [(CheckpointPosition(1, 2), SECOND), (CheckpointPosition(2, 2), THIRD)]:
             _commit(driver.start(owner, reached), 2, second)
         assert driver.read() == ["a", "b"]
 
@@ -248,7 +248,7 @@ class SinkContract(Contract):
         committer = driver.start(FIRST)
         _commit(committer, 1, {})
         _commit(committer, 2, driver.write(2, [], []))
-        committer = driver.start(SECOND, Reached(2, 2))
+        committer = driver.start(SECOND, CheckpointPosition(2, 2))
         _commit(committer, 3, driver.write(3, ["a"], []))
         assert driver.read() == ["a"]
 
@@ -273,7 +273,7 @@ class SinkContract(Contract):
         assert driver.read() == ["new"]
         for takeover in (False, True):
             with pytest.raises(FencedError):
-                driver.committer(FIRST).fence(Reached(1, 1), takeover=takeover)
+                driver.committer(FIRST).fence(CheckpointPosition(1, 1), takeover=takeover)
         _commit(newer, 2, driver.write(2, ["b"]))
         assert driver.read() == ["b", "new"]
 
@@ -300,19 +300,19 @@ class SinkContract(Contract):
     def test_a_target_that_is_elsewhere_than_the_checkpoint_is_refused(self, tmp_path: Path) -> None:
         driver = _Driver(self, tmp_path)
         _commit(driver.start(FIRST), 1, driver.write(1, ["a"]))
-        for reached in (Reached(0, 0), Reached(3, 3)):
+        for reached in (CheckpointPosition(0, 0), CheckpointPosition(3, 3)):
             with pytest.raises(SinkMismatchError):
                 driver.committer(FIRST).check(reached, takeover=False)
             with pytest.raises(SinkMismatchError):
                 driver.committer(SECOND).fence(reached, takeover=False)
-        committer = driver.start(SECOND, Reached(3, 3), takeover=True)
+        committer = driver.start(SECOND, CheckpointPosition(3, 3), takeover=True)
         _commit(committer, 4, driver.write(4, ["d"]))
         assert driver.read() == ["a", "d"]
 
     def test_takeover_of_what_is_in_place_doubles_nothing(self, tmp_path: Path) -> None:
         driver = _Driver(self, tmp_path)
         named = driver.write(1, ["a"])
-        for owner, reached in [(FIRST, START), (SECOND, Reached(0, 1)), (THIRD, Reached(1, 1))]:
+        for owner, reached in [(FIRST, START), (SECOND, CheckpointPosition(0, 1)), (THIRD, CheckpointPosition(1, 1))]:
             _commit(driver.start(owner, reached, takeover=True), 1, named)
         assert driver.read() == ["a"]
 
@@ -379,7 +379,7 @@ class SinkContract(Contract):
         newer: list[SinkCommitter] = []
 
         def take_over() -> None:
-            newer.append(driver.start(THIRD, Reached(0, 1)))
+            newer.append(driver.start(THIRD, CheckpointPosition(0, 1)))
             _commit(newer[0], 1, first)
             _commit(newer[0], 2, driver.write(2, ["b"]))
 
@@ -422,7 +422,7 @@ class _Program:
 
     def run(self, owner: Owner) -> None:
         """Start, end what is decided, and go on to the last transaction."""
-        reached = Reached(self.committed, max([self.committed, *self.decided]))
+        reached = CheckpointPosition(self.committed, max([self.committed, *self.decided]))
         committer = self.driver.start(owner, reached)
         for txid in range(self.committed + 1, TRANSACTIONS + 1):
             if txid not in self.decided:

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, event, given, settings
 
 from statefx import CollectSink, TopologyBuilder
 from statefx.errors import StatefxError, TopologyError
-from statefx.operators.sinks import CommitterContext, Owner, Reached, Sink, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, Sink, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester
@@ -64,10 +64,10 @@ def publish(sink: Sink, place: Path, *transactions: pa.RecordBatch) -> None:
         try:
             sink.check_schema(schema)
             committer = sink.committer(CommitterContext("out", Owner("app", "origin", 1), schema, storage))
-            committer.check(Reached(0, 0), takeover=False)
+            committer.check(CheckpointPosition(0, 0), takeover=False)
         except TopologyError as error:
             raise RefusedError(str(error)) from error
-        committer.fence(Reached(0, 0), takeover=False)
+        committer.fence(CheckpointPosition(0, 0), takeover=False)
         for txid, rows in enumerate(transactions, 1):
             attempt = TransactionAttempt(txid, 0)
             writer = sink.writer(WriterContext("out", 0, 1, attempt, f"token{txid}", schema, storage))

@@ -10,7 +10,7 @@ import pytest
 from statefx.protocol import pipeline as module
 from statefx.protocol.commands import (
     Acked,
-    Durable,
+    Appended,
     Failed,
     Idle,
     Offered,
@@ -37,7 +37,7 @@ def happenings(pipeline):
     """All that the driver may report next."""
     yield from (Offered(), Idle(), Stop(now=False), Stop(now=True))
     if pipeline.appending is not None:
-        yield Durable(pipeline.appending)
+        yield Appended(pipeline.appending)
     for entry in pipeline.entries:
         yield Failed(entry.attempt)
         yield from (Acked(segment, entry.attempt) for segment in Segment)
@@ -90,7 +90,7 @@ def test_the_drawn_stages_are_those_of_the_pipeline(steps):
         for before, event, after in chain.from_iterable(map(every_state, beginnings)):
             if isinstance(event, Offered) and len(after.entries) > len(before.entries):
                 steps.add(f"start {named(after.entries[-1])}")
-            if isinstance(event, Durable) and event.append.kind == "ROLLED_BACK":
+            if isinstance(event, Appended) and event.append.kind == "ROLLED_BACK":
                 steps.add(f"{named(before.entries[-1])} end")
     arrows = ET.parse(DOCS / "_static" / "stages.svg").iter("{http://www.w3.org/2000/svg}path")
     drawn = [step for arrow in arrows for step in arrow.get("data-steps", "").split("; ") if step]

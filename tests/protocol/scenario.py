@@ -15,10 +15,10 @@ from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.commands import (
     Acked,
     Append,
+    Appended,
     Cancel,
     Command,
     Deliver,
-    Durable,
     Failed,
     Happening,
     Idle,
@@ -176,7 +176,7 @@ class Driver:
             match command:
                 case Append(kind, attempt, committed):
                     self._write(self._record(kind, attempt, committed))
-                    self.pipeline, more = self.pipeline.on(Durable(command))
+                    self.pipeline, more = self.pipeline.on(Appended(command))
                     left += more
                 case Run(segment, attempt):
                     self._send("RUN" if segment is Segment.WHOLE else segment.name, command)

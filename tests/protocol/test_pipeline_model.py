@@ -19,10 +19,10 @@ import pytest
 from statefx.protocol.commands import (
     Acked,
     Append,
+    Appended,
     Cancel,
     Command,
     Deliver,
-    Durable,
     Failed,
     Happening,
     Idle,
@@ -171,7 +171,7 @@ def happenings(world: World, failures: int, crashes: int, stops: int) -> Iterato
     append = pipeline.appending
     landed = None if append is None else world.landed
     if append is not None and landed is not None:
-        yield on(landed, Durable(append))
+        yield on(landed, Appended(append))
     if world.crashes < crashes:
         before_and_after = (world,) if landed is None else (world, landed)
         # How a decision is carried out that another topology made has nothing to do with how spouts read.
@@ -203,7 +203,7 @@ def late_news(world: World) -> Iterator[Happening]:
             if name not in live or live[name].stage >= Stage.DECIDING:
                 yield Failed(name)
             appends = [Append(kind, name) for kind in ("PREPARING", "COMMITTING", "ROLLED_BACK")]
-            yield from (Durable(append) for append in appends if append != pipeline.appending)
+            yield from (Appended(append) for append in appends if append != pipeline.appending)
 
 
 def check_late_news(world: World) -> None:
@@ -291,7 +291,7 @@ def test_only_the_transaction_that_failed_uses_up_a_try() -> None:
     for _ in range(3):
         world = on(world, Offered())
         while world.pipeline.appending is not None:
-            world = on(world.landed, Durable(world.pipeline.appending))
+            world = on(world.landed, Appended(world.pipeline.appending))
     world = on(world, Failed(TransactionAttempt(2, 0)))
     assert [world.pipeline.failures(txid) for txid in (1, 2, 3)] == [0, 1, 0]
     assert not world.pipeline.stopping

@@ -30,7 +30,7 @@ from statefx.errors import (
     SinkOwnedError,
     TopologyError,
 )
-from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
@@ -41,7 +41,7 @@ from tests.providers.redis_server import RedisServer
 
 SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64())])
 FIRST = Owner("app", "origin", 1)
-START = Reached(0, 0)
+START = CheckpointPosition(0, 0)
 QUICK = {"retries": 0, "backoff_secs": 0.01}
 
 pytestmark = pytest.mark.server
@@ -143,7 +143,7 @@ class Place:
             server.url, name, "word" if kind == "hash" else (), kind=kind, options={**QUICK, **options}
         )
 
-    def committer(self, owner: Owner = FIRST, reached: Reached = START) -> Any:
+    def committer(self, owner: Owner = FIRST, reached: CheckpointPosition = START) -> Any:
         found = self.sink.committer(CommitterContext("out", owner, SCHEMA, self.storage))
         found.check(reached, takeover=False)
         found.fence(reached, takeover=False)
@@ -274,7 +274,7 @@ def test_a_server_that_forgot_transactions_stops_the_sink(durable: RedisServer, 
     with pytest.raises(SinkMismatchError, match="is at transaction 1, and 3 is to be published"):
         commit(committer, 3, place.write(3, "c"))
     with pytest.raises(SinkMismatchError):
-        place.committer(Owner("app", "origin", 2), Reached(2, 2))
+        place.committer(Owner("app", "origin", 2), CheckpointPosition(2, 2))
     assert place.read() == ["a"]
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from statefx import SqlSink
-from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 
 FIRST = Owner("app", "origin", 1)
-START = Reached(0, 0)
+START = CheckpointPosition(0, 0)
 WORDS = pa.schema([("word", pa.string()), ("n", pa.int64())])
 
 

@@ -9,7 +9,7 @@ import pytest
 from statefx.connectors import StagedRows
 from statefx.connectors.staged import StagedCommitter, Stager
 from statefx.errors import SinkMismatchError, StagedRowsLostError
-from statefx.operators.sinks import Reached
+from statefx.operators.sinks import CheckpointPosition
 from statefx.testing.sink_contract import SinkContract
 from tests.sinks import test_sink_contract as sound
 
@@ -120,10 +120,10 @@ class Anywhere(StagedCommitter):
     """Does not compare how far the checkpoint is."""
 
     def check(self, reached, *, takeover):
-        super().check(Reached(0, FOREVER), takeover=takeover)
+        super().check(CheckpointPosition(0, FOREVER), takeover=takeover)
 
     def fence(self, reached, *, takeover):
-        super().fence(Reached(0, FOREVER), takeover=takeover)
+        super().fence(CheckpointPosition(0, FOREVER), takeover=takeover)
 
 
 class Grasping(StagedCommitter):

@@ -12,7 +12,7 @@ import pytest
 from statefx import ForeachTransactionSink, TopologyBuilder, transaction
 from statefx.coordinator.engine import StoppedError
 from statefx.errors import ConfigError, FencedError, SinkError, StagedRowsLostError
-from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows, tester
@@ -21,7 +21,7 @@ from statefx.testing.engine import Limits
 SCHEMA = pa.schema([("word", pa.string())])
 WORDS = [["a", "b"], [], ["c"]]
 FIRST, SECOND = Owner("app", "origin", 1), Owner("app", "origin", 2)
-START = Reached(0, 0)
+START = CheckpointPosition(0, 0)
 
 
 def as_words(schema, parts):
@@ -147,7 +147,7 @@ def test_who_is_replaced_in_the_middle_of_its_call_leaves_no_marker_that_counts(
     new = Calls()
 
     def replace(txid):
-        newer = fenced(tmp_path, new, SECOND, Reached(0, 1))
+        newer = fenced(tmp_path, new, SECOND, CheckpointPosition(0, 1))
         commit(newer, 1, first)
         commit(newer, 2, second)
 
@@ -169,7 +169,7 @@ def test_who_is_replaced_before_its_call_does_not_call(tmp_path, monkeypatch):
     def look(storage, *arguments):
         looks.append(storage)
         if len(looks) == 2:  # it has found its own marker, and is about to call
-            fenced(tmp_path, new, SECOND, Reached(0, 1))
+            fenced(tmp_path, new, SECOND, CheckpointPosition(0, 1))
         return original(storage, *arguments)
 
     with monkeypatch.context() as patch:

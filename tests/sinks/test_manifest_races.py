@@ -9,14 +9,14 @@ from statefx.connectors.files.manifest import Manifest
 from statefx.connectors.files.sink import FileSink
 from statefx.connectors.files.written import WrittenFile
 from statefx.errors import FencedError, SinkError, SinkOwnedError
-from statefx.operators.sinks import CommitterContext, Owner, Reached
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 
 A1, A2 = Owner("a", "origin", 1), Owner("a", "origin", 2)
 B1, B2, C1 = Owner("b", "other", 1), Owner("b", "other", 2), Owner("c", "third", 1)
-START = Reached(0, 0)
+START = CheckpointPosition(0, 0)
 LAYOUT = Layout("parquet", (), "word string")
 SCHEMA = LAYOUT.fields
 
@@ -203,7 +203,7 @@ def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing
         folder.fence(B1, takeover=True)
         folder.publish(B1, *range(1, 26))
         folder.manifest.forget_old(0)
-        folder.fence(A2, Reached(last, last), takeover=True)
+        folder.fence(A2, CheckpointPosition(last, last), takeover=True)
         folder.publish(A2, *range(last + 1, last + 4))
 
     for folder, txids in races(tmp_path, there_and_back):
@@ -228,7 +228,7 @@ def test_a_crash_anywhere_in_fence_or_commit_leaves_every_transaction_once(tmp_p
     for folder, txids in races(tmp_path, crash):
         folder.fence(A1)
         folder.publish(A1, *range(1, txids + 1))
-        reached = Reached(txids, txids + 1)  # COMMITTING of one more is durable
+        reached = CheckpointPosition(txids, txids + 1)  # COMMITTING of one more is durable
         try:
             folder.zombie.fence(A2, reached, LAYOUT, takeover=takeover)
             folder.publish(A2, txids + 1, manifest=folder.zombie)
@@ -244,7 +244,7 @@ def test_takeover_left_in_a_program_doubles_nothing_after_a_crash_before_committ
     folder = Folder(tmp_path)
     folder.fence(A1, takeover=True)
     folder.publish(A1, 1)
-    folder.fence(A2, Reached(0, 1), takeover=True)
+    folder.fence(A2, CheckpointPosition(0, 1), takeover=True)
     folder.publish(A2, 1, 2)
     assert folder.names() == named("a", 1, 2)
 
@@ -311,7 +311,7 @@ def test_a_zombie_writes_nothing_of_its_own_after_a_commit_by_its_successor(tmp_
     folder = Folder(tmp_path)
     folder.fence(A1)
     folder.publish(A1, 1)
-    folder.fence(A2, Reached(1, 2))
+    folder.fence(A2, CheckpointPosition(1, 2))
     folder.publish(A2, 2)
     folder.publish(A1, 2)
     with pytest.raises(FencedError):
@@ -320,5 +320,5 @@ def test_a_zombie_writes_nothing_of_its_own_after_a_commit_by_its_successor(tmp_
     with pytest.raises(FencedError):
         committer.commit(TransactionAttempt(3, 0), {})
     with pytest.raises(FencedError):
-        committer.fence(Reached(1, 2), takeover=True)
+        committer.fence(CheckpointPosition(1, 2), takeover=True)
     assert folder.names() == named("a", 1, 2)

@@ -12,14 +12,14 @@ import pytest
 from statefx import CollectSink, FileSink, SqlSink, TopologyBuilder, committedFiles
 from statefx.connectors.files.writers import Parquet
 from statefx.errors import SinkError, SinkOwnedError, TopologyError
-from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 
 SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64())])
 FIRST = Owner("app", "origin", 1)
-START = Reached(0, 0)
+START = CheckpointPosition(0, 0)
 
 VALUES = {
     pa.string(): (["a/b", "a%2Fb", "x y", "..", "ü=?#", None, "100%", 'q"'], 8),
@@ -166,7 +166,7 @@ def test_takeover_left_in_a_program_doubles_no_row_of_a_table(tmp_path):
     prepared = {0: writing.prepare(1)}
     for generation in (1, 2):  # the first one crashed between the rows and COMMITTED
         publishing = committer(sink, tmp_path, Owner("app", "origin", generation))
-        publishing.fence(Reached(0, generation - 1), takeover=True)
+        publishing.fence(CheckpointPosition(0, generation - 1), takeover=True)
         publishing.commit(TransactionAttempt(1, 0), prepared)
     with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         assert connection.execute("select count(*) from words").fetchone() == (2,)
@@ -189,7 +189,7 @@ def test_a_start_that_a_zombie_s_commit_overtakes_begins_after_it(tmp_path):
         return found
 
     target.marker = overtaken
-    newer.fence(Reached(0, 1), takeover=False)
+    newer.fence(CheckpointPosition(0, 1), takeover=False)
     newer.commit(TransactionAttempt(1, 0), prepared)
     with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
         assert connection.execute("select word from words").fetchall() == [("a",)]

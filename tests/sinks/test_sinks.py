@@ -27,14 +27,14 @@ from statefx.errors import (
     StagedRowsLostError,
     TopologyError,
 )
-from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 
 WORDS = [["to", "be", "to"], ["x"], [], ["be"]]
 SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64())])
-START = Reached(0, 0)
+START = CheckpointPosition(0, 0)
 
 
 class Count(StatefulBolt):
@@ -167,7 +167,7 @@ def test_what_nobody_named_is_swept_and_what_is_to_come_is_not(sinks, kind):
 @pytest.mark.parametrize("when", ["before the sweep", "while it lists"])
 def test_who_lost_a_folder_sweeps_nothing_of_its_new_owner(sinks, monkeypatch, when):
     """The new owner counts its transactions and generations from 1: its files seem to be of old ones."""
-    former = fenced(sinks, "files", Owner("app", "origin", 7), Reached(99, 99))
+    former = fenced(sinks, "files", Owner("app", "origin", 7), CheckpointPosition(99, 99))
     former.commit(TransactionAttempt(100, 0), sinks.write("files", 100, "a"))
     successor = sinks.committer("files", Owner("app", "copy", 1))
     coming = []
@@ -196,7 +196,7 @@ def test_who_lost_a_folder_sweeps_nothing_of_its_new_owner(sinks, monkeypatch, w
 def test_manifests_are_without_gaps_over_compactions_and_restarts(sinks, commits):
     words = []
     for txid in range(1, 25):
-        committer = fenced(sinks, "files", Owner("app", "origin", txid), Reached(txid - 1, txid - 1))
+        committer = fenced(sinks, "files", Owner("app", "origin", txid), CheckpointPosition(txid - 1, txid - 1))
         words += [f"w{txid:02}"] if txid % 5 != commits % 5 else []
         named = sinks.write("files", txid, *words[-1:]) if txid % 5 != commits % 5 else {}
         committer.commit(TransactionAttempt(txid, 0), named)

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Engine
 
 from statefx import BasicBolt, SqlSink, TopologyBuilder
 from statefx.errors import ConfigError, SinkError, SinkOwnedError, TopologyError
-from statefx.operators.sinks import Owner, Reached
+from statefx.operators.sinks import CheckpointPosition, Owner
 from statefx.protocol.identity import TransactionAttempt
 from statefx.testing import TopologyTester, rows
 from tests.conftest import ROOT
@@ -506,8 +506,8 @@ def test_a_driver_that_sleeps_in_a_transaction_of_postgresql_is_replaced_and_pub
     zombie = Zombie(postgres_database.url, postgres_database.place, at)
     with closing(HandDriven(postgres_database)) as sink:
         committer = sink.committer(SECOND)
-        committer.check(Reached(0, 1), takeover=False)
-        committer.fence(Reached(0, 1), takeover=False)
+        committer.check(CheckpointPosition(0, 1), takeover=False)
+        committer.fence(CheckpointPosition(0, 1), takeover=False)
         committer.commit(TransactionAttempt(1, 0), zombie.prepared)
         assert postgres_database.run("select word from words") == [("a",)]
         said = zombie.go_on()
@@ -535,13 +535,13 @@ def test_a_driver_that_sleeps_in_a_transaction_of_sqlite_is_told_of_at_the_start
     with closing(HandDriven(sqlite_database, url=sqlite_database.url + "?timeout=0.05")) as sink:
         committer = sink.committer(SECOND)
         with pytest.raises(SinkError, match=r"database is locked: .* end that process"):
-            committer.check(Reached(0, 1), takeover=False)
+            committer.check(CheckpointPosition(0, 1), takeover=False)
         if end == "goes on":
             assert zombie.go_on() == ["1 done", "2 done"]
         else:
             zombie.kill()
         committer = sink.committer(SECOND)
-        committer.fence(Reached(0, 2), takeover=False)
+        committer.fence(CheckpointPosition(0, 2), takeover=False)
         committer.commit(TransactionAttempt(1, 0), zombie.prepared)
         committer.close()
     assert sqlite_database.run("select word from words") == [("a",), ("b",)][: 2 if end == "goes on" else 1]

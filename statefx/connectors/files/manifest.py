@@ -27,7 +27,15 @@ from urllib.parse import quote, unquote, urlsplit
 from statefx.connectors.files.layout import Layout
 from statefx.connectors.files.written import WrittenFile
 from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError
-from statefx.operators.sinks import UNFENCED, Marker, Owner, Reached, is_published, refuse_twin, starting_point
+from statefx.operators.sinks import (
+    UNFENCED,
+    CheckpointPosition,
+    Marker,
+    Owner,
+    is_published,
+    refuse_twin,
+    starting_point,
+)
 from statefx.storage import FolderStorage, Stored
 
 METADATA = "_spark_metadata"
@@ -215,7 +223,7 @@ class Manifest:
         before = self._fence(at).layout if at else None
         return before if added is None else added.added_to(before, self.storage.root)
 
-    def fence(self, owner: Owner, reached: Reached, layout: Layout, *, takeover: bool) -> None:
+    def fence(self, owner: Owner, reached: CheckpointPosition, layout: Layout, *, takeover: bool) -> None:
         """Own the folder: from here on other owners are refused.
 
         1. Write a file that names the owner and the number of its seal.
@@ -263,7 +271,7 @@ class Manifest:
         raise SinkError(f"{root}: others go on writing to {METADATA}", path=root)
 
     def _before_unsealed(
-        self, state: _FolderState, marker: Marker | None, owner: Owner, reached: Reached
+        self, state: _FolderState, marker: Marker | None, owner: Owner, reached: CheckpointPosition
     ) -> Marker | None:
         """Return the marker, or the one from before a start of this checkpoint that died without its seal.
 

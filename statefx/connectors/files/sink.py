@@ -19,15 +19,15 @@ from statefx.connectors.files.layout import Layout
 from statefx.connectors.files.manifest import Manifest
 from statefx.connectors.files.writers import FORMATS, FileFormat
 from statefx.connectors.files.written import LISTS, WrittenFile, txid_of_file, written_files
-from statefx.connectors.staged import HeldFile
+from statefx.connectors.staged import UnfinishedFile
 from statefx.errors import ConfigError, SinkError, TopologyError
 from statefx.operators.sinks import (
     COMMITTABLE_BYTES_MAX,
     UNFENCED,
+    CheckpointPosition,
     Committable,
     CommitterContext,
     Marker,
-    Reached,
     Sink,
     SinkCommitter,
     SinkWriter,
@@ -242,7 +242,7 @@ class _Writer(SinkWriter):
         self._format = FORMATS[sink.format]
         self._schema = _without(context.schema, sink.partition_by)
         self._storage = FolderStorage(sink.path)
-        self._open: OrderedDict[str, tuple[HeldFile, FileFormat]] = OrderedDict()
+        self._open: OrderedDict[str, tuple[UnfinishedFile, FileFormat]] = OrderedDict()
         self._ready: list[WrittenFile] = []
         self._list: str | None = None
         self._begun = 0
@@ -259,10 +259,10 @@ class _Writer(SinkWriter):
             if held.file.tell() >= self._sink.max_file_bytes:
                 self._end(folder)
 
-    def _begin(self, folder: str) -> tuple[HeldFile, FileFormat]:
+    def _begin(self, folder: str) -> tuple[UnfinishedFile, FileFormat]:
         while len(self._open) >= FILES_OPEN_MAX:
             self._end(next(iter(self._open)))
-        held = HeldFile(self._storage, f"{folder}{self._own_name}-{self._begun:04d}{self._format.suffix}")
+        held = UnfinishedFile(self._storage, f"{folder}{self._own_name}-{self._begun:04d}{self._format.suffix}")
         self._begun += 1
         held_bytes_max = HELD_BYTES // (FILES_OPEN_MAX if self._sink.partition_by else 1)
         try:
@@ -323,7 +323,7 @@ class _Committer(SinkCommitter):
         self._manifest = Manifest(sink.path)
         self._layout = Layout.of(sink.format, sink.partition_by, context.schema)
 
-    def check(self, reached: Reached, *, takeover: bool) -> None:
+    def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         with _refused(self._sink.path):
             # The owner comes first: if the folder is another application's, an error about its layout does not help.
             # Also with `takeover`: a newer generation refuses it, and must do so before a generation is taken.
@@ -332,7 +332,7 @@ class _Committer(SinkCommitter):
             self._manifest.layout(self._layout)
             try_writing(self._sink.path)
 
-    def fence(self, reached: Reached, *, takeover: bool) -> None:
+    def fence(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         self._manifest.fence(self._owner, reached, self._layout, takeover=takeover)
 
     def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from measuring import arguments, take_turns
 
 from statefx.connectors.kafka import KafkaSink
-from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from tests.kafka.broker import KafkaBroker
@@ -41,7 +41,7 @@ def main() -> None:
         sink = KafkaSink(broker.address, broker.topic(partitions=3), key="key", value="value")
         storage = FolderStorage(args.work / "checkpoint")
         committer = sink.committer(CommitterContext("out", Owner("bench", "origin", 1), SCHEMA, storage))
-        committer.fence(Reached(0, 0), takeover=False)
+        committer.fence(CheckpointPosition(0, 0), takeover=False)
         rows = pa.record_batch({"key": keys, "value": values}, schema=SCHEMA)
         batches = [rows.slice(start, BATCH_ROWS) for start in range(0, args.rows, BATCH_ROWS)]
         txid = 0

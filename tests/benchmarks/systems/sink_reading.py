@@ -14,7 +14,7 @@ import pyarrow as pa
 from measuring import RECOMMENDED, arguments, latency, session
 
 from statefx import FileSink, committedFiles, readCommitted
-from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 
@@ -28,7 +28,7 @@ args = parser.parse_args()
 out, plain = args.work / "out", args.work / "plain"
 sink, storage = FileSink(out), FolderStorage(args.work / "checkpoint")
 committer = sink.committer(CommitterContext("out", Owner("bench", "origin", 1), SCHEMA, storage))
-committer.fence(Reached(0, 0), takeover=False)
+committer.fence(CheckpointPosition(0, 0), takeover=False)
 random = np.random.default_rng(0)
 words = pa.array([f"word-{number:07d}" for number in range(args.keys)])
 for txid in range(1, TRANSACTIONS + 1):

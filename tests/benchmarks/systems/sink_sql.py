@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from measuring import arguments, latency
 
 from statefx import SqlSink
-from statefx.operators.sinks import CommitterContext, Owner, Reached, WriterContext
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner, WriterContext
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from tests.sinks.postgres_server import PostgresServer
@@ -82,7 +82,7 @@ def sunk(url: str, work: Path, *, upserts: bool) -> Callable[[int, Batches], Non
     sink = SqlSink(url, "rows", key="id" if upserts else ())
     storage = FolderStorage(work / "checkpoint")
     committer = sink.committer(CommitterContext("out", Owner("bench", "origin", 1), SCHEMA, storage))
-    committer.fence(Reached(0, 0), takeover=False)
+    committer.fence(CheckpointPosition(0, 0), takeover=False)
 
     def write(txid: int, batches: Batches) -> None:
         attempt = TransactionAttempt(txid, 0)
