@@ -72,8 +72,11 @@ def test_json_is_what_the_functions_return(place: Path, capsys: pytest.CaptureFi
         newest = max(int(path.stem) for path in (driver.folder / FOLDER).glob("*.json"))
         assert records[-1]["number"] == newest
         assert main(["log", str(driver.folder)]) == 0
-        if records[0]["kind"] == "CHECKPOINT":
-            assert "was the last that is committed" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert f"\n{newest} " in shown.replace("\n  ", "\n")
+        driver.start(totals(), limits=SMALL)._coordinator.log.fold()
+        assert main(["log", str(driver.folder)]) == 0
+        assert f"transaction {len(WORK)} was the last that is committed" in capsys.readouterr().out
 
 
 def test_odd_keys_and_values(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
