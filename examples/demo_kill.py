@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).with_name("word_count.py")
 ROLLED = {"PREPARING": "back", "COMMITTING": "forward"}
 TRIES = 4
 LOOK_SECS = 0.003
-AT_WORK_SECS = 0.3  # so long after a transaction began its tasks are at work
+AT_WORK_SECS = 0.05  # so long after a transaction began its tasks are at work
 
 
 class DemoError(Exception):

@@ -26,11 +26,9 @@ try:
     from confluent_kafka.admin import AdminClient, NewTopic
 except ImportError:
     raise SystemExit("This example needs a client of Kafka: pip install '.[rocksdb,kafka]'") from None
-from pyspark.sql import SparkSession
 
-from statefx import StatefulBolt, TopologyBuilder, submit
+from statefx import StatefulBolt, TopologyBuilder, session, submit
 from statefx.connectors.kafka import KafkaSink, KafkaSpout
-from statefx.spark.session import RECOMMENDED
 
 ACCOUNTS, PARTITIONS = 20, 2
 PAYMENTS_AT_ONCE = 100
@@ -72,8 +70,7 @@ def topology(servers, topics):
 
 def run(servers, work, topics):
     """Run on Spark what is left; say of each transaction that it is committed."""
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = session.config(map=RECOMMENDED).getOrCreate()
+    spark = session("kafka-payments", config={"spark.ui.enabled": "false"})
     query = submit(
         topology(servers, json.loads(topics)), spark, f"{work}/checkpoint", CONFIG, trigger={"availableNow": True}
     )

@@ -15,10 +15,9 @@ from operator import itemgetter
 from pathlib import Path
 
 from demo_kill import demo
-from pyspark.sql import SparkSession
 
-from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder, openState, submit
-from statefx.spark.session import RECOMMENDED
+from statefx import BasicBolt, BatchBolt, Stateful, StatefulBolt, TopologyBuilder, openState, session, submit
+from statefx.connectors.files import FilePartitionedSpout
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -74,11 +73,10 @@ class Totals(StatefulBolt):
         draft.replace(path)
 
 
-def topology(spark, corpus, reports, files):
+def topology(corpus, reports, files):
     """Build the topology; `files` of the corpus are one transaction."""
-    lines = spark.readStream.option("maxFilesPerTrigger", files).text(str(corpus))
     builder = TopologyBuilder("word-count")
-    builder.setStream("lines", lines)
+    builder.setSpout("lines", FilePartitionedSpout(corpus, "text", maxFiles=files), parallelism=2)
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
     builder.setBolt("totals", Totals(str(reports))).globalGrouping("count")
@@ -89,10 +87,9 @@ def count(corpus, checkpoint, provider, files):
     """Count what has not been counted yet, and show the words that are met most."""
     reports = Path(checkpoint, "..", "reports").resolve()
     reports.mkdir(parents=True, exist_ok=True)
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = session.config(map=RECOMMENDED).getOrCreate()
+    spark = session("word-count", config={"spark.ui.enabled": "false"})
     query = submit(
-        topology(spark, corpus, reports, files),
+        topology(corpus, reports, files),
         spark,
         checkpointLocation=checkpoint,
         config={"topology.state.provider": provider},
