@@ -34,6 +34,11 @@ RECOMMENDED = {
     "spark.ui.enabled": "false",
 }
 
+LIVING = {"spark.python.udf.pipelined.enabled": "true"}
+"""What the pipelined engine needs from three levels on, besides slots: `SLOTS`."""
+
+SLOTS = "local[16]"
+
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -175,6 +180,7 @@ def take_turns(
             "reference": name in references,
             "trigger_ms_median": statistics.median(ms),
             "trigger_ms_min": min(ms),
+            "trigger_ms_p99": sorted(ms)[len(ms) * 99 // 100],
             "trigger_ms": [round(each, 1) for each in ms],
             "processor_secs_a_turn": processor[name],
             **({"rows_per_second": rows_of[name] / statistics.median(ms) * 1000} if rows_of else {}),

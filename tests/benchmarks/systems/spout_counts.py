@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from in_workers import Count, Sum, SumBatch, SumByTuple
-from measuring import RECOMMENDED, ROCKSDB, arguments, commit_times, session, take_turns, words
+from measuring import LIVING, RECOMMENDED, ROCKSDB, SLOTS, arguments, commit_times, session, take_turns, words
 
 from statefx import StatefulBolt, TopologyBuilder, openState, submit
 from statefx.connectors.files import FilePartitionedSpout
@@ -36,7 +36,7 @@ parser.add_argument("--turns", type=int, default=4)
 args = parser.parse_args()
 turns = min(args.turns, args.batches)
 each = args.batches // turns
-spark = session(RECOMMENDED | ROCKSDB)
+spark = session(RECOMMENDED | ROCKSDB | LIVING, SLOTS)
 source = args.work / "in"
 source.mkdir()
 for file in sorted(args.input.iterdir())[: args.files * (each + DROPPED)]:
@@ -71,13 +71,15 @@ def stream(builder: TopologyBuilder) -> None:
     builder.setStream("words", words(spark, args, args.format))
 
 
-def ran(name: str, given: Callable[[TopologyBuilder], None], bolt: StatefulBolt, turn: int) -> list[float]:
+def ran(
+    name: str, given: Callable[[TopologyBuilder], None], bolt: StatefulBolt, turn: int, engine: str = "auto"
+) -> list[float]:
     """Run a turn of a topology."""
     builder = TopologyBuilder("count")
     given(builder)
     builder.setBolt("count", bolt, parallelism=2).fieldsGrouping("words", "word")
     checkpoint: Path = args.work / f"{name}-{turn}"
-    config = {"topology.state.provider": "rocksdb"}
+    config = {"topology.state.provider": "rocksdb", "topology.engine": engine}
     query = submit(builder.createTopology(), spark, checkpoint, config=config, trigger={"availableNow": True})
     query.awaitTermination()
     with openState(checkpoint, "count") as counts:
@@ -95,7 +97,11 @@ def ran(name: str, given: Callable[[TopologyBuilder], None], bolt: StatefulBolt,
 
 spent: dict[str, object] = {}
 systems: dict[str, Callable[[int], list[float]]] = {NATIVE: native}
-systems |= {name: partial(ran, name, spout, bolt()) for name, bolt in BOLTS.items()}
+systems |= {name: partial(ran, name, spout, bolt(), engine="jobs") for name, bolt in BOLTS.items()}
+systems |= {
+    f"pipelined {name}": partial(ran, f"pipelined {name}", spout, BOLTS[name](), engine="pipelined")
+    for name in ("spout, combineBatch, batch", "spout, tuple")
+}
 if args.format == "parquet":
     systems[STREAM] = partial(ran, STREAM, stream, Count())
 take_turns(args, systems, turns, references=(NATIVE, STREAM), format=args.format, spent=spent)
