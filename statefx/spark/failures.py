@@ -16,7 +16,9 @@ logger = logging.getLogger("statefx")
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
-_LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", re.MULTILINE)
+_LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Invalid)\b.*)$", re.MULTILINE)
+_CUT_OFF = re.compile(r"^(?:[\w.]*\.)?(?:ArrowInvalid|EOFError|BrokenPipeError|ConnectionResetError)\b")
+"""How it ends in Python when Spark stops giving it rows in the middle, or taking them: as the job fails elsewhere."""
 _SHOWN = 600
 
 
@@ -29,7 +31,7 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
     program = _NO_PROGRAM.search(text)
     if program:
         return TransactionError(f"Spark can't start Python workers ({program[0]}): is PYSPARK_PYTHON right?")
-    if isinstance(error, PythonException):
+    if isinstance(error, PythonException) and not _CUT_OFF.match(last_line(text)):
         return TransactionError(f"a Python function of the job failed: {last_line(text)}")
     if cant_start_workers(error):
         return JobFailedError(

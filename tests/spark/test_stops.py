@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from pyspark.errors import PythonException
 
 from statefx.coordinator.engine import JobFailedError
 from statefx.errors import AttemptsExhaustedError
@@ -25,6 +26,22 @@ def test_no_text_of_a_failure_is_a_stop():
         "recent failure: Lost task 0.0: java.lang.InterruptedException\n\tat org.apache.hadoop.hdfs.DFSInputStream.read"
     )
     assert type(job_error(Exception(trace), local=True)) is JobFailedError
+
+
+@pytest.mark.parametrize(
+    ("last", "is_lost"),
+    [
+        ("pyarrow.lib.ArrowInvalid: Expected to read 240 metadata bytes, but only read 96", True),
+        ("BrokenPipeError: [Errno 32] Broken pipe", True),
+        ("AttributeError: Can't get attribute 'Count' on <module 'bolts'>", False),
+    ],
+)
+def test_input_that_is_cut_off_is_no_mistake_of_the_user(last, is_lost):
+    """Spark stops giving rows when the job fails elsewhere, and may tell of that first."""
+    trace = f'Traceback (most recent call last):\n  File "worker.py", line 60, in __call__\n    yield\n{last}\n'
+    found = job_error(PythonException(trace), local=True)
+    assert (type(found) is JobFailedError) == is_lost
+    assert last[:60] in found.message
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
