@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo check test soak kafka lint bench docs clean
+.PHONY: help demo check test soak cluster-test kafka lint bench docs clean
 
 PY := .venv/bin/python
 # Processes of tests. With two cores, the third one works while tests of the others wait for Kafka or for a restart.
@@ -22,7 +22,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYT
 WITH_JAVA = JAVA_HOME="$$(tools/java.sh)" && export JAVA_HOME &&
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
 demo: ## count words over real text, killed and restarted twice, and compare with a plain recount
 	@tools/venv.sh rocksdb
@@ -47,6 +47,10 @@ soak: ## what takes too long for each day, such as crashes at each moment, and l
 	@tools/venv.sh rocksdb,redis,testing,dev
 	@$(WITH_JAVA) $(PY) -m tests.spark.class_archive
 	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak $(ARGS)
+
+cluster-test: ## the pipelined engine on a standalone cluster of two executors, which are killed: two minutes
+	@tools/venv.sh rocksdb,redis,testing,dev
+	@$(WITH_JAVA) $(PY) -m pytest -q -s -m soak tests/spark/test_cluster.py $(ARGS)
 
 kafka: ## a Kafka broker to try things with, until Ctrl-C; prints its address (ARGS="payments:2 totals" are its topics)
 	@tools/venv.sh rocksdb,redis,testing,dev,docs

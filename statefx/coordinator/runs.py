@@ -24,7 +24,7 @@ from statefx.plan.levels import Plan
 from statefx.plan.segments import segments_of
 from statefx.protocol import messages
 from statefx.protocol.barrier import Ack, Report
-from statefx.protocol.commands import Resolution
+from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import Order, ResolutionOrder
@@ -36,6 +36,14 @@ STUCK_SECS = 10.0
 
 RESTORE_MAX_SECS = 3600.0
 """How long state may be restored before that counts: a restore that hangs shows itself as under way too."""
+
+SLOTS_SECS = 60.0
+SLOTS_AGAIN_SECS = 1.0
+"""How long a run is begun again and again for which there are no slots, before that counts as a try, and how often."""
+
+
+class NoSlotsError(JobFailedError):
+    """A run could not begin: there are too few slots for all of its tasks now."""
 
 
 class Run(Protocol):
@@ -121,6 +129,11 @@ class RunEngine(ABC):
         """Abandoned attempts: the slots that have not confirmed, and until when they may take."""
         self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._stopping = False
+        self._ending = 0
+        """Runs that are over and have not ended."""
+        self._again: float | None = None
+        """When a run is begun again that found no slots, and since when there are none: `_slotless`."""
+        self._slotless: float | None = None
 
     # ---- what a subclass does
 
@@ -145,11 +158,15 @@ class RunEngine(ABC):
             self._finished.put(Finished(job.id))
             return
         with self._lock:
+            if self._stopping and not self._ready and not isinstance(work, SegmentRun):
+                # Nobody waits for another run: the next start goes on with what this job would do (rule 6.5).
+                self._finished.put(Finished(job.id, failure=StoppedError("the query was stopped")))
+                return
             pending = self._pending[job.id] = _Pending(job, set(tasks))
-            if self._run is None:
-                self._begin()
-            elif self._ready:
+            if self._ready:
                 self._send(pending)
+            else:
+                self._begin()
 
     def next(self, timeout_secs: float | None) -> Finished | None:
         """Wait until a job has ended; None after `timeout_secs`, or when it was interrupted."""
@@ -167,7 +184,7 @@ class RunEngine(ABC):
         with self._lock:
             pending = self._pending.pop(job_id, None)
             if pending is not None and pending.attempt is not None:
-                self._abandon(pending.attempt, self._timeout_secs)
+                self._abandon(pending, self._timeout_secs)
 
     def interrupt(self) -> None:
         """Let `next` return."""
@@ -186,12 +203,15 @@ class RunEngine(ABC):
             return found
 
     def stop(self) -> None:
-        """Have commits that wait for their tasks end as stopped; the next start goes on with them (rule 6.5)."""
+        """Have what waits for its tasks end as stopped; the next start goes on with it (rule 6.5).
+
+        A rollback goes on where there are tasks to carry it out: it belongs to the stop.
+        """
         with self._lock:
             self._stopping = True
             for job_id, pending in list(self._pending.items()):
                 work = pending.job.work
-                if isinstance(work, ResolutionOrder) and work.resolution is Resolution.COMMIT:
+                if isinstance(work, ResolutionOrder) and (work.resolution is Resolution.COMMIT or not self._ready):
                     del self._pending[job_id]
                     self._finished.put(Finished(job_id, failure=StoppedError("the query was stopped")))
         self.interrupt()
@@ -216,8 +236,10 @@ class RunEngine(ABC):
             self._ready = True
             self._since = datetime.now(UTC)
             logger.info("%s: run %s has begun: all %d tasks of Spark are there", self._name, run.id, len(self.slots))
+            self._slotless = None
             for pending in self._pending.values():
                 self._send(pending)
+        self.interrupt()  # `next` waits since before the time of these began
 
     def over(self, run: Run, failure: StatefxError) -> None:
         """A run is over: a slot was lost, or its job has ended. All that was under way fails with it (rule 13.6)."""
@@ -226,12 +248,38 @@ class RunEngine(ABC):
                 return
             self._run, self._ready = None, False
             self._unconfirmed.clear()
-            failed, self._pending = self._pending, {}
             if self._stopping:
                 failure = StoppedError("the query was stopped")
-        run.end()
-        for job_id in failed:
-            self._finished.put(Finished(job_id, failure=failure))
+            failed = self._taken(failure)
+            self._ending += 1
+        run.end()  # before another one begins: both would listen at the same port
+        with self._lock:
+            self._ending -= 1
+            for job_id in failed:
+                self._finished.put(Finished(job_id, failure=failure))
+            if self._pending:
+                self._begin()
+        self.interrupt()
+
+    def _taken(self, failure: StatefxError) -> list[str]:
+        """Take the jobs that fail with a run, the lowest transaction first: it alone uses up a try (rule 6.2).
+
+        While there are no slots for a run, no job fails: the loss of an executor alone ends no query (rule 6.8).
+        """
+        if isinstance(failure, NoSlotsError):
+            now = self._clock()
+            self._slotless = now if self._slotless is None else self._slotless
+            if now < self._slotless + SLOTS_SECS:
+                self._again = now + SLOTS_AGAIN_SECS
+                for pending in self._pending.values():
+                    pending.since = None
+                logger.warning("%s: %s. It is tried again", self._name, failure.message)
+                return []
+            self._slotless = None
+        first = TransactionAttempt(0, 0)
+        failed = sorted(self._pending, key=lambda job_id: self._pending[job_id].attempt or first)
+        self._pending = {}
+        return failed
 
     def heard(self, run: Run, slot: SlotId, kind: Kind, body: bytes) -> None:
         """A slot has said something."""
@@ -251,13 +299,14 @@ class RunEngine(ABC):
     # ---- orders
 
     def _begin(self) -> None:
-        self._ready = False
+        """Begin a run, if there is none, and none that still ends or waits for slots."""
+        if self._run is not None or self._ending or self._again is not None:
+            return
         self._runs += 1
         try:
             self._run = self.start_run()
         except StatefxError as error:
-            failed, self._pending = self._pending, {}
-            for job_id in failed:
+            for job_id in self._taken(error):
                 self._finished.put(Finished(job_id, failure=error))
 
     def _send(self, pending: _Pending) -> None:
@@ -276,10 +325,14 @@ class RunEngine(ABC):
             own.setdefault(self._slot_of[task], []).append(task)
         return {slot: text_for(self._plan, order, sorted(told)).encode() for slot, told in own.items()}
 
-    def _abandon(self, attempt: TransactionAttempt, patience_secs: float) -> None:
-        if self._run is None or not self._ready:  # its orders were not sent
+    def _abandon(self, pending: _Pending, patience_secs: float) -> None:
+        attempt, work = pending.attempt, pending.job.work
+        if self._run is None or not self._ready or attempt is None:  # its orders were not sent
             return
-        self._unconfirmed[attempt] = set(self.slots), self._clock() + patience_secs
+        assert isinstance(work, SegmentRun)
+        # Those of the other segment may be busy with another transaction, for as long as that may take.
+        own = {self._slot_of[task] for task in self._segments[work.segment].tasks}
+        self._unconfirmed[attempt] = own, self._clock() + patience_secs
         for slot in self.slots:
             self._run.send(slot, Kind.ABANDON, messages.pack_attempt(attempt.txid, attempt.attempt))
 
@@ -305,8 +358,7 @@ class RunEngine(ABC):
         if pending.wanted:
             return
         del self._pending[pending.job.id]
-        if pending.attempt is not None:
-            self._freed = self._clock()
+        self._freed = self._clock()
         self._finished.put(Finished(pending.job.id, acks=tuple(pending.acks), reports=tuple(pending.reports)))
 
     def _take_confirmation(self, slot: SlotId, attempt: TransactionAttempt) -> None:
@@ -324,21 +376,32 @@ class RunEngine(ABC):
             for pending, due in dues:
                 if due <= now:
                     self._put_off_or_end(pending)
+            if self._again is not None and self._again <= now:
+                self._again = None
+                self._begin()
             stuck = [(slots, until) for slots, until in self._unconfirmed.values() if until <= now]
             run = self._run
-        if stuck and run is not None:
+        if stuck and self._restoring():  # rule 6.9
+            with self._lock:
+                self._unconfirmed = {of: (slots, now + STUCK_SECS) for of, (slots, _) in self._unconfirmed.items()}
+        elif stuck and run is not None:
             names = ", ".join(f"{slot.level}/{slot.partition}" for slot in sorted(stuck[0][0]))
             self.over(run, JobFailedError(f"slot {names} does not answer: its worker is stuck"))
         with self._lock:
             times = [due for _, due in self._dues()] + [until for _, until in self._unconfirmed.values()]
+            if self._again is not None:
+                times.append(self._again)
         return min(times, default=None)
 
     def _dues(self) -> Iterable[tuple[_Pending, float]]:
         """Return the attempts whose time runs, and when it is over: in each segment the first one (rule 6.9)."""
         first: dict[object, _Pending] = {}
+        resolving = any(isinstance(pending.job.work, ResolutionOrder) for pending in self._pending.values())
         for pending in self._pending.values():
             work = pending.job.work
             if isinstance(work, SegmentRun) and pending.since is not None:
+                if resolving and work.segment is not Segment.PROCESSING:
+                    continue  # its slots may be at the commit of the one before, which may take any time
                 known = first.get(work.segment)
                 if known is None or work.order.attempt < known.job.work.order.attempt:  # type: ignore[union-attr]
                     first[work.segment] = pending
@@ -360,7 +423,7 @@ class RunEngine(ABC):
         assert attempt is not None
         del self._pending[pending.job.id]
         waiting = ", ".join(f"{component}[{task}]" for component, task in sorted(pending.wanted)[:3])
-        self._abandon(attempt, STUCK_SECS)
+        self._abandon(pending, STUCK_SECS)
         why = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s), waiting for {waiting}"
         if tasks:
             why += f"; state of {', '.join(tasks)} was still being restored after {pending.restoring_secs:g} s"

@@ -140,7 +140,7 @@ class BoltOperator(TaskOperator):
         assert self._state is not None
         return lent.snapshot(self._state)
 
-    def close(self, *, keep: bool) -> None:
+    def close(self, *, keep: bool, acked: bool = False) -> None:
         """Release the state; let the worker have the bolt for the next transaction if it came through this one."""
         if self._state is not None:
             if keep and self._task.states is not None:

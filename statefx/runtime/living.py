@@ -64,6 +64,8 @@ class EarlyRows:
     def put(self, attempt: TransactionAttempt, batch: pa.RecordBatch) -> None:
         """Keep a batch; OSError if the file can't be written."""
         if attempt not in self._queues:
+            # Of attempts that were doomed while they waited for their order, nobody else tells.
+            self.drop(lambda each: each.txid == attempt.txid and each < attempt)
             self._queues[attempt] = BatchQueue()
         self._queues[attempt].append(None, batch)
 

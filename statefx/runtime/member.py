@@ -54,6 +54,8 @@ class Member:
         self.alignment = alignment
         self.inbox: BatchQueue[Edge] = BatchQueue()
         self.failure: Failure | None = None
+        self.acked = False
+        """The driver may know that it has prepared: only the log says what becomes of that."""
         self._operator = operator
         self._last_try = last_try
         self._secs = dict.fromkeys(METRICS, 0.0)
@@ -112,7 +114,7 @@ class Member:
         self.task.collector.close()
         self.inbox.close()
         # A bolt that has failed may hold half of a transaction in its attributes.
-        self._operator.close(keep=keep and self.failure is None)
+        self._operator.close(keep=keep and self.failure is None, acked=self.acked)
 
     def _ack(self, prepared: PreparedTask) -> Ack:
         task, aligned = self.task, self._aligned

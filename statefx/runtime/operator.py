@@ -183,11 +183,13 @@ class TaskOperator(ABC):
         """
 
     @abstractmethod
-    def close(self, *, keep: bool) -> None:
+    def close(self, *, keep: bool, acked: bool = False) -> None:
         """Release what it holds, and raise nothing.
 
         Parameters
         ----------
         keep : bool
             Whether it came through its attempt, and its slot too. Else nobody will ever name what it has staged.
+        acked : bool
+            The driver may know that it has prepared, and may have decided: what is staged stays, whatever `keep` says.
         """

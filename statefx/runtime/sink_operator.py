@@ -58,13 +58,13 @@ class SinkOperator(TaskOperator):
             committable = self._writer.prepare(self._task.txid)
         return PreparedTask(committable=None if committable is None else dict(committable))
 
-    def close(self, *, keep: bool) -> None:
+    def close(self, *, keep: bool, acked: bool = False) -> None:
         """Close the writer; what it wrote is taken away where nobody will name it."""
         writer, self._writer = self._writer, None
         if writer is None:
             return
         try:
-            if not keep:
+            if not keep and not acked:
                 writer.abort()
             writer.close()
         except Exception:

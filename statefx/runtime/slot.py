@@ -311,6 +311,7 @@ class Slot:
         """Let a member prepare, and send its ack."""
         ack = member.prepare()
         if self._ack is not None:
+            member.acked = ack.failed is None  # before it is sent: who fails while it sends may have been heard
             self._ack(ack)
             return
         # Rule 9.3: acks of job P have a partition of their own at the cut; behind it they ride to the last level.

@@ -73,7 +73,7 @@ class SpoutOperator(TaskOperator):
             collector.flush()
         return PreparedTask(metadata=self._metadata or None, left_out=self._left_out)
 
-    def close(self, *, keep: bool) -> None:
+    def close(self, *, keep: bool, acked: bool = False) -> None:
         """Let the worker have the spout for the next transaction if it came through this one."""
         spout, self._spout = self._spout, None
         if spout is None:

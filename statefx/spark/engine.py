@@ -30,7 +30,7 @@ from statefx.protocol.order import ResolutionOrder
 from statefx.spark import internals
 from statefx.spark.built import BuiltPlan, CutPartitions, CutShuffle, built_plans
 from statefx.spark.deadline import Deadline
-from statefx.spark.failures import job_error
+from statefx.spark.failures import CONTEXT_STOPPED, job_error
 from statefx.spark.frames import WIRE, Chain
 from statefx.spark.labels import Labels
 from statefx.spark.session import is_local
@@ -369,7 +369,7 @@ class SparkEngine:
             if stoppable or context_stopped:
                 raise StoppedError("the query was stopped")
         elif context_stopped:
-            raise TransactionError("the SparkContext was stopped while the query was running")
+            raise TransactionError(CONTEXT_STOPPED)
 
     def _found_stopped(self) -> tuple[bool, bool]:
         """Tell whether somebody has stopped the SparkContext, and the query of Spark that calls back, if there is one.

@@ -64,6 +64,8 @@ class LocalRunEngine(RunEngine):
         self._deployment = deployment
         self._make_worker = make_worker
         self._calls: list[Callable[[], None]] = []
+        self.crash: BaseException | None = None
+        """The end of this process, as a slot has met it."""
 
     def start_run(self) -> LocalRun:
         run = LocalRun(self, self._deployment, self._make_worker)
@@ -91,6 +93,8 @@ class LocalRunEngine(RunEngine):
         if not moves:
             return False
         self.random.choice(moves)()
+        if self.crash is not None:
+            raise self.crash
         return True
 
     def settle(self) -> None:
@@ -112,17 +116,17 @@ class LocalRun:
         self.id = f"run-{len(engine.runs) + 1}"
         self._engine = engine
         self.is_over = False
-        self._told_ready = False
+        self.is_ready = False
         self.slots = {slot: LocalSlot(engine, deployment, make_worker(), slot, self) for slot in engine.slots}
 
     def moves(self) -> list[Callable[[], None]]:
         """Return what may happen next."""
-        if not self._told_ready:
+        if not self.is_ready:
             return [self._tell_ready]
         return [move for slot in self.slots.values() for move in slot.moves()]
 
     def _tell_ready(self) -> None:
-        self._told_ready = True
+        self.is_ready = True
         self._engine.ready(self)
 
     def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
@@ -278,6 +282,8 @@ class LocalSlot:
         except BaseException as error:  # noqa: BLE001 - told below
             self.error = error
         self.ended = True
-        if self.error is not None and not self._killed and not self._run.is_over:
+        if isinstance(self.error, ProcessGone) and not self._killed:
+            self._engine.crash = self.error
+        elif self.error is not None and not self._killed and not self._run.is_over:
             self._engine.over(self._run, JobFailedError(f"{type(self.error).__name__}: {self.error}"))
         self._stopped.release()

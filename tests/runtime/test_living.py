@@ -8,9 +8,7 @@ import pytest
 
 from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.testing import TopologyTester
-from statefx.testing.living import LocalRunEngine
-from statefx.testing.processes import Process
+from tests.testing.living import LivingTester
 
 REFUSE = random.Random(0)
 
@@ -69,18 +67,6 @@ def topology(words, flaky, relay):
     return builder.createTopology()
 
 
-class LivingTester(TopologyTester):
-    def __init__(self, *args, timeout_secs=600.0, **options):
-        self.timeout_secs = timeout_secs
-        super().__init__(*args, **options)
-
-    def _make_engine(self, deployment, seed):
-        def worker():
-            return Process(deployment, self._steps, self._cache, fresh=False)
-
-        return LocalRunEngine(deployment, worker, seed or 0, self.timeout_secs, self._clock)
-
-
 def run(tmp_path: Path, seed: int, pending: int, break_things: bool, relay: bool) -> None:
     REFUSE.seed(seed)
     chance = random.Random(seed)
@@ -91,36 +77,16 @@ def run(tmp_path: Path, seed: int, pending: int, break_things: bool, relay: bool
         "topology.transaction.attempts.max": 1000,
         "topology.state.checkpoint.interval.ms": 1,
     }
-    with LivingTester(topology(words, break_things, relay), tmp_path / "ck", config, seed=seed) as tester:
-        engine = tester._engine
-
-        def chances(engine: LocalRunEngine) -> None:
-            run = engine.runs[-1] if engine.runs else None
-            if not break_things or run is None or run.is_over or not run._told_ready:
-                return
-            slot = chance.choice(list(run.slots.values()))
-            draw = chance.random()
-            if draw < 0.003:
-                run.lose(slot.slot)
-            elif draw < 0.006:  # a frozen worker: found out by its silence, and woken when the run is over
-                slot.frozen = True
-                run.fail("silence")
-            elif draw < 0.02:
-                for old in engine.runs:
-                    for each in old.slots.values():
-                        each.frozen = False
-
-        engine.chances = chances
+    topologies = topology(words, break_things, relay)
+    with LivingTester(
+        topologies, tmp_path / "ck", config, seed=seed, breaks=break_things, freshObjects=False
+    ) as tester:
         tester.drain()
-        for old in engine.runs:
-            for each in old.slots.values():
-                each.frozen = False
-        engine.settle()
+        tester.wake()
         expected = Counter(word for part in words for (word,) in part)
         assert tester.state("count") == dict(expected)
         rows = sum(value for task in range(2) for value in tester.state("total", task).values())
         assert rows == sum(expected.values()) * (2 if relay else 1)
-        engine.close()
 
 
 @pytest.mark.parametrize("pending", [1, 3])

@@ -60,7 +60,7 @@ class Emitter(TaskOperator):
     def finish(self) -> PreparedTask:
         return PreparedTask(metadata={"next": self.task.id.task + 2 * self.emitted})
 
-    def close(self, *, keep: bool) -> None:
+    def close(self, *, keep: bool, acked: bool = False) -> None:
         pass
 
 
@@ -92,7 +92,7 @@ class Sink(TaskOperator):
         named = {"file": self.path.name, "sha256": hashlib.sha256(data).hexdigest(), "rows": data.count(b"\n")}
         return PreparedTask(committable=named)
 
-    def close(self, *, keep: bool) -> None:
+    def close(self, *, keep: bool, acked: bool = False) -> None:
         self.file.close()
         if not (keep and self.prepared):
             self.path.unlink(missing_ok=True)

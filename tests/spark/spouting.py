@@ -164,9 +164,10 @@ def begun(spark, work, options, provider="rocksdb", trigger=ONCE, engine="auto")
     return spouts(work, **options), spark, f"{work}/ck", config(provider, engine), trigger
 
 
-def main(work, provider, options, trigger, engine="auto", silence_secs=control.SILENCE_SECS):
+def main(work, provider, options, trigger, engine="auto", silence_secs=control.SILENCE_SECS, master=None):
     control.SILENCE_SECS = silence_secs
-    master, settings = ("local[8]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
+    settings = PIPELINED if engine == "pipelined" else {}
+    master = master or ("local[8]" if engine == "pipelined" else "local[2]")
     spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
     query = submit(*begun(spark, work, options, provider, trigger, engine))
     tell(recoveries=query.recoveries)

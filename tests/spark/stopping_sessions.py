@@ -4,10 +4,12 @@ import os
 import sys
 from pathlib import Path
 
-from statefx import submit
-from tests.spark.bolts import Once, Split, word_count
+from statefx import TopologyBuilder, submit
+from statefx.connectors import MemoryTransactionalSpout
+from tests.spark.bolts import Count, Once, Split, word_count
 from tests.spark.counting import session, tell
 from tests.spark.running import feed, kinds, lines_of, wait_for
+from tests.spark.spouting import PIPELINED
 from tests.spark.test_faults import held
 
 
@@ -24,19 +26,30 @@ class Held(Split):
         super().execute(tup, collector)
 
 
+def spouted(split):
+    builder = TopologyBuilder("spouted")
+    builder.setSpout("lines", MemoryTransactionalSpout([[("a b",)] * 20], "value string"))
+    builder.setBolt("split", split).shuffleGrouping("lines")
+    builder.setBolt("count", Count()).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
 def play(name, place):
-    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **PIPELINED})
     feed(place / "in", a=["a b"] * 20)
     hold = place / "hold"
     hold.touch()
     once = Once(place)
     lines = lines_of(spark, place / "in") if name == "stream" else spark.read.text(str(place / "in"))
-    query = submit(word_count(lines, split=Held(once, hold)), spark, place / "ck")
+    topology = spouted(Held(once, hold)) if name == "spouts" else word_count(lines, split=Held(once, hold))
+    query = submit(topology, spark, place / "ck")
+    engine = query.status["engine"]
     wait_for(lambda: once.happened, "the transaction to be at work")
     spark.stop()
     wait_for(lambda: not query.isActive, "the query to end")
     error = query.exception()
-    tell(**{name: {"error": error and f"{type(error).__name__}: {error}", "log": kinds(place / "ck")}})
+    ended = error and f"{type(error).__name__}: {error}"
+    tell(**{name: {"error": ended, "log": kinds(place / "ck"), "engine": engine}})
     hold.unlink()
 
 
@@ -51,7 +64,7 @@ def play_idle(place):
 
 
 def main(work):
-    for name in ("stream", "batch", "idle"):
+    for name in ("stream", "batch", "idle", "spouts"):
         place = Path(work, name)
         place.mkdir()
         play_idle(place) if name == "idle" else play(name, place)

@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PythonException
 
 from statefx.coordinator.engine import JobFailedError
+from statefx.coordinator.runs import NoSlotsError
 from statefx.errors import AttemptsExhaustedError
 from statefx.spark.failures import job_error
 from tests.conftest import ROOT
@@ -26,6 +27,17 @@ def test_no_text_of_a_failure_is_a_stop():
         "recent failure: Lost task 0.0: java.lang.InterruptedException\n\tat org.apache.hadoop.hdfs.DFSInputStream.read"
     )
     assert type(job_error(Exception(trace), local=True)) is JobFailedError
+
+
+def test_slots_that_others_hold_are_named():
+    text = (
+        "Job aborted due to stage failure: [CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT] The stage group needs 6 concurrent "
+        "task slots, but only 4 are currently free."
+    )
+    found = job_error(Exception(text), local=True)
+    assert type(found) is NoSlotsError
+    assert found.message.startswith("the tasks of the topology live at the same time")
+    assert "needs 6 concurrent task slots, but only 4 are" in found.message
 
 
 @pytest.mark.parametrize(
@@ -78,6 +90,8 @@ def test_a_session_that_is_stopped_ends_a_stream_and_fails_a_batch(tmp_path):
     told = {name: found for line in lines for name, found in line.items()}
     assert told["stream"]["error"] is None
     assert told["batch"]["error"] == "TransactionError: the SparkContext was stopped while the query was running"
-    assert "COMMITTING" not in str([told["stream"], told["batch"]])
+    assert told["spouts"]["engine"] == "pipelined"
+    assert told["spouts"]["error"] == told["batch"]["error"]
+    assert "COMMITTING" not in str([told["stream"], told["batch"], told["spouts"]])
     assert told["idle"]["error"] is None
     assert told["idle"]["log"][-1] == ["COMMITTING", 1, 0]  # which commits

@@ -7,6 +7,7 @@ that fail, run twice, or wake up late; drivers that crash, are abandoned, or are
 import json
 import random
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from statefx.testing import Crash, Limits, TopologyTester
 from statefx.testing.faults import Doubled, HooksFail, JobFails, Killed, Lost, Moved, Rerun, Twins, Wake, Zombie
 from tests.spouts.numbers import Count
 from tests.testing.eager import REFERENCE
+from tests.testing.living import LivingTester
 from tests.testing.topologies import REFERENCES, SMALL
 
 PARTITIONS_MAX, EACH_MAX, TAKEN_MAX, SPOUT = 4, 9, 4, 1_000_000
@@ -127,9 +129,12 @@ class Life:
     seed : int
     folder : Path
         Empty.
+    living : bool
+        Whether the tasks of a driver live in runs, whose slots are lost and frozen.
     """
 
-    def __init__(self, seed, folder):
+    def __init__(self, seed, folder, living=False):
+        self.living = living
         self.rng = random.Random(seed)
         self.seed, self.folder = seed, folder
         self.spouts = self.rng.choices([Whole, Planned, Emitted, Opaque], k=self.rng.choice([1, 1, 2, 3]))
@@ -167,7 +172,8 @@ class Life:
             "topology.max.spout.pending": self.rng.choice([1, 2, 3, 4]),
             "topology.transaction.attempts.max": 30,
         }
-        return TopologyTester(
+        made = partial(LivingTester, breaks=crash_at is not None) if self.living else TopologyTester
+        return made(
             self.topology(), self.folder / "ck", config, crash_at=crash_at, processes=self.rng.choice([1, 2]),
             seed=self.rng.choice([None, self.rng.randrange(1000)]), freshObjects=self.rng.random() < 0.5,
             limits=self.rng.choice([SMALL, Limits(fold_after=7), Limits()]),
@@ -214,10 +220,11 @@ class Life:
 
     def drive(self):
         crash_at = self.rng.choice([None, self.rng.randrange(1, 150)])
-        self.replaced = False
+        self.replaced, tester = False, None
         try:
             tester = self.start(crash_at)
-            tester.inject(*(self.fault() for _ in range(self.rng.choice([0, 0, 1, 3]))))
+            if not self.living:
+                tester.inject(*(self.fault() for _ in range(self.rng.choice([0, 0, 1, 3]))))
             if self.rng.random() < 0.4:
                 self.replace(tester)
             for _ in range(self.rng.randint(1, 3)):
@@ -234,6 +241,9 @@ class Life:
             self.told.append(error.message)
         except FencedError:
             assert self.replaced
+        finally:
+            if tester is not None and self.living:
+                tester.close()
 
     def replace(self, tester):
         """Have another driver take over in the middle of what this one does; this one is fenced."""
@@ -243,6 +253,9 @@ class Life:
             self.told.append(f"replaced {moment}")
             self.replaced = True
             with suppress(Crash, AttemptsExhaustedError):
-                self.start(self.rng.choice([None, self.rng.randrange(1, 60)])).drain()
+                successor = self.start(self.rng.choice([None, self.rng.randrange(1, 60)]))
+                successor.drain()
+                if self.living:
+                    successor.close()
 
         tester.when(moment, take_over)

@@ -10,6 +10,7 @@ from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.plan.levels import Plan
 from statefx.spark import internals
+from statefx.spark.pipelined.engine import held_slots
 from statefx.spark.session import PIPELINED_PYTHON
 from statefx.topology.graph import Topology
 
@@ -18,6 +19,13 @@ logger = logging.getLogger("statefx")
 _LEVELS_MAX = 2
 """Levels of a session whose Python workers are not pipelined: the first has no input and the last no output. Between
 them, Spark would not read what a worker has written while it waits for its input."""
+
+
+_CUT = (
+    "with several transactions in flight, or a spout that says only afterwards what it has emitted, rows of one "
+    "transaction wait in Spark's shuffle for the one before; it holds some 32 MB between two tasks, and a larger one "
+    "stands still until its time is over"
+)
 
 
 def is_pipelined(topology: Topology, settings: Config, plan: Plan, session: SparkSession) -> bool:
@@ -35,6 +43,11 @@ def is_pipelined(topology: Topology, settings: Config, plan: Plan, session: Spar
         logger.info("%s runs as Spark jobs, one for each transaction: topology.engine says so", topology.name)
         return False
     why = _why_not(topology, plan, session)
+    if why is None and plan.cut:
+        if asked == "auto":
+            why = _CUT
+        else:
+            logger.warning("%s: %s", topology.name, _CUT)
     if why is None:
         logger.info("%s runs pipelined, as one Spark job that holds all its tasks", topology.name)
         return True
@@ -56,14 +69,15 @@ def _why_not(topology: Topology, plan: Plan, session: SparkSession) -> str | Non
             f"its {len(plan.widths)} levels need {PIPELINED_PYTHON}=true, which the session lacks: build it with "
             "statefx.session(), or give SparkSession.builder that setting"
         )
-    needed, there = slots_needed(topology, plan), internals.task_slots(context)
-    if needed > there:
+    needed, there, held = slots_needed(topology, plan), internals.task_slots(context), held_slots()
+    if needed > there - held:
         more = "local[n] for a larger n (slots are threads there, not cores)"
         if not str(context.master).startswith("local"):
             more = "more executors, or more spark.executor.cores (which may be more than there are cores)"
         sinks = ", one of them for what sinks run at their commit" if topology.sinks else ""
         return (
-            f"its tasks live at the same time and need {needed} slots of Spark{sinks}; {context.master} has {there}: "
-            f"take {more}, or less parallelism"
+            f"its tasks live at the same time and need {needed} slots of Spark{sinks}; {context.master} has {there}"
+            + (f", of which other topologies hold {held}" if held else "")
+            + f": take {more}, or less parallelism"
         )
     return None

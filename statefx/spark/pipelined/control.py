@@ -115,7 +115,8 @@ class ControlServer:
         self._closing = False
         self.refused = 0
         """Strangers that were turned away."""
-        self._next_alive = self._clock() + ALIVE_SECS
+        self._looked = self._clock()
+        self._next_alive = self._looked + ALIVE_SECS
         self._thread = threading.Thread(target=self._serve, name="statefx-control", daemon=True)
         self._thread.start()
 
@@ -268,6 +269,10 @@ class ControlServer:
 
     def _look_for_silence(self) -> None:
         now = self._clock()
+        if now - self._looked > 5 * ALIVE_SECS:  # this driver stood still: nobody could be heard
+            for peer in self._peers.values():
+                peer.heard = now
+        self._looked = now
         # From now, not from when it was due: a driver that was frozen sends one sign, and not one for each second.
         self._next_alive = now + ALIVE_SECS
         for peer in list(self._peers.values()):

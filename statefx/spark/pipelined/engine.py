@@ -7,20 +7,23 @@ import logging
 import os
 import threading
 import uuid
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
 from statefx.coordinator.engine import Job, JobFailedError
 from statefx.coordinator.runs import RunEngine
+from statefx.errors import TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.messages import Kind, SlotId
 from statefx.runtime import restoring
 from statefx.spark import internals
-from statefx.spark.failures import job_error
+from statefx.spark.failures import CONTEXT_STOPPED, job_error
 from statefx.spark.labels import Labels
 from statefx.spark.pipelined.control import ControlServer
 from statefx.spark.pipelined.level import LivingLevel, Rendezvous
@@ -36,6 +39,14 @@ FILLER_BYTES = 32_000
 
 END_SECS = 5.0
 """How long the slots of a run may take to end when they are told to; then Spark's job is cancelled."""
+
+
+_open: weakref.WeakSet[PipelinedEngine] = weakref.WeakSet()
+
+
+def held_slots() -> int:
+    """Return how many of Spark's slots the topologies of this process hold that have not ended."""
+    return sum(len(engine.slots) for engine in list(_open))
 
 
 class PipelinedEngine(RunEngine):
@@ -73,11 +84,30 @@ class PipelinedEngine(RunEngine):
         self._port = port
         self._workers = 0
         details = f"topology {deployment.name}\ncheckpoint {deployment.storage.url}\ngeneration {deployment.generation}"
+        _open.add(self)
         self._labels = Labels(deployment.name, deployment.plan, details)
 
+    def close(self) -> None:
+        """End the run."""
+        _open.discard(self)
+        super().close()
+
     def start_run(self) -> SparkRun:
-        """Begin a Spark job with all slots."""
-        return SparkRun(self)
+        """Begin a Spark job with all slots; TransactionError if the SparkContext was stopped."""
+        try:
+            if not self._is_stopped:
+                return SparkRun(self)
+        except (PySparkException, Py4JError) as error:
+            if not self._is_stopped:
+                raise job_error(error, local=is_local(self._session.sparkContext)) from error
+        raise TransactionError(CONTEXT_STOPPED)
+
+    @property
+    def _is_stopped(self) -> bool:
+        try:
+            return internals.is_stopped(self._session.sparkContext)
+        except Py4JError:  # the JVM is gone
+            return True
 
     def stop(self) -> None:
         """End what is under way; called by any thread."""
@@ -86,6 +116,9 @@ class PipelinedEngine(RunEngine):
 
     def job_over(self, run: SparkRun, error: Exception | None) -> None:
         """Tell that Spark's job has ended."""
+        if self._is_stopped:
+            self.over(run, TransactionError(CONTEXT_STOPPED))
+            return
         if error is None:  # a slot that has lost its connection ends without an error
             self.over(run, JobFailedError(run.lost or "the job that holds all tasks has ended"))
             return
@@ -135,7 +168,11 @@ class SparkRun:
         """Which slot was lost first, and why."""
         secret = os.urandom(32)
         self._control = engine.serve(self.id.encode(), secret, self._heard, self._lost)
-        self._plan = engine.planned(self.id, secret, self._control)
+        try:
+            self._plan = engine.planned(self.id, secret, self._control)
+        except BaseException:
+            self._control.close()
+            raise
         self._thread = InheritableThread(target=self._run_job, name="statefx-run", daemon=True)
         self._thread.start()
 

@@ -23,7 +23,7 @@ from statefx.state.contract.store import (
 )
 from statefx.storage import Storage, Stored
 
-ADVANCES_MAX = 512
+ADVANCES_MAX = 50
 """How many transactions are laid over an image before it catches up: opening costs as much as ten small transactions,
 and a copy on disk may not lie thousands behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
 

@@ -1,0 +1,158 @@
+"""What becomes of runs, seen from the driver: clocks, confirmations, runs that begin while others end."""
+
+import threading
+
+import pytest
+
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.coordinator.engine import Job, JobFailedError, SegmentRun
+from statefx.coordinator.runs import RunEngine
+from statefx.plan.levels import compile_plan
+from statefx.protocol.commands import Resolution, Segment
+from statefx.protocol.identity import TransactionAttempt
+from statefx.protocol.messages import Kind
+from statefx.protocol.order import Order, ResolutionOrder
+
+
+class Same(BasicBolt):
+    outputFields = "word string"
+
+    def execute(self, tup, collector):
+        collector.emit((tup.word,))
+
+
+class Count(StatefulBolt):
+    outputFields = {}
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
+
+
+def plan(segments):
+    builder = TopologyBuilder("runs")
+    builder.setSpout("words", MemoryTransactionalSpout([[]], "word string"))
+    builder.setBolt("same", Same()).fieldsGrouping("words", "word")
+    builder.setBolt("count", Count()).fieldsGrouping("same", "word")
+    return compile_plan(builder.createTopology(), segments)
+
+
+class StubRun:
+    def __init__(self, id):
+        self.id = id
+        self.sent = []
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.has_ended = False
+
+    def send(self, slot, kind, body=b""):
+        self.sent.append((slot, kind))
+
+    def wait(self):
+        pass
+
+    def end(self):
+        self.may_end.wait(10)
+        self.has_ended = True
+
+
+class StubEngine(RunEngine):
+    def __init__(self, plan, timeout_secs, **more):
+        super().__init__(plan, "runs", timeout_secs, **more)
+        self.begun = []
+        self.before = []
+
+    def start_run(self):
+        self.before.append([run.has_ended for run in self.begun])
+        self.begun.append(StubRun(f"run-{len(self.begun)}"))
+        return self.begun[-1]
+
+    def call_aside(self, job, call):
+        call()
+
+
+def segment(segment, txid):
+    return Job(f"{segment} {txid}", SegmentRun(segment, Order(TransactionAttempt(txid, 0), 1), None))
+
+
+def resolution(engine, which, txid):
+    tasks = tuple(engine._plan.stateful)
+    return Job(f"{which} {txid}", ResolutionOrder(which, Order(TransactionAttempt(txid, 0), 1), tasks))
+
+
+def test_the_first_attempt_of_a_run_has_a_time_limit_too():
+    """The driver waits in `next` since before the run was ready, for ever, and nobody tells it that a clock runs."""
+    engine = StubEngine(plan(1), 0.2)
+    engine.start(segment(Segment.WHOLE, 1))
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(engine.next(None)), daemon=True)
+    waiting.start()
+    waiting.join(0.1)  # it waits by now; if it did not yet, the test could only pass
+    engine.ready(engine.begun[0])
+    for _ in range(30):  # `next` may also return None; then the coordinator calls it again
+        waiting.join(0.1)
+        if not waiting.is_alive():
+            if found[-1] is not None:
+                break
+            waiting = threading.Thread(target=lambda: found.append(engine.next(None)), daemon=True)
+            waiting.start()
+    assert found, "after 3 s, of a limit of 0.2 s, the attempt is still waited for"
+    assert found[-1].failure.data["timeout"]
+
+
+def test_a_slot_that_restores_state_confirms_an_abandoned_attempt_later():
+    now = [0.0]
+    engine = StubEngine(plan(2), 10.0, clock=lambda: now[0], restoring=lambda: ["count[0]"])
+    engine.start(segment(Segment.ORDERED, 1))
+    engine.ready(engine.begun[0])
+    engine.start(segment(Segment.PROCESSING, 3))
+    now[0] = 5.0
+    engine.cancel(f"{Segment.PROCESSING} 3")  # another transaction's, in slots that are all free and confirm at once
+    for slot in engine.slots:
+        if slot.level < engine._plan.cut:
+            engine.heard(engine.begun[0], slot, Kind.CONFIRMED, b"\0" * 7 + b"\x03" + b"\0" * 4)
+    now[0] = 20.0
+    finished = engine.next(0.0)
+    assert finished is None, f"rule 6.9: {finished.failure}"
+
+
+def test_the_time_in_which_slots_commit_the_transaction_before_does_not_count():
+    now = [0.0]
+    engine = StubEngine(plan(2), 10.0, clock=lambda: now[0])
+    engine.start(resolution(engine, Resolution.COMMIT, 1))
+    engine.ready(engine.begun[0])
+    engine.start(segment(Segment.ORDERED, 2))
+    now[0] = 10.5
+    finished = engine.next(0.0)
+    assert finished is None, f"rule 6.9: {finished.failure}"
+
+
+def test_a_run_begins_when_the_one_before_has_ended():
+    """With a port that is set, both listen there: the second is a ConfigError, which ends the query."""
+    engine = StubEngine(plan(1), 10.0)
+    engine.start(segment(Segment.WHOLE, 1))
+    first = engine.begun[0]
+    engine.ready(first)
+    first.may_end.clear()
+    over = threading.Thread(target=engine.over, args=(first, JobFailedError("a slot was lost")), daemon=True)
+    over.start()
+    over.join(0.1)
+    starting = threading.Thread(target=engine.start, args=(segment(Segment.WHOLE, 2),), daemon=True)
+    starting.start()
+    starting.join(0.1)
+    first.may_end.set()
+    starting.join(5)
+    over.join(5)
+    assert engine.before[1:] == [[True]]
+
+
+@pytest.mark.parametrize("which", list(Resolution))
+def test_a_stop_ends_what_waits_for_slots_that_never_come(which):
+    engine = StubEngine(plan(1), 0.2)
+    engine.start(resolution(engine, which, 1))  # its run is never ready
+    engine.stop()
+    found = [each for each in (engine.next(0.3), engine.next(0.3)) if each is not None]
+    assert found, "nothing ends it: query.stop() waits for ever"

@@ -1,0 +1,82 @@
+"""A standalone cluster of Spark's, with two executors that have addresses of their own: tasks connect over them."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.ports import free_port
+from tests.spark.spouting import Places, expected, outcome
+
+pytestmark = [pytest.mark.soak, pytest.mark.spark]
+
+CORES = 4
+"""Of each executor: a topology of `tests.spark.spouting` needs six slots, and so both executors."""
+
+EACH = 20
+SPARK_HOME = Path(pyspark.__file__).parent
+
+
+@contextmanager
+def running(host, *command):
+    """Run a daemon of Spark's at an address of loopback; SIGKILL ends it, and its executors."""
+    env = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+    program = ["bash", str(SPARK_HOME / "bin" / "spark-class"), *map(str, command)]
+    process = subprocess.Popen(
+        program, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    port = free_port()
+    deploy = "org.apache.spark.deploy"
+    with ExitStack() as stack:
+        stack.enter_context(
+            running("127.0.0.1", f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", 0)
+        )
+        for last in (2, 3):
+            host, folder = f"127.0.0.{last}", tmp_path_factory.mktemp("worker")
+            options = ("--host", host, "--webui-port", 0, "--cores", CORES, "--memory", "1g", "-d", folder)
+            stack.enter_context(running(host, f"{deploy}.worker.Worker", *options, f"spark://127.0.0.1:{port}"))
+        yield f"spark://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def ran(drivers, place, master):
+    """Run a driver on the cluster to its end; return what it said."""
+
+    def run():
+        more = {"engine": "pipelined", "master": master}
+        driver = drivers(place, "rocksdb", program="tests.spark.spouting", more=more, each=EACH)
+        driver.end()
+        assert outcome(place) == (expected(EACH), expected(EACH))
+        return driver.said
+
+    return run
+
+
+def test_rows_and_orders_go_between_machines(ran):
+    said = ran()
+    assert (said["engine"], said["runs"]) == ("pipelined", 1)
+
+
+def test_a_worker_is_killed_and_another_run_goes_on(place, ran):
+    Places(place).kill("execute", 2)
+    assert ran()["runs"] == 2
+
+
+def test_an_executor_is_killed_and_another_run_goes_on(place, ran):
+    """The JVM of one of the two; Spark starts it again."""
+    Places(place).kill("prepare", 2, "executor")
+    assert ran()["runs"] >= 2
