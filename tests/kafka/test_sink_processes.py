@@ -76,7 +76,7 @@ def test_a_driver_ends_within_seconds_while_the_broker_is_silent(kafka, tmp_path
     topic = kafka.topic(partitions=2)
     at = ("before _mark", "2") if ended_by == "Ctrl-C" else ("after _commit", str(len(WORK)))
     command = [sys.executable, "-m", "tests.kafka.sink_process", kafka.address, topic, str(tmp_path), *at, "SIGSTOP"]
-    told = tmp_path / "stderr"
+    told = tmp_path.with_name(f"{tmp_path.name}-stderr")  # the folder itself is the checkpoint
     env = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # by SIGABRT all its threads are shown
     with told.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, env=env, stderr=stderr) as driver:
         os.waitpid(driver.pid, os.WUNTRACED)
