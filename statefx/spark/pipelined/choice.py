@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from statefx.config import Config
@@ -11,10 +13,14 @@ from statefx.errors import ConfigError
 from statefx.plan.levels import Plan
 from statefx.spark import internals
 from statefx.spark.pipelined.engine import held_slots
-from statefx.spark.session import PIPELINED_PYTHON
+from statefx.spark.session import PIPELINED_PYTHON, is_local
 from statefx.topology.graph import Topology
 
 logger = logging.getLogger("statefx")
+
+EXECUTORS_SECS = 10.0
+_LOOK_SECS = 0.2
+"""How long it waits for the executors of a cluster, which come some seconds after the session is there."""
 
 _LEVELS_MAX = 2
 """Levels of a session whose Python workers are not pipelined: the first has no input and the last no output. Between
@@ -62,6 +68,14 @@ def slots_needed(topology: Topology, plan: Plan) -> int:
     return sum(plan.widths) + bool(topology.sinks)
 
 
+def _slots(context: SparkContext, wanted: int) -> int:
+    """Return how many slots there are; on a cluster, wait for executors while there are less than `wanted`."""
+    limit = time.monotonic() + (0 if is_local(context) else EXECUTORS_SECS)
+    while (there := internals.task_slots(context)) < wanted and time.monotonic() < limit:
+        time.sleep(_LOOK_SECS)
+    return there
+
+
 def _why_not(topology: Topology, plan: Plan, session: SparkSession) -> str | None:
     context = session.sparkContext
     if len(plan.widths) > _LEVELS_MAX and context.getConf().get(PIPELINED_PYTHON, "false") != "true":
@@ -69,10 +83,11 @@ def _why_not(topology: Topology, plan: Plan, session: SparkSession) -> str | Non
             f"its {len(plan.widths)} levels need {PIPELINED_PYTHON}=true, which the session lacks: build it with "
             "statefx.session(), or give SparkSession.builder that setting"
         )
-    needed, there, held = slots_needed(topology, plan), internals.task_slots(context), held_slots()
+    needed, held = slots_needed(topology, plan), held_slots()
+    there = _slots(context, needed + held)
     if needed > there - held:
         more = "local[n] for a larger n (slots are threads there, not cores)"
-        if not str(context.master).startswith("local"):
+        if not is_local(context):
             more = "more executors, or more spark.executor.cores (which may be more than there are cores)"
         sinks = ", one of them for what sinks run at their commit" if topology.sinks else ""
         return (
