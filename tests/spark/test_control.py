@@ -71,6 +71,18 @@ def test_frames_are_said_in_order_both_ways(driver):
     slot.close()
 
 
+def test_a_sign_of_life_that_comes_with_the_greeting_is_no_order(driver, monkeypatch):
+    sent = driver.server._enqueue
+    alive = frame(Kind.ALIVE)
+    monkeypatch.setattr(
+        driver.server, "_enqueue", lambda peer, data: sent(peer, data if messages.MAGIC in data else data + alive)
+    )
+    slot = driver.slot()
+    driver.server.send(SLOTS[0], Kind.END)
+    assert slot.next()[0] is Kind.END
+    slot.close()
+
+
 def test_an_attempt_is_abandoned_while_the_slot_is_busy(driver):
     slot, told = driver.slot(), threading.Event()
     slot.abandoned = lambda attempt: told.set() if attempt == (7, 2) else None

@@ -388,6 +388,8 @@ class SlotControl:
             kind, body = self._frames.popleft()
             if kind is not Kind.WELCOME or not messages.is_welcome(secret, nonce, run, slot, body):
                 raise ControlLostError(f"{where} is not the driver of this run")
+            # A sign of life may have come together with the greeting, and is no order.
+            self._frames = deque(each for each in self._frames if each[0] is not Kind.ALIVE)
             self._socket.settimeout(None)
         except (OSError, FrameError) as error:
             self._socket.close()
