@@ -48,6 +48,14 @@ class DriverCall:
 
     call: Callable[[], object]
 
+    def run(self, job_id: str) -> Finished:
+        """Call it, and say what came of it."""
+        try:
+            self.call()
+        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
+            return Finished(job_id, failure=error)
+        return Finished(job_id)
+
 
 Work = SegmentRun | ResolutionOrder | DriverCall
 
@@ -131,10 +139,9 @@ class InProcessEngine(ABC):
                 case ResolutionOrder():
                     return Finished(job.id, reports=self.resolve(job.work))
                 case DriverCall():
-                    job.work.call()
+                    return job.work.run(job.id)
         except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
             return Finished(job.id, failure=error)
-        return Finished(job.id)
 
     def take(self) -> Job:
         """Take the job that runs next."""

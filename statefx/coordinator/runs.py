@@ -34,9 +34,6 @@ logger = logging.getLogger("statefx")
 STUCK_SECS = 10.0
 """How long a slot may take to drop an attempt that has timed out. It had all the time of the attempt before."""
 
-RESTORE_MAX_SECS = 3600.0
-"""How long state may be restored before that counts: a restore that hangs shows itself as under way too."""
-
 SLOTS_SECS = 60.0
 SLOTS_AGAIN_SECS = 1.0
 """How long a run is begun again and again for which there are no slots, before that counts as a try, and how often."""
@@ -44,6 +41,51 @@ SLOTS_AGAIN_SECS = 1.0
 
 class NoSlotsError(JobFailedError):
     """A run could not begin: there are too few slots for all of its tasks now."""
+
+
+class Extension:
+    """By how much the end of an attempt is put off: its timeout begins again while tasks restore state (rule 6.9).
+
+    Parameters
+    ----------
+    timeout_secs : float
+    restoring : callable
+        Returns the tasks that restore state now. It is asked when the time is over and not before: a transaction in
+        time costs no request.
+    """
+
+    MAX_SECS = 3600.0
+    """After which it counts all the same: a restore that hangs shows itself as under way too."""
+
+    def __init__(self, timeout_secs: float, restoring: Callable[[], Sequence[str]]) -> None:
+        self._timeout_secs = timeout_secs
+        self._restoring = restoring
+        self._tasks: Sequence[str] = ()
+        self.secs = 0.0
+
+    def grant(self) -> bool:
+        """Tell whether the timeout, which is over, begins again."""
+        self._tasks = self._restoring()
+        if not self._tasks or self.secs >= self.MAX_SECS:
+            return False
+        self.secs += self._timeout_secs
+        logger.warning(
+            "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
+            ", ".join(self._tasks),
+            self.secs,
+            self._timeout_secs,
+        )
+        return True
+
+    def timeout_message(self, waiting_for: str = "") -> str:
+        """Say what took too long."""
+        text = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s){waiting_for}"
+        if self._tasks:
+            text += (
+                f"; state of {', '.join(self._tasks)} was still being restored after {self.secs:g} s: look at the "
+                "checkpoint's file system and the state provider's server, or raise the timeout"
+            )
+        return text
 
 
 class Run(Protocol):
@@ -69,12 +111,11 @@ class _Pending:
     job: Job
     wanted: set[TaskId]
     """Those that have not answered."""
+    extension: Extension
     acks: list[Ack] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     since: float | None = None
     """When its orders were sent."""
-    restoring_secs: float = 0.0
-    """By how much its end was put off, because tasks restore state."""
 
     @property
     def attempt(self) -> TransactionAttempt | None:
@@ -151,7 +192,7 @@ class RunEngine(ABC):
         """Begin a job."""
         work = job.work
         if isinstance(work, DriverCall):
-            self.call_aside(job, lambda: self._call(job, work))
+            self.call_aside(job, lambda: self._finished.put(work.run(job.id)))
             return
         tasks = self._segments[work.segment].tasks if isinstance(work, SegmentRun) else work.tasks
         if not tasks:
@@ -162,7 +203,8 @@ class RunEngine(ABC):
                 # Nobody waits for another run: the next start goes on with what this job would do (rule 6.5).
                 self._finished.put(Finished(job.id, failure=StoppedError("the query was stopped")))
                 return
-            pending = self._pending[job.id] = _Pending(job, set(tasks))
+            extension = Extension(self._timeout_secs, self._restoring)
+            pending = self._pending[job.id] = _Pending(job, set(tasks), extension)
             if self._ready:
                 self._send(pending)
             else:
@@ -407,32 +449,16 @@ class RunEngine(ABC):
                     first[work.segment] = pending
         for pending in first.values():
             assert pending.since is not None
-            yield pending, max(pending.since, self._freed) + self._timeout_secs + pending.restoring_secs
+            yield pending, max(pending.since, self._freed) + self._timeout_secs + pending.extension.secs
 
     def _put_off_or_end(self, pending: _Pending) -> None:
         """Let the time of an attempt begin again while state is being restored; else abandon the attempt."""
-        tasks = self._restoring()
-        if tasks and pending.restoring_secs < RESTORE_MAX_SECS:
-            pending.restoring_secs += self._timeout_secs
-            logger.warning(
-                "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
-                ", ".join(tasks), pending.restoring_secs, self._timeout_secs,
-            )  # fmt: skip
+        if pending.extension.grant():
             return
         attempt = pending.attempt
         assert attempt is not None
         del self._pending[pending.job.id]
         waiting = ", ".join(f"{component}[{task}]" for component, task in sorted(pending.wanted)[:3])
         self._abandon(pending, STUCK_SECS)
-        why = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s), waiting for {waiting}"
-        if tasks:
-            why += f"; state of {', '.join(tasks)} was still being restored after {pending.restoring_secs:g} s"
+        why = pending.extension.timeout_message(f", waiting for {waiting}")
         self._finished.put(Finished(pending.job.id, failure=JobFailedError(why, timeout=True)))
-
-    def _call(self, job: Job, work: DriverCall) -> None:
-        try:
-            work.call()
-        except Exception as error:  # noqa: BLE001 - whoever reads what came of the job decides
-            self._finished.put(Finished(job.id, failure=error))
-        else:
-            self._finished.put(Finished(job.id))

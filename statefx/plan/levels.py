@@ -9,6 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from statefx.operators import BasicBolt
+from statefx.plan.wire import next_partition
 from statefx.protocol.identity import TaskId
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import Grouping, Promise
@@ -168,9 +169,8 @@ class Plan:
 
     def _relay(self, level: int, partition: int, end: tuple[int, int], at: int) -> int:
         """Return the partition of level `at` through which rows go from a slot to the slot `end`."""
-        while level < at:
-            level += 1
-            partition = end[1] if level == end[0] else (partition + end[1]) % self.widths[level]
+        for following in range(level + 1, at + 1):
+            partition = next_partition(partition, end, following, self.widths)
         return partition
 
     def schema(self, edge: Edge) -> pa.Schema:

@@ -72,6 +72,18 @@ class Address:
         return cls(*_HEAD.unpack(head))
 
 
+def next_partition(partition: int, end: tuple[int, int], following: int, widths: Sequence[int]) -> int:
+    """Return the partition of the level `following` to which a slot at `partition` sends what is for the slot `end`.
+
+    `end` is (level, partition). Beyond the next level it is one fixed relay per source and target: one for rows and
+    barrier of a channel (rule 5.5). Else a relay that Spark runs twice might pass on the rows of one run of the sender,
+    and another relay the barrier of another. The sum spreads channels over all.
+    """
+    if end[0] == following or following >= len(widths):
+        return end[1]
+    return (partition + end[1]) % widths[following]
+
+
 def attempt_of(head: bytes) -> tuple[int, int]:
     """Return the txid and the attempt in a row's head."""
     txid, attempt = struct.unpack_from("<QI", head, _ATTEMPT_AT)

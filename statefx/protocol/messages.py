@@ -7,7 +7,7 @@
       | <------- HELLO (slot, proof) ------ |
       | -- WELCOME (proof) ----------------> |
       | -- RUN, RESOLVE, ABANDON, END -----> |
-      | <-- ACK, REPORT, CONFIRMED, FAILED - |
+      | <-- ACK, REPORT, CONFIRMED -------- |
       | <-- ALIVE, each second, both ways -> |
 
 A frame is its length, its kind and its body. Bodies are MessagePack or the packed forms of `statefx.protocol`: whoever
@@ -50,7 +50,6 @@ class Kind(IntEnum):
     ACK = 8  # slot: of one task
     REPORT = 9  # slot: of one task's commit or rollback
     CONFIRMED = 10  # slot: nothing of the attempt is under way any more
-    FAILED = 11  # slot: it can't go on; the text says why
 
 
 class FrameError(ValueError):

@@ -31,7 +31,7 @@ from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
-from statefx.runtime.orders import SentOrder, resolutions
+from statefx.runtime.orders import SentOrder, SentResolution
 from statefx.runtime.outbox import BatchQueue
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import AbandonedError, Slot
@@ -224,9 +224,10 @@ class LivingSlot:
     # ---- commit and rollback
 
     def _resolve(self, body: bytes) -> None:
-        for order in resolutions(body.decode(), self._deployment):
+        order = SentResolution(body.decode(), self._deployment)
+        for task in order.tasks:
             self._control.check()
-            report = resolve_task(self._worker, self._deployment, order, order.task)
+            report = resolve_task(self._worker, self._deployment, order, task)
             self._control.send(Kind.REPORT, report.pack())
 
 

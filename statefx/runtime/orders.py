@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -75,19 +75,19 @@ class SentOrder:
 
 
 class SentResolution(SentOrder):
-    """The order of a commit or a rollback, as the task at `place` among those that take part sees it."""
+    """The order of a commit or a rollback."""
 
-    resolution: Resolution
-
-    def __init__(self, text: str, deployment: Deployment, place: int) -> None:
-        super().__init__(text, deployment)
+    @property
+    def resolution(self) -> Resolution:
+        """Which of the two."""
         assert self._head.resolution is not None
-        self.resolution = self._head.resolution
-        self.task = deployment.plan.stateful[self._head.task_number(place)]
+        return self._head.resolution
 
+    @property
+    def tasks(self) -> Sequence[TaskId]:
+        """Those that take part, in order."""
+        return [self.task(place) for place in range(self._head.parties)]
 
-def resolutions(text: str, deployment: Deployment) -> Iterator[SentResolution]:
-    """Yield the order of a commit or a rollback as each of its tasks sees it."""
-    parties = msgspec.json.decode(text.partition("\n")[0], type=Head).parties
-    for place in range(parties):
-        yield SentResolution(text, deployment, place)
+    def task(self, place: int) -> TaskId:
+        """Return the task at `place` among those that take part."""
+        return self._deployment.plan.stateful[self._head.task_number(place)]

@@ -16,7 +16,7 @@ from typing import IO, Generic, TypeVar
 
 import pyarrow as pa
 
-from statefx.plan.wire import BATCH_BYTES, Address, WireRow, to_batch
+from statefx.plan.wire import BATCH_BYTES, Address, WireRow, next_partition, to_batch
 
 HELD_BYTES_MAX = 4 * BATCH_BYTES
 """Bytes of batches that a queue keeps in memory. Bolts that are asked to pause hold one or two batches."""
@@ -113,13 +113,7 @@ class Outbox:
 
     def forward(self, level: int, partition: int, kind: int, rows: int, head: bytes, payload: bytes) -> None:
         """Queue one row; beyond the next level it goes through one fixed relay per source and target."""
-        # One relay for rows and barrier of a channel (rule 5.5): else a relay that Spark runs twice might pass on the
-        # rows of one run of the sender, and another relay the barrier of another. The sum spreads channels over all.
-        following = self.level + 1
-        if level == following or following >= len(self.widths):
-            target = partition
-        else:
-            target = (self.partition + partition) % self.widths[following]
+        target = next_partition(self.partition, (level, partition), self.level + 1, self.widths)
         self._rows.append((target, kind, rows, head, payload))
         self._size_bytes += len(payload)
         if self._size_bytes >= BATCH_BYTES:

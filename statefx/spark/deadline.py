@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from statefx.coordinator.runs import RESTORE_MAX_SECS
+from statefx.coordinator.runs import Extension
 from statefx.runtime import restoring
 from statefx.storage import Storage
-
-logger = logging.getLogger("statefx")
 
 POLL_SECS = 1.0
 """How often it is asked whether the job waits for slots. A job that is quicker costs no request."""
@@ -23,8 +20,8 @@ class Deadline:
     """Calls `cancel` when the block it guards has run for too long.
 
     Time in which the job waits for slots that other jobs hold does not count: of several transactions under way, the
-    last one may wait for all others. While state is being restored the timeout begins again, for `RESTORE_MAX_SECS`.
-    Restoring tasks show themselves in `storage`.
+    last one may wait for all others. While state is being restored the timeout begins again, for
+    an hour at most (`Extension`). Restoring tasks show themselves in `storage`.
 
     `cancel` is called from a thread of its own, and again every `AGAIN_SECS` while the block lasts: a job that had not
     begun the first time can't have been cancelled. The same thread asks `waits` whether the job waits for slots.
@@ -34,14 +31,13 @@ class Deadline:
         self, timeout_secs: float, storage: Storage, cancel: Callable[[], None], waits: Callable[[], bool]
     ) -> None:
         self._timeout_secs = timeout_secs
-        self._storage = storage
         self._cancel = cancel
         self._waits = waits
         self._left_secs = timeout_secs
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
-        self._restoring_secs = 0.0
-        self._tasks: list[str] = []
+        self._extension = Extension(timeout_secs, lambda: restoring.under_way(storage))
+        self.timeout_message = self._extension.timeout_message
         self.passed = False
 
     def __enter__(self) -> Self:
@@ -55,16 +51,6 @@ class Deadline:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = None
-
-    def timeout_message(self) -> str:
-        """Say what took too long."""
-        text = f"it took longer than topology.transaction.timeout.secs ({self._timeout_secs:g} s)"
-        if self._tasks:
-            text += (
-                f"; state of {', '.join(self._tasks)} was still being restored after {self._restoring_secs:g} s: look "
-                "at the checkpoint's file system and the state provider's server, or raise the timeout"
-            )
-        return text
 
     def _arm(self, secs: float) -> None:
         self._timer = threading.Timer(secs, self._tick, (secs,))
@@ -87,18 +73,7 @@ class Deadline:
 
     def _puts_off(self) -> bool:
         """Tell whether the timeout begins again, because state is being restored."""
-        if self.passed:
+        if self.passed or not self._extension.grant():
             return False
-        # Rule 6.9: asked when the time is over and not before: a transaction in time costs no request.
-        self._tasks = restoring.under_way(self._storage)
-        if not self._tasks or self._restoring_secs >= RESTORE_MAX_SECS:
-            return False
-        self._restoring_secs += self._timeout_secs
         self._left_secs = self._timeout_secs
-        logger.warning(
-            "state of %s is being restored, for %g s or less: the transaction's timeout of %g s starts again",
-            ", ".join(self._tasks),
-            self._restoring_secs,
-            self._timeout_secs,
-        )
         return True

@@ -125,22 +125,22 @@ def _submit(
     shown = bar(topology.name, progress)
     stopping = threading.Event()
     deployment, timeout_secs = launch.deployment(log), launch.settings.transaction_timeout_secs
-    feed: Feed
+    own = clone(session)
+    engine: SparkEngine | PipelinedEngine
     if pipelined:
-        living = PipelinedEngine(deployment, clone(session), timeout_secs, launch.settings.control_port, stopping)
-        coordinator = _coordinator(launch, log, living, stopping, shown)
-        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, living)
+        engine = PipelinedEngine(deployment, own, timeout_secs, launch.settings.control_port, stopping)
     else:
         engine = SparkEngine(deployment, frame, timeout_secs, stopping)
-        engine.bind(clone(session))  # for what is recovered before Spark's query has brought a session of its own
-        coordinator = _coordinator(launch, log, engine, stopping, shown)
-        if topology.spouts:
-            feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
-        elif streaming:
-            unasked_ms = default_ms if trigger is None else None
-            feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
-        else:
-            feed = BatchFeed(frame, batchId, session, coordinator, engine)
+        engine.bind(own)  # for what is recovered before Spark's query has brought a session of its own
+    coordinator = _coordinator(launch, log, engine, stopping, shown)
+    feed: Feed
+    if isinstance(engine, PipelinedEngine) or topology.spouts:
+        feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
+    elif streaming:
+        unasked_ms = default_ms if trigger is None else None
+        feed = _stream_feed(launch, frame, arguments, coordinator, engine, unasked_ms)
+    else:
+        feed = BatchFeed(frame, batchId, session, coordinator, engine)
     query = Query(topology.name, feed, coordinator, shown)
     watch(query)
     query.start()

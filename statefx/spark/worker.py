@@ -74,8 +74,8 @@ class Hooks:
         context = TaskContext.get()
         assert context is not None
         deployment = self._parcel.unpack()
-        order = SentResolution(str(context.getLocalProperty(ORDER_PROPERTY)), deployment, context.partitionId())
-        report = resolve_task(_worker, deployment, order, order.task)
+        order = SentResolution(str(context.getLocalProperty(ORDER_PROPERTY)), deployment)
+        report = resolve_task(_worker, deployment, order, order.task(context.partitionId()))
         row = ([0], [wire.ACK], [0], [b""], [report.pack()])
         arrays = [pa.array(column, field.type) for column, field in zip(row, wire.SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=wire.SCHEMA)

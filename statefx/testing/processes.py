@@ -102,8 +102,8 @@ class Process(Worker):
 
     def resolve(self, order: str, place: int) -> Report:
         """Commit or roll back one task of those that take part."""
-        told = SentResolution(order, self.own, place)
-        return Report.unpack(resolve_task(self, self.own, told, told.task).pack())
+        told = SentResolution(order, self.own)
+        return Report.unpack(resolve_task(self, self.own, told, told.task(place)).pack())
 
 
 def _watched(component: Component) -> TaskOperator:

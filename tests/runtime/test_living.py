@@ -6,41 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from statefx import BasicBolt, BatchBolt, FailedException, Stateful, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, FailedException, Stateful, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from tests.testing.living import LivingTester
+from tests.testing.topologies import Count
 
 REFUSE = random.Random(0)
 
 
-class Same(BasicBolt):
-    outputFields = "word string"
-
-    def execute(self, tup, collector):
-        collector.emit((tup.word,))
-
-
 class Flaky(BasicBolt):
-    """Refuses a transaction now and then."""
+    """Refuses a transaction now and then, `often` out of 1."""
 
     outputFields = "word string"
 
+    def __init__(self, often):
+        self.often = often
+
     def execute(self, tup, collector):
-        if REFUSE.random() < 0.02:
+        if REFUSE.random() < self.often:
             raise FailedException("not now")
         collector.emit((tup.word,))
-
-
-class Count(StatefulBolt):
-    outputFields = "word string, count long"
-
-    def initState(self, state):
-        self.state = state
-
-    def execute(self, tup, collector):
-        count = self.state.get(tup.word, 0) + 1
-        self.state.put(tup.word, count)
-        collector.emit((tup.word, count))
 
 
 class Total(Stateful, BatchBolt):
@@ -59,7 +44,7 @@ class Total(Stateful, BatchBolt):
 def topology(words, flaky, relay):
     builder = TopologyBuilder("living")
     builder.setSpout("words", MemoryTransactionalSpout(words, "word string", takePerBatch=3), parallelism=2)
-    builder.setBolt("same", (Flaky if flaky else Same)(), parallelism=2).fieldsGrouping("words", "word")
+    builder.setBolt("same", Flaky(0.02 if flaky else 0), parallelism=2).fieldsGrouping("words", "word")
     builder.setBolt("count", Count(), parallelism=3).fieldsGrouping("same", "word")
     total = builder.setBolt("total", Total(), parallelism=2).fieldsGrouping("count", "word")
     if relay:

@@ -88,9 +88,10 @@ def test_every_task_of_a_resolution_finds_out_which_one_it_is(place: Path, carri
     before = {str(task): Version(5, f"{n:032d}") for n, task in enumerate(found.plan.stateful) if n % 2}
     given = ResolutionOrder(Resolution.COMMIT, order(found.plan.stateful), tasks, before)
     with OrderSender(found.plan, storage, carried).sent(given) as text:
+        assert SentResolution(text, found).tasks == list(tasks)
         for place_of_task, task in enumerate(tasks):
-            sent = SentResolution(text, found, place_of_task)
-            assert (sent.task, sent.resolution) == (task, Resolution.COMMIT)
+            sent = SentResolution(text, found)
+            assert (sent.task(place_of_task), sent.resolution) == (task, Resolution.COMMIT)
             assert sent.state(task) == given.state(task)
             assert sent.state(task).previous == before.get(str(task), EMPTY)
 
@@ -163,8 +164,8 @@ def test_a_task_that_cant_read_its_order_reports_that_it_has_not_committed(place
     given = ResolutionOrder(Resolution.COMMIT, order((task,)), (task,))
     with OrderSender(found.plan, found.storage, 0).sent(given) as text:
         damage(place, "gone")
-        sent = SentResolution(text, found, 0)
-        report = resolve_task(Worker(), found, sent, sent.task)
+        sent = SentResolution(text, found)
+        report = resolve_task(Worker(), found, sent, sent.task(0))
     assert report.id == task
     assert report.kind is FailureKind.STORE
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+from statefx import TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.engine import Job, JobFailedError, SegmentRun
 from statefx.coordinator.runs import RunEngine
@@ -13,30 +13,14 @@ from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import Kind
 from statefx.protocol.order import Order, ResolutionOrder
-
-
-class Same(BasicBolt):
-    outputFields = "word string"
-
-    def execute(self, tup, collector):
-        collector.emit((tup.word,))
-
-
-class Count(StatefulBolt):
-    outputFields = {}
-
-    def initState(self, state):
-        self.state = state
-
-    def execute(self, tup, collector):
-        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
+from tests.testing.topologies import Count, Split
 
 
 def plan(segments):
     builder = TopologyBuilder("runs")
     builder.setSpout("words", MemoryTransactionalSpout([[]], "word string"))
-    builder.setBolt("same", Same()).fieldsGrouping("words", "word")
-    builder.setBolt("count", Count()).fieldsGrouping("same", "word")
+    builder.setBolt("split", Split()).fieldsGrouping("words", "word")
+    builder.setBolt("count", Count()).fieldsGrouping("split", "word")
     return compile_plan(builder.createTopology(), segments)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from statefx import submit
+from statefx.coordinator.runs import Extension
 from statefx.spark import deadline, internals
 from statefx.spark.deadline import Deadline
 from statefx.storage import FolderStorage
@@ -52,7 +53,7 @@ def test_what_was_not_cancelled_the_first_time_is_cancelled_again(tmp_path: Path
 
 
 def test_a_restore_that_hangs_puts_the_timeout_off_only_for_so_long(tmp_path: Path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(deadline, "RESTORE_MAX_SECS", 9.5 * SECS)
+    monkeypatch.setattr(Extension, "MAX_SECS", 9.5 * SECS)
     (tmp_path / "restoring").mkdir()
     (tmp_path / "restoring" / "count-0-a1b2").touch()  # younger than restoring.FRESH_SECS for as long as the test runs
     cancelled = threading.Event()
