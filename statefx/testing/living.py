@@ -79,15 +79,16 @@ class LocalRunEngine(RunEngine):
         """Let slots run until a job has ended; None if none of them can go on."""
         while self._finished.empty():
             self.chances(self)
+            self._look_at_times(self._clock())
             if not self._finished.empty():
                 break
             if self._calls:
                 self._calls.pop(0)()
-            elif not self._step():
+            elif not self.step():
                 return super().next(0.0)
         return super().next(0.0)
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
         """Let one thing happen; tell whether anything could."""
         moves = [move for run in self.runs for move in run.moves()]
         if not moves:
@@ -99,8 +100,14 @@ class LocalRunEngine(RunEngine):
 
     def settle(self) -> None:
         """Let everything happen that still can, also in runs that are over."""
-        while self._step():
+        while self.step():
             pass
+
+    def vanish(self) -> None:
+        """Let the driver's process be gone, and nothing else: its slots go on until each of them notices."""
+        self._run = self.crash = None
+        for run in self.runs:
+            run.is_over = True
 
     def close(self) -> None:
         """End all runs."""
@@ -121,23 +128,23 @@ class LocalRun:
 
     def moves(self) -> list[Callable[[], None]]:
         """Return what may happen next."""
-        if not self.is_ready:
+        if not self.is_ready and not self.is_over:
             return [self._tell_ready]
-        return [move for slot in self.slots.values() for move in slot.moves()]
+        return [move for slot in self.slots.values() if not slot.is_done for move in slot.moves()]
 
     def _tell_ready(self) -> None:
         self.is_ready = True
         self._engine.ready(self)
 
     def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
-        if not self.is_over:
+        if not self.is_over and not self.slots[slot].is_cut:
             self.slots[slot].to_slot.append((kind, body))
 
     def wait(self) -> None:
         """Let them go on: nothing here takes time."""
 
     def end(self) -> None:
-        """Close the connections; slots that are not frozen notice."""
+        """Close the connections; each slot goes on until it notices."""
         self.is_over = True
 
     def lose(self, slot: SlotId) -> None:
@@ -169,6 +176,8 @@ class LocalSlot:
     ----------
     to_slot, to_driver : deque
         What is on its way over the control connection.
+    carried : dict
+        How many frames have arrived, by which of the two they were in.
     channels : dict
         Rows on their way to it, by sender.
     frozen : bool
@@ -181,6 +190,10 @@ class LocalSlot:
         self._engine, self._run, self.slot = engine, run, slot
         self.to_slot: deque[tuple[Kind, bytes]] = deque()
         self.to_driver: deque[tuple[Kind, bytes]] = deque()
+        self.carried = {"to_slot": 0, "to_driver": 0}
+        self.is_cut = False
+        self._has_hung_up = False
+        """It knows that its connection is gone."""
         self.channels: dict[SlotId, deque[pa.RecordBatch]] = {}
         self.frozen = False
         self.ended = False
@@ -192,35 +205,58 @@ class LocalSlot:
         self._last = slot.level + 1 == len(deployment.plan.widths)
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
         self._living = LivingSlot(worker, getattr(worker, "own", deployment), slot, self, 0)
-        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._go, self._stopped = threading.Lock(), threading.Lock()
+        self._go.acquire()
+        self._stopped.acquire()
         threading.Thread(target=self._thread, daemon=True).start()
 
     # ---- what may happen
 
     def moves(self) -> list[Callable[[], None]]:
         """Return what may happen to it next."""
-        if self.frozen:
-            return []
         found: list[Callable[[], None]] = []
-        if self.to_driver and not self._run.is_over:
-            found.append(self._to_driver)
+        if not self._run.is_over:
+            if self.to_driver:
+                found.append(self._to_driver)
+            if self.is_cut:
+                found.append(lambda: self._run.fail(f"the connection of slot {self.slot} was lost"))
+        if self.frozen or self.ended:
+            return found
         if self.to_slot:
             found.append(self._to_slot)
-        if not self.ended and self._can_go_on():
+        if (self._run.is_over or self.is_cut) and not self._has_hung_up:
+            found.append(self._hang_up)
+        if self._can_go_on():
             found.append(self.step)
         return found
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing can happen to it any more."""
+        return self.ended and self._run.is_over
+
     def _can_go_on(self) -> bool:
         if self._waits_for == "control":
-            return bool(self._inbox) or self._run.is_over
+            return bool(self._inbox) or self._has_hung_up
         if self._waits_for == "rows":
-            return any(self.channels.values()) or self._run.is_over
+            return any(self.channels.values()) or self._has_hung_up
         return True
 
+    def cut(self) -> None:
+        """Lose its connection, with all that is on its way; either end may notice first."""
+        self.is_cut = True
+        self.to_slot.clear()
+        self.to_driver.clear()
+
+    def _hang_up(self) -> None:
+        self._has_hung_up = True
+
     def _to_driver(self) -> None:
+        self.carried["to_driver"] += 1
         self._engine.heard(self._run, self.slot, *self.to_driver.popleft())
 
     def _to_slot(self) -> None:
+        self.carried["to_slot"] += 1
         kind, body = self.to_slot.popleft()
         self._inbox.append((kind, body))
         if kind is Kind.ABANDON:
@@ -242,23 +278,28 @@ class LocalSlot:
 
     def next(self) -> tuple[Kind, bytes]:
         while not self._inbox:
-            self.check()
+            self._refuse_hung_up()
             self._pause("control")
         return self._inbox.popleft()
 
     def send(self, kind: Kind, body: bytes = b"") -> None:
-        self.check()
-        self.to_driver.append((kind, body))
+        self._refuse_hung_up()
+        if not self.is_cut:
+            self.to_driver.append((kind, body))
         self._pause()
 
     def check(self) -> None:
-        if self._run.is_over:
+        self._refuse_hung_up()
+        self._pause()  # who freezes right after this look prepares later (rule 13.7)
+
+    def _refuse_hung_up(self) -> None:
+        if self._has_hung_up:
             raise ConnectionError("the run is over")
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         while True:
             self._pause("rows")
-            if self._run.is_over:
+            if self._has_hung_up:
                 return
             sender = self._engine.random.choice([each for each, rows in self.channels.items() if rows])
             yield self.channels[sender].popleft()
@@ -276,7 +317,7 @@ class LocalSlot:
         try:
             if not self._killed:
                 for batch in self._living.run(self._rows()):
-                    if not self._last and not self._run.is_over:
+                    if not self._last:
                         self._run.deliver(self.slot, batch)
                     self._pause()
         except BaseException as error:  # noqa: BLE001 - told below

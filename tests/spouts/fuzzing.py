@@ -29,6 +29,8 @@ from tests.testing.topologies import REFERENCES, SMALL
 PARTITIONS_MAX, EACH_MAX, TAKEN_MAX, SPOUT = 4, 9, 4, 1_000_000
 STARTS = 6
 """Drivers that may crash; the last ones only fail."""
+STARTS_LIVING = 2
+"""The same where tasks live: what is looked for are orders of arrival in a run; more lives have more of them."""
 
 
 class Growing:
@@ -141,6 +143,8 @@ class Life:
         self.count = self.rng.choice([Count, Told])
         self.failing = self.rng.choice([0, 0, 0.01])
         self.provider = self.rng.choice([REFERENCES["memory"], REFERENCE])
+        self.orphans = []
+        """Testers whose drivers have crashed, and whose slots may still run."""
         self.told = []
         """What happened, for whoever has to understand a failure."""
 
@@ -173,11 +177,14 @@ class Life:
             "topology.transaction.attempts.max": 30,
         }
         made = partial(LivingTester, breaks=crash_at is not None) if self.living else TopologyTester
-        return made(
+        tester = made(
             self.topology(), self.folder / "ck", config, crash_at=crash_at, processes=self.rng.choice([1, 2]),
             seed=self.rng.choice([None, self.rng.randrange(1000)]), freshObjects=self.rng.random() < 0.5,
             limits=self.rng.choice([SMALL, Limits(fold_after=7), Limits()]),
         )  # fmt: skip
+        if self.living:
+            tester.orphans = self.orphans
+        return tester
 
     def fault(self):
         component = self.rng.choice(["pass", "count", "out", *(f"s{n}" for n in range(len(self.spouts)))])
@@ -204,7 +211,7 @@ class Life:
     def play(self):
         """Let drivers come and go, then let one do what is left."""
         self.grow(1, 3)
-        for _ in range(self.rng.randint(1, STARTS)):
+        for _ in range(self.rng.randint(1, STARTS_LIVING if self.living else STARTS)):
             self.drive()
         self.grow(PARTITIONS_MAX, EACH_MAX)
         with self.start() as last:
@@ -212,6 +219,11 @@ class Life:
                 last.drain()
                 if last.state("count") == self.expected():
                     break
+            while self.orphans:
+                orphan = self.orphans.pop()
+                while orphan.step_orphans():
+                    pass
+                orphan.close()
             return last.state("count"), self.published()
 
     def published(self):
@@ -237,13 +249,16 @@ class Life:
             tester.wake()
         except Crash as crash:
             self.told.append(str(crash))
+            if tester is not None and self.living:
+                tester.vanish()
+                self.orphans.append(tester)
+                return
         except AttemptsExhaustedError as error:
             self.told.append(error.message)
         except FencedError:
             assert self.replaced
-        finally:
-            if tester is not None and self.living:
-                tester.close()
+        if tester is not None and self.living:
+            tester.close()
 
     def replace(self, tester):
         """Have another driver take over in the middle of what this one does; this one is fenced."""
@@ -254,8 +269,10 @@ class Life:
             self.replaced = True
             with suppress(Crash, AttemptsExhaustedError):
                 successor = self.start(self.rng.choice([None, self.rng.randrange(1, 60)]))
-                successor.drain()
                 if self.living:
-                    successor.close()
+                    self.orphans.append(successor)
+                successor.drain()
+            if self.living and self.orphans:
+                self.orphans[-1].vanish()
 
         tester.when(moment, take_over)

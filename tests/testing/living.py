@@ -6,8 +6,9 @@ from statefx.testing import TopologyTester
 from statefx.testing.living import LocalRunEngine
 from statefx.testing.processes import Process
 
-LOST, FROZEN, WOKEN = 0.003, 0.003, 0.014
-"""How likely each is at a step: a slot's process dies; freezes, and the run ends without it; all frozen ones wake."""
+CHANCES = {"lose": 0.003, "cut": 0.003, "freeze": 0.003, "miss": 0.02, "thaw": 0.014, "time_out": 0.002}
+"""How likely each is at a step: a slot's process dies; a connection is lost; a slot freezes; the driver misses the
+sign of life of one that is frozen; all frozen ones wake; an attempt takes too long."""
 
 
 class LivingTester(TopologyTester):
@@ -19,10 +20,14 @@ class LivingTester(TopologyTester):
         Whether slots are lost and frozen.
     timeout_secs : float
         Of an attempt.
+    cut_at : tuple of SlotId, str, int, optional
+        Which slot loses its connection, after how many frames ``to_slot`` or ``to_driver``; once.
     """
 
-    def __init__(self, *arguments, breaks=False, timeout_secs=600.0, **options):
-        self._breaks, self._timeout_secs = breaks, timeout_secs
+    def __init__(self, *arguments, breaks=False, timeout_secs=600.0, cut_at=None, **options):
+        self._breaks, self._timeout_secs, self._cut_at = breaks, timeout_secs, cut_at
+        self.orphans = []
+        """Testers whose drivers are gone: what is left of their slots goes on meanwhile."""
         super().__init__(*arguments, **options)
 
     def _make_engine(self, deployment, seed):
@@ -31,23 +36,63 @@ class LivingTester(TopologyTester):
 
         engine = LocalRunEngine(deployment, worker, seed or 0, self._timeout_secs, self._clock)
         engine.faults = []  # those of tasks that are run again have no meaning here
-        if self._breaks:
-            self._chance = random.Random(seed)
-            engine.chances = self._break
+        self._chance = random.Random(seed)
+        engine.chances = self._before_step
         return engine
+
+    def _before_step(self, engine):
+        if self.orphans and self._chance.random() < 0.5:
+            self._chance.choice(self.orphans).step_orphans()
+        if self._cut_at is not None:
+            place, way, after = self._cut_at
+            slot = engine.runs[-1].slots[place] if engine.runs else None
+            if slot is not None and slot.carried[way] >= after:
+                self._cut_at = None
+                slot.cut()
+        if self._breaks:
+            self._break(engine)
 
     def _break(self, engine):
         run = engine.runs[-1] if engine.runs else None
         if run is None or run.is_over or not run.is_ready:
             return
-        slot, draw = self._chance.choice(list(run.slots.values())), self._chance.random()
-        if draw < LOST:
-            run.lose(slot.slot)
-        elif draw < LOST + FROZEN:
-            slot.frozen = True
+        draw = self._chance.random()
+        for what, chance in CHANCES.items():
+            if draw < chance:
+                getattr(self, f"_{what}")(run, self._chance.choice(list(run.slots.values())))
+                return
+            draw -= chance
+
+    def _lose(self, run, slot):
+        run.lose(slot.slot)
+
+    def _cut(self, run, slot):
+        slot.cut()
+
+    def _freeze(self, run, slot):
+        slot.frozen = True
+
+    def _miss(self, run, slot):
+        if any(each.frozen for each in run.slots.values()):
             run.fail("silence")
-        elif draw < LOST + FROZEN + WOKEN:
-            self.thaw()
+
+    def _thaw(self, run, slot):
+        self.thaw()
+
+    def _time_out(self, run, slot):
+        self._now += self._timeout_secs
+
+    @property
+    def carried(self):
+        """How many frames each connection of the first run has carried, by slot and way."""
+        return {
+            (place, way): n for place, slot in self._engine.runs[0].slots.items() for way, n in slot.carried.items()
+        }
+
+    @property
+    def runs(self):
+        """How many runs there were."""
+        return len(self._engine.runs)
 
     def thaw(self):
         """Let all slots go on that are frozen, also those of runs that are over."""
@@ -59,6 +104,16 @@ class LivingTester(TopologyTester):
         """Let everything happen that still can, also in runs that are over."""
         self.thaw()
         self._driving(self._engine.settle)
+
+    def vanish(self):
+        """Let the driver be gone, and its slots go on by `step_orphans`."""
+        self._steps.crashed = self._steps._crash_at = None  # it was the driver's crash
+        self._engine.vanish()
+        self.thaw()
+
+    def step_orphans(self):
+        """Let something happen to a slot that has lost its driver; tell whether anything could."""
+        return self._engine.step()
 
     def close(self):
         self._engine.close()
