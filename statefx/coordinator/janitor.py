@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +24,10 @@ logger = logging.getLogger("statefx")
 
 MIN_AGE_SECS = 60.0
 EVERY_TRANSACTIONS = 50
+PAUSE_SHARE = 0.25
+"""Of `MIN_AGE_SECS`, how long it waits at least from one sweep to the next: nothing younger may be deleted, and a sweep
+looks at everything that is there. At 20 transactions a second those are 1,200 files for each task."""
+
 WAIT_SECS = 10.0
 VERSIONS_KEPT = 100
 """How many transactions back a version stays readable, whatever its files were merged into: for who has read the log
@@ -78,10 +84,13 @@ class Janitor:
     every: int = EVERY_TRANSACTIONS
     versions_kept: int = VERSIONS_KEPT
     run: OwnThread | Callable[[Callable[[], object]], None] = field(default_factory=OwnThread)
+    clock: Callable[[], float] = time.monotonic
+    _due: float = field(default=-math.inf, init=False)
 
     def committed(self, txid: int) -> None:
-        """Sweep after every `every`-th transaction, whichever run it falls in."""
-        if txid % self.every == 0:
+        """Sweep after every `every`-th transaction, whichever run it falls in, unless the last sweep was just now."""
+        if txid % self.every == 0 and self.clock() >= self._due:
+            self._due = self.clock() + PAUSE_SHARE * self.min_age_secs
             self.run(self.sweep)
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def to_json(value: Any) -> Json:
             return dict(value)
         return {_key_text(key): to_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return list(value) if _PLAIN.issuperset(map(type, value)) else [to_json(each) for each in value]
+        return [each if type(each) in _PLAIN else to_json(each) for each in value]
     if isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{type(value).__name__} has no place in the transaction log: {value!r}")

@@ -213,6 +213,7 @@ class TopologyTester:
             every=limits.sweep_every,
             versions_kept=limits.versions_kept,
             run=_in_line,
+            clock=self._clock,
         )
         self._coordinator = launch.coordinator(
             log, self._engine, self._janitor, self._pause, self._note, policy=limits.snapshots, progress=self._progress

@@ -181,6 +181,7 @@ def test_the_recommended_session_is_what_submit_hints_at():
         f"newest {['no', 'one', 'two', 'three'][SNAPSHOTS_KEPT]} snapshots",
         f"Every {janitor.EVERY_TRANSACTIONS} transactions",
         f"older than {janitor.MIN_AGE_SECS:g} seconds",
+        f"not sooner than {janitor.MIN_AGE_SECS * janitor.PAUSE_SHARE:g} seconds after",
         f"has opened for {materialisation.IDLE_SECS:g} seconds",
         f"last used {materialisation.IDLE_BYTES >> 20} MiB",
     ],

@@ -1,17 +1,23 @@
 """Snapshots, folds and sweeps: what is kept, and what a restart has to read, stay bounded."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from statefx import openState
+from statefx import StatefulBolt, TopologyBuilder, openState
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.coordinator import janitor
+from statefx.coordinator.log import RECORDS_BEFORE_CHECKPOINT
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.state.changelog import reading
 from statefx.state.changelog.artefacts import Artefact
 from statefx.storage import Storage
 from statefx.testing import Limits
 from statefx.testing.faults import JobFails, Zombie
+from tests.testing.living import LivingTester
 from tests.testing.topologies import Driver, lines, totals, word_count, words
 
 LIMITS = Limits(
@@ -73,6 +79,53 @@ def test_over_hundreds_of_transactions_files_and_replay_stay_bounded(
         assert fresh.txid == TRANSACTIONS + 1
         bytes_kept = sum(path.stat().st_size for path in driver.folder.rglob("*") if path.is_file())
         assert bytes_kept < 200_000
+
+
+class Count(StatefulBolt):
+    outputFields = {}
+
+    def initState(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        self.state.put(tup.number, self.state.get(tup.number, 0) + 1)
+
+
+@pytest.mark.slow
+def test_at_twenty_transactions_a_second_files_bytes_and_sweeps_stay_bounded(
+    place: Path, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that live make a file each in a transaction, and none may go for a minute."""
+    transactions, rate, keys, tasks = 3000, 20, 1000, 2
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), sync(file)))
+    sweeps, sweep = [], janitor.Janitor.sweep
+    monkeypatch.setattr(janitor.Janitor, "sweep", lambda self: (sweeps.append(self), sweep(self))[1])
+    builder = TopologyBuilder("fast")
+    numbers = [[(n % keys,) for n in range(4 * transactions)]]
+    builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=4))
+    builder.setBolt("count", Count(), parallelism=tasks).fieldsGrouping("numbers", "number")
+    config = {"topology.state.provider": provider}
+    with LivingTester(builder.createTopology(), place / "checkpoint", config, seed=1, freshObjects=False) as tester:
+        seen: set[str] = set()
+        written = []
+        for _ in range(transactions // 50):
+            synced.clear()
+            for _ in range(50):
+                tester.emit()
+            tester.advance(50 / rate)
+            found = {path: path.stat().st_size for path in (place / "checkpoint").rglob("*") if path.is_file()}
+            state = {str(path): size for path, size in found.items() if "state" in path.parts}
+            written.append(sum(size for path, size in state.items() if path not in seen) / 50 / tasks)
+            seen = set(state)
+            assert len(synced) <= 50 * (2 * tasks + 2 * 2) + 10, "a file and its folder: each task's, and two records"
+            young = janitor.MIN_AGE_SECS * (1 + janitor.PAUSE_SHARE) * rate
+            assert len(state) <= tasks * (young + janitor.VERSIONS_KEPT + 100), "those of a minute and a quarter"
+            assert len(found) - len(state) <= RECORDS_BEFORE_CHECKPOINT + 6
+        assert tester.txid == transactions
+        assert len(sweeps) <= transactions / rate / (janitor.MIN_AGE_SECS * janitor.PAUSE_SHARE) + 1
+        assert max(written) < 5000, "of a task in a transaction that changes two keys of a thousand"
+        assert tester.state("count") == dict.fromkeys(range(keys), 4 * transactions // keys)
 
 
 def test_a_sweep_keeps_what_is_young(place: Path) -> None:

@@ -1,15 +1,20 @@
 """State that stays open over many transactions, while the files that it was opened from are merged and swept."""
 
 import os
+import random
 
 import pytest
 
 from statefx import FailedException, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.state.changelog.materialisation import DictImage
+from statefx.state.contract.store import EMPTY
 from statefx.testing import TopologyTester
 from statefx.testing.engine import Limits
 from statefx.testing.living import LocalRunEngine
 from statefx.testing.processes import Process
+from statefx.testing.site import Site, prepare, writes
+from statefx_memory import MemoryStateProvider
 
 ROWS = 80
 FAIL = []
@@ -52,3 +57,34 @@ def test_a_scan_of_state_that_was_opened_long_ago(tmp_path, provider):
         tester.drain()
         assert len(tester.state("large")) == ROWS
         tester._engine.close()
+
+
+class Asked(DictImage):
+    """Notes how many keys it is asked for."""
+
+    asked = 0
+
+    def get(self, keys):
+        self.asked += len(keys)
+        return super().get(keys)
+
+
+def test_how_many_keys_there_are_costs_what_has_changed(tmp_path, monkeypatch):
+    """A task that lives says so in each transaction; it went through all that was laid over the image."""
+    monkeypatch.setattr("statefx_memory.provider.DictImage", Asked)
+    chance = random.Random(7)
+    site = Site(MemoryStateProvider({}), tmp_path)
+    base = site.commit(EMPTY, {b"u%d" % number: b"1" for number in range(0, 2000, 2)} | {b"s1": b"1"})
+    store, known = site.open(base), {b"u%d" % number for number in range(0, 2000, 2)}
+    for txid in range(2, 40):
+        drawn = {b"u%d" % chance.randrange(2000) for _ in range(50)}
+        changes = {key: None if chance.random() < 0.3 else b"%d" % txid for key in drawn} | {b"s%d" % txid: b"1"}
+        known = {key for key in known | drawn if changes.get(key, b"") is not None}
+        token = prepare(store, txid, writes(changes))
+        assert store.advance(txid, token, writes(changes))
+        before = store._image.asked
+        assert store.count(b"u") == len(known)
+        assert store._image.asked - before <= 50
+    assert store.count(b"s") == 39
+    assert store._image.asked < 39 * 2 * 60
+    site.close()

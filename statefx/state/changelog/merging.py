@@ -37,8 +37,10 @@ one transaction, or twice that (see `files_of`). With a tier of up to 4 MiB, a t
 took half as long again every tenth time; without it, there are 32 such files before a snapshot is due."""
 
 TIERS = len(TIERS_BYTES)
-COVERED_MAX = 4096
-"""Versions that a file names as covered, the newest; a cache that is further behind is built again. 8 bytes each."""
+COVERED_MAX = 1024
+"""Versions that a file names as covered, the newest; a cache that is further behind is built again. 8 bytes each: where
+transactions are small, every tenth file or so takes in all that is in the lowest tier, and names as many as this.
+With 4,096 that was most of what a task wrote."""
 
 LINKS_MAX = 64
 """Files that a file knows to be before it, the newest: three tiers of fourteen files are 42. There are more only where

@@ -25,7 +25,7 @@ from statefx.storage import Storage, Stored
 
 ADVANCES_MAX = 50
 """How many transactions are laid over an image before it catches up: opening costs as much as ten small transactions,
-and a copy on disk may not lie thousands behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
+and a copy on disk may not lie hundreds behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
 
 ADVANCED_BYTES_MAX = 16 << 20
 """Of keys and values that are laid over an image."""
@@ -64,6 +64,8 @@ class ChangelogStore(StateStore):
         self._image = image
         self._calls = StoreCalls(changelog.namespace, context)
         self._committed: OrderedEntries[bytes | None] = OrderedEntries()
+        self._counts: dict[bytes, int] = {}
+        """How many keys a space has, of those that were asked for: a task that lives is asked in each transaction."""
         self._size_bytes = 0
         self._laid = self._laid_bytes = 0
 
@@ -102,12 +104,21 @@ class ChangelogStore(StateStore):
     def count(self, space: bytes) -> int | None:
         """Return how many committed keys begin with the byte `space`, if the image knows how many it has."""
         self._calls.check_open("count")
-        count = self._image.count(space)
-        if count is not None and self._committed:
+        if space not in self._counts:
+            count = self._image.count(space)
+            if count is None:
+                return None
             above = {key: data for key, data in self._committed.by_key.items() if key[:1] == space}
             count += sum(data is not None for data in above.values())
             count -= sum(data is not None for data in self._image.get(list(above)))
-        return count
+            self._counts[space] = count
+        return self._counts[space]
+
+    def _count_changes(self, writes: Sequence[Write]) -> None:
+        """Bring the counts up to date with what is about to be laid over the image."""
+        counted = [(key, value) for key, value in writes if key[:1] in self._counts]
+        for (key, value), before in zip(counted, self.get([key for key, _ in counted]), strict=True):
+            self._counts[key[:1]] += (value is not None) - (before is not None)
 
     def prepare(self, txid: int, token: str, writes: Sequence[Write]) -> Prepared:
         """Write `writes` to a changelog file of their own, named by `token`."""
@@ -132,6 +143,7 @@ class ChangelogStore(StateStore):
             raise self._calls.refusal(f"commit({txid}) with another version committed already, {self._calls.version}")
         for keys, values in self._changelog.prepared(version, self._calls.version):
             self._committed.apply(keys, values)
+        self._counts.clear()
         self._calls.commit(version)
 
     def advance(self, txid: int, token: str, writes: Sequence[Write]) -> bool:
@@ -141,6 +153,8 @@ class ChangelogStore(StateStore):
         if self._calls.prepared != version or self._laid >= ADVANCES_MAX or size > ADVANCED_BYTES_MAX:
             return False
         self._laid, self._laid_bytes = self._laid + 1, size
+        if self._counts:
+            self._count_changes(writes)
         self._committed.apply([key for key, _ in writes], [value for _, value in writes])
         self._calls.commit(version)
         return True
