@@ -36,6 +36,7 @@ VALUES = {
     "throughput": ("rows_per_second", "rows/s"),
     "latency": ("trigger_ms_median", "ms, median"),
     "processor": ("rows_per_processor_second", "rows per second of a processor"),
+    "growth": ("bytes_a_transaction", "bytes more with each transaction"),
 }
 
 
@@ -75,7 +76,8 @@ class Case:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
                "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py",
-               "kafka_reading.py", "sink_kafka.py", "spout_pipelining.py", "spout_partitions.py",
+               "kafka_reading.py", "kafka_latency.py", "kafka_counts.py", "sink_kafka.py", "living_memory.py",
+               "living_start.py", "spout_pipelining.py", "spout_partitions.py",
                "spout_steps.py")  # fmt: skip
         return self.script not in own
 
@@ -121,6 +123,8 @@ def cases(args: argparse.Namespace) -> list[Case]:
     found += reading_cases(args)
     found += emitting_cases(args)
     found += spout_cases(args)
+    found += living_cases(args)
+    found += kafka_cases(args)
     found.append(
         Case("Reading a topic of Kafka", "in turns", "kafka_reading.py", inputs.Shape(min(args.keys), args.rows),
              args.warmup, args.batches)
@@ -170,6 +174,41 @@ def spout_cases(args: argparse.Namespace) -> list[Case]:
         Case("Partitions of a spout", "in turns", "spout_partitions.py", few, args.warmup, args.batches),
         Case("From one tuple at a time to pipelined batches", "in turns", "spout_steps.py",
              inputs.Shape(min(args.keys), args.rows), args.warmup, args.batches),
+    ]  # fmt: skip
+
+
+def living_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of how a pipelined topology begins, and of what it keeps while it lives."""
+    keys = [args.rows // 500, 2 * args.rows]
+    transactions = str(500 * args.batches)
+    return [
+        *(
+            Case("From submit to the first commit, 8 tasks", f"{provider}, {there:,} keys", "living_start.py",
+                 inputs.Shape(there, 8), args.warmup, args.batches, ("--provider", provider),
+                 reference=provider == "rocksdb" and there == keys[0])
+            for provider in ("rocksdb", "memory") for there in keys
+        ),
+        Case(f"What is kept of {transactions} nearly empty transactions", "in turns", "living_memory.py",
+             inputs.Shape(min(args.keys), 2), args.warmup, args.batches, ("--transactions", transactions)),
+    ]  # fmt: skip
+
+
+def kafka_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of a topology from Kafka through state to Kafka."""
+    paced = inputs.Shape(10_000, 10_000)
+    few = inputs.Shape(10_000, args.rows // 10)
+    group = f"Kafka to state to Kafka, {paced.rows:,} records a second, until a committed reader has them"
+    return [
+        *(
+            Case(group, name, "kafka_latency.py", paced, args.warmup, args.batches, options)
+            for name, options in (
+                ("pipelined", ("--engine", "pipelined")),
+                ("pipelined, every 20 ms", ("--engine", "pipelined", "--interval-ms", "20")),
+                ("jobs, without a pause", ("--engine", "jobs", "--interval-ms", "0")),
+            )
+        ),
+        Case(f"Kafka to state to Kafka at full speed, {few.rows:,} records a transaction", "in turns",
+             "kafka_counts.py", few, args.warmup, args.batches),
     ]  # fmt: skip
 
 
@@ -325,6 +364,8 @@ def tables(results: list[dict[str, Any]]) -> str:
             ratios = "".join(f"{row[field] / reference[field]:>28.2f}" for reference in references)
             if field != "rows_per_second" and "rows_per_second" in row:
                 unit += f", {row['rows_per_second']:,.0f} rows/s"
+            if "trigger_ms_p99" in row:
+                unit += f", p99 {row['trigger_ms_p99']:,.1f}"
             lines.append(f"  {row['name']:<34}{row[field]:>12,.{places}f}  {ratios}  {unit}")
     return "\n".join(lines)
 

@@ -30,6 +30,20 @@ class Count(StatefulBolt):
         collector.emit((tup.word, count))
 
 
+class Totals(StatefulBolt):
+    """Adds up the payments of each account, a payment at a time."""
+
+    outputFields = "account string, payment long, total long, due long"
+
+    def initState(self, state: Any) -> None:
+        self.totals = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        total = self.totals.get(tup.account, 0) + tup.amount
+        self.totals.put(tup.account, total)
+        collector.emit((tup.account, tup.payment, total, tup.due))
+
+
 class Forward(StatefulBolt):
     """A stateful stage with a consumer, for the cost of small transactions with several stages."""
 
@@ -62,6 +76,28 @@ class Tick(PartitionedTransactionalSpout):
     def emitPartitionBatch(self, attempt: Any, collector: Any, partition: int, metadata: Any) -> None:
         compute(self.secs)
         collector.emit((f"word-{partition}",))
+
+
+class Words(PartitionedTransactionalSpout):
+    """Emits `rows` words from each of two partitions in each transaction, all `keys` of them in turn."""
+
+    outputFields = "word string"
+
+    def __init__(self, batches: int, keys: int, rows: int = 1) -> None:
+        self.batches = batches
+        self.keys = keys
+        self.rows = rows
+
+    def numPartitions(self) -> int:
+        return 2
+
+    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
+        number = 1 if lastMetadata is None else lastMetadata + 1
+        return number if number <= self.batches else None
+
+    def emitPartitionBatch(self, attempt: Any, collector: Any, partition: int, metadata: Any) -> None:
+        for number in range(metadata * self.rows, (metadata + 1) * self.rows):
+            collector.emit((f"word-{(2 * number + partition) % self.keys}",))
 
 
 class Many(PartitionedTransactionalSpout):

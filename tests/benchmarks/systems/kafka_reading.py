@@ -11,18 +11,16 @@ Counted is the processor time of this process and of all that it has started, wi
 from __future__ import annotations
 
 import json
-import os
 import platform
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyspark
 from confluent_kafka import Consumer, Producer, TopicPartition
-from measuring import RECOMMENDED, arguments, session
+from measuring import RECOMMENDED, arguments, processor_secs, session
 
 from statefx import BatchBolt, TopologyBuilder, submit
 from statefx.connectors.kafka import KafkaSpout
@@ -39,21 +37,6 @@ parser = arguments(__doc__)
 parser.add_argument("--turns", type=int, default=3)
 args = parser.parse_args()
 total = args.rows * min(args.batches, BATCHES_MAX)
-
-
-def processor_secs(without: int) -> float:
-    """What this process and all that it has started have used, also those that have ended."""
-    stats = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
-            continue
-        stats[int(folder.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    tree = {os.getpid()}
-    while more := {pid for pid, (parent, _) in stats.items() if parent in tree and pid != without} - tree:
-        tree |= more
-    return sum(stats[pid][1] for pid in tree) / os.sysconf("SC_CLK_TCK")
 
 
 def filled(broker: KafkaBroker) -> str:
@@ -172,10 +155,10 @@ def main() -> None:
     found: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(args.turns + 1):
         for name, (system, _) in systems.items():
-            before = processor_secs(broker.pid)
+            before = processor_secs(without=(broker.pid,))
             system(broker, topic)
             if turn:  # the first one starts workers
-                found[name].append(processor_secs(broker.pid) - before)
+                found[name].append(processor_secs(without=(broker.pid,)) - before)
     spark.stop()
     broker.close()
     rows = [

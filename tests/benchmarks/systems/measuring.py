@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def throughput(args: argparse.Namespace, committed: Sequence[float], **more: Any
     seconds = measured[-1] - measured[0]
     rows = args.rows * args.batches
     gaps = [round((b - a) * 1000, 1) for a, b in itertools.pairwise(measured)]
-    _print(
+    tell(
         args,
         measure="throughput",
         rows_per_second=rows / seconds,
@@ -139,7 +139,7 @@ def latency(args: argparse.Namespace, trigger_ms: Sequence[float], **more: Any) 
     measured = list(trigger_ms[args.warmup :])
     if len(measured) != args.batches:
         raise RuntimeError(f"expected {args.batches} measured batches, got {len(measured)}")
-    _print(args, measure="latency", trigger_ms_median=statistics.median(measured), trigger_ms=measured, **more)
+    tell(args, measure="latency", trigger_ms_median=statistics.median(measured), trigger_ms=measured, **more)
 
 
 def take_turns(
@@ -187,7 +187,7 @@ def take_turns(
         }
         for name, ms in found.items()
     ]
-    _print(args, measure="latency", systems=found_systems, **more)
+    tell(args, measure="latency", systems=found_systems, **more)
 
 
 def mean_ms(progress: Sequence[Mapping[str, Any]], dropped: int) -> float:
@@ -201,27 +201,38 @@ def mean_ms(progress: Sequence[Mapping[str, Any]], dropped: int) -> float:
     return 1000 * (last - first) / (len(progress) - dropped)
 
 
-def processor_secs() -> float:
+def processor_secs(without: Collection[int] = ()) -> float:
     """Return the processor time that this process and all below it have used: the JVM and Spark's Python workers.
 
-    What others do on the machine has no part in it; the start of each turn's query has.
+    What others do on the machine and the processes `without` have no part in it; the start of each turn's query has.
     """
-    used: dict[int, float] = {}
+    used = {}
+    for pid in {os.getpid(), *processes_below(os.getpid())}.difference(without):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            used[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(used.values())
+
+
+def processes_below(pid: int) -> dict[int, str]:
+    """Return the processes that a process has started, and those that these have: the command line of each."""
     below: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
-            used[int(stat.parent.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-            below.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    todo, total = [os.getpid()], 0.0
+            parent = int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            below.setdefault(parent, []).append(int(stat.parent.name))
+    found: dict[int, str] = {}
+    todo = list(below.get(pid, []))
     while todo:
         process = todo.pop()
-        total += used.get(process, 0.0)
+        with contextlib.suppress(OSError):
+            found[process] = Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
         todo += below.get(process, [])
-    return total
+    return found
 
 
-def _print(args: argparse.Namespace, **result: Any) -> None:
+def tell(args: argparse.Namespace, **result: Any) -> None:
+    """Print a result with what was asked for: `bench.py` reads it."""
     asked = {name: getattr(args, name) for name in ("files", "rows", "keys", "warmup", "batches")}
     versions = {"python": platform.python_version(), "pyspark": pyspark.__version__}
     print(json.dumps({**result, "asked": asked, "versions": versions}), flush=True)
