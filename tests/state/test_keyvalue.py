@@ -1,6 +1,7 @@
 """What a bolt sees of its state: reads, writes, iteration, and what it may hold on to."""
 
 import math
+import random
 from collections import namedtuple
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -357,6 +358,61 @@ def test_get_all_tells_keys_apart_by_type(state):
     assert [(type(key), value) for key, value in found.items()] == [(int, "int"), (bool, "bool")]
     assert found[1] == "int"
     assert 1.0 not in found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_at_once_do_what_they_do_one_by_one(checkpoint_at, tmp_path, seed):
+    """Puts and reads of plain keys of one type take a way of their own, also where changes and scans stand open."""
+    chance = random.Random(seed)
+    keys = chance.choice([list("abcdefgh"), list(range(8)), ["a", "b", "c", 1, 1.0, True, ("t", 1), ("t", True)]])
+    many, single = (checkpoint_at(tmp_path / name).open() for name in ("many", "single"))
+    seen = []
+    for step in range(60):
+        some = chance.sample(keys, chance.randint(0, len(keys)))
+        match chance.randrange(6):
+            case 0 | 1:
+                values = {key: chance.choice([step, "text", None, (step, 1), [step]]) for key in some}
+                if chance.random() < 0.5:  # of scalars alone
+                    values = dict.fromkeys(some, step)
+                many.putAll(values)
+                for key, value in values.items():
+                    single.put(key, value)
+            case 2:
+                for state, key in product((many, single), some[:2]):
+                    state.delete(key)
+            case 3:
+                seen = [(many.items(), list(single.items()))]
+            case 4 if chance.random() < 0.3:
+                commit(many, step + 1)
+                commit(single, step + 1)
+                seen = []
+            case _:
+                for rows, expected in seen:
+                    assert typed(rows) == typed(expected)
+                seen = []
+        found = many.getAll(some)
+        expected = [(key, value) for key in some if (value := single.get(key, "absent")) != "absent"]
+        assert typed(found.items()) == typed(expected)
+        assert [found.get(key, "absent") for key in some] == [single.get(key, "absent") for key in some]
+    assert typed(many.items()) == typed(single.items())
+    for state in (many, single):
+        state.close()
+
+
+def test_what_get_all_returns_refuses_what_can_be_no_key(state):
+    state.put("a", 1)
+    for keys in (["a"], ["a", 1]):
+        found = state.getAll(keys)
+        for ask in (found.get, lambda key, found=found: key in found):
+            with pytest.raises(CodecError):
+                ask(["a"])
+
+
+def test_put_all_refuses_a_key_before_it_is_prepared(state):
+    with pytest.raises(CodecError):
+        state.putAll({"good": 1, "\ud800": 2})
+    state.putAll({"good": 3})
+    state.prepareCommit(1)
 
 
 def test_what_was_prefetched_is_not_read_again(observed):

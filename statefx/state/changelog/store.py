@@ -28,7 +28,7 @@ ADVANCES_MAX = 50
 and a copy on disk may not lie hundreds behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
 
 ADVANCED_BYTES_MAX = 16 << 20
-"""Of keys and values that are laid over an image."""
+"""Of changelog files whose entries are laid over an image."""
 
 
 class Image(ABC):
@@ -149,7 +149,7 @@ class ChangelogStore(StateStore):
     def advance(self, txid: int, token: str, writes: Sequence[Write]) -> bool:
         """Lay what was prepared over the image; False when there is so much over it that the image should catch up."""
         version = Version(txid, token)
-        size = self._laid_bytes + sum(len(key) + len(value or b"") for key, value in writes)
+        size = self._laid_bytes + self._size_bytes
         if self._calls.prepared != version or self._laid >= ADVANCES_MAX or size > ADVANCED_BYTES_MAX:
             return False
         self._laid, self._laid_bytes = self._laid + 1, size

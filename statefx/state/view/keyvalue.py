@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 from statefx.errors import StatePhaseError
+from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.values import SCALARS
 from statefx.state.view.pending import ABSENT, UNKNOWN, Kind, Packed
 from statefx.state.view.transaction import CACHE_BYTES, Phase, StateTransaction
@@ -18,33 +19,50 @@ _short = reprlib.Repr()
 _short.maxdict = 3
 
 
+V = TypeVar("V")
+D = TypeVar("D")
+
+
 class FoundEntries(Mapping[K, V_co]):
     """The entries that `KeyValueState.getAll` found; a mapping whose keys are told apart as state does."""
 
-    __slots__ = ("_encode_key", "_entries")
+    __slots__ = ("_codec", "_entries", "_kind")
 
-    def __init__(self, encode_key: Callable[[Any], bytes], entries: Mapping[bytes, tuple[K, V_co]]) -> None:
-        self._encode_key = encode_key
+    def __init__(self, codec: Codec, kind: type, entries: Mapping[Any, V_co]) -> None:
+        self._codec = codec
+        self._kind = kind
         self._entries = entries
 
+    @overload
+    def get(self, key: K, /) -> V_co | None: ...
+
+    @overload
+    def get(self, key: K, /, default: V_co | D) -> V_co | D: ...
+
+    def get(self, key: Any, /, default: Any = None) -> Any:
+        """Return the value of `key`, or `default` if it was not found; CodecError for what can't be a key."""
+        # Mapping's own raises and catches a KeyError for each key that is not there.
+        if type(key) is self._kind:
+            value = self._entries.get(key, ABSENT)
+            if value is not ABSENT:
+                return value
+        key_bytes = self._codec.encode_key(key)
+        return self._entries.get(key_bytes, default) if self._kind is Packed else default
+
     def __getitem__(self, key: K) -> V_co:
-        try:
-            return self._entries[self._encode_key(key)][1]
-        except KeyError:
-            raise KeyError(key) from None
+        value = self.get(key, ABSENT)
+        if value is ABSENT:
+            raise KeyError(key)
+        return value
 
     def __iter__(self) -> Iterator[K]:
-        return (key for key, _ in self._entries.values())
+        return map(self._codec.decode_key, self._entries) if self._kind is Packed else iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"FoundEntries({_short.repr(dict(self._entries.values()))})"
-
-
-V = TypeVar("V")
-D = TypeVar("D")
+        return f"FoundEntries({_short.repr(dict(self.items()))})"
 
 
 class KeyValueState(StateTransaction, Generic[K, V]):
@@ -172,13 +190,7 @@ class KeyValueState(StateTransaction, Generic[K, V]):
         self._require_open()
         if isinstance(keys, str | bytes):
             raise TypeError(f"getAll takes several keys, as a list; of {keys!r} it would take the letters: [{keys!r}]")
-        places = [self._overlay.place(key) for key in keys]
-        found = {}
-        for (kind, name, key_bytes), value in zip(places, self._overlay.find_all(places), strict=True):
-            if value is not ABSENT:
-                key = self._codec.decode_key(key_bytes) if kind is Packed else name
-                found[key_bytes] = key, value
-        return FoundEntries(self._codec.encode_key, found)
+        return FoundEntries(self._codec, *self._overlay.find_all(list(keys)))
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Read what is not known of `keys` with one read of the store, so that `get` need not ask it.
@@ -268,6 +280,8 @@ class KeyValueState(StateTransaction, Generic[K, V]):
         self._require_writable("putAll")
         if not isinstance(mapping, Mapping):
             raise TypeError(f"putAll takes a dict, not a {type(mapping).__name__}: of pairs make dict(pairs)")
+        if self._writable and self._overlay.put_all(mapping):  # else a scan may go on, which is told of each change
+            return
         for key, value in mapping.items():
             self.put(key, value)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
@@ -12,7 +13,17 @@ from statefx.state.contract.store import StateStore, Write
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.envelope import MARK
 from statefx.state.encoding.values import SCALARS, is_immutable
-from statefx.state.view.pending import ABSENT, MAX_KINDS, PLAIN, UNKNOWN, Kind, MemoryKey, Packed, PendingKeys
+from statefx.state.view.pending import (
+    ABSENT,
+    MAX_KINDS,
+    PLAIN,
+    UNKNOWN,
+    Kind,
+    MemoryKey,
+    Missing,
+    Packed,
+    PendingKeys,
+)
 
 
 class StoreReads:
@@ -158,13 +169,39 @@ class Overlay:
         value = self.recall(place)
         return self._remember(place, self._read([place[2]])[0]) if value is UNKNOWN else value
 
-    def find_all(self, places: list[MemoryKey]) -> list[Any]:
-        """`find` each of `places`, with at most one read of the store."""
+    def find_all(self, keys: list[Any]) -> tuple[type, dict[Any, Any]]:
+        """Return the values of those `keys` that are there, in their order, with at most one read of the store.
+
+        They stand under the keys if all are of one plain type, which is returned as well; else, with `Packed`, under
+        the bytes of their keys.
+        """
+        kind = self._plain_kind(keys)
+        if kind is None:
+            places = [self.place(key) for key in keys]
+            found = zip(places, self._find_places(places), strict=True)
+            return Packed, {place[2]: value for place, value in found if value is not ABSENT}
+        # What is known is looked up without a call of Python's for each key.
+        known = map(self.known[kind].get, keys, repeat(UNKNOWN))
+        entries = dict(zip(keys, map(self.changed[kind].get, keys, known), strict=True))
+        missing = [key for key, value in entries.items() if type(value) is Missing]
+        for key, value in zip(missing, self._find_places([self.place(key) for key in missing]), strict=True):
+            if value is ABSENT:
+                del entries[key]
+            else:
+                entries[key] = value
+        return kind, entries
+
+    def _find_places(self, places: list[MemoryKey]) -> list[Any]:
         values = [self.recall(place) for place in places]
         unknown = [at for at, value in enumerate(values) if value is UNKNOWN]
         for at, data in zip(unknown, self._read([places[at][2] for at in unknown]), strict=True):
             values[at] = self._remember(places[at], data)
         return values
+
+    def _plain_kind(self, keys: Iterable[Any]) -> type | None:
+        """Return the type of all `keys`, if they are of one and looked up as they are."""
+        types = set(map(type, keys))
+        return types.pop() if len(types) == 1 and types <= self.plain else None
 
     def recall(self, place: MemoryKey) -> Any:
         """Return the value, `ABSENT` or `UNKNOWN`, from memory alone."""
@@ -185,10 +222,9 @@ class Overlay:
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Read what is not known of `keys`, with at most one read of the store."""
         keys = keys if isinstance(keys, list | tuple) else list(keys)
-        types = set(map(type, keys))
         by_kind: dict[Kind, set[Any]] = {}
-        if len(types) == 1 and types <= self.plain:
-            by_kind[types.pop()] = set(keys)
+        if (plain := self._plain_kind(keys)) is not None:
+            by_kind[plain] = set(keys)
         else:
             for key in keys:
                 kind = self._kind(key)
@@ -208,14 +244,10 @@ class Overlay:
         for kind, missing in unknown.items():
             self._learn(kind, zip(missing, entries, strict=False))
 
-    def _unknown(self, kind: Kind, names: set[Any]) -> list[Any]:
-        known, changed = self.known[kind], self.changed[kind]
-        known_bytes, changed_bytes = self.known_bytes[kind], self.changed_bytes[kind]
-        return [
-            name
-            for name in names
-            if not (name in known or name in changed or name in known_bytes or name in changed_bytes)
-        ]
+    def _unknown(self, kind: Kind, names: set[Any]) -> set[Any]:
+        for entries in (self.known, self.changed, self.known_bytes, self.changed_bytes):
+            names = names.difference(entries[kind])
+        return names
 
     def _learn(self, kind: Kind, entries: Iterable[tuple[Any, tuple[bytes, bytes | None]]]) -> None:
         known, known_bytes = self.known[kind], self.known_bytes[kind]
@@ -329,6 +361,17 @@ class Overlay:
         except CodecError as error:
             raise of_key(error, key) from None
         self._set_bytes(place, data)
+
+    def put_all(self, mapping: Mapping[Any, Any]) -> bool:
+        """Set all values of a dict at once; False: nothing was set, for each has to be looked at by itself."""
+        kind = self._plain_kind(mapping) if type(mapping) is dict else None
+        if kind is None or not SCALARS.issuperset(map(type, mapping.values())):
+            return False
+        changed, known = self.changed[kind], self.known[kind]
+        for key in [key for key in mapping if key not in known and key not in changed]:
+            self.put(key, mapping[key])
+        changed.update(mapping)
+        return True
 
     def delete(self, place: MemoryKey) -> None:
         """Remove the entry at `place`."""
