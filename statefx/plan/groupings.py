@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statefx.errors import BoltError
-from statefx.plan.hashing import batch_task_chooser, partial_key_chooser, task_chooser
+from statefx.plan.hashing import partial_key_chooser, task_chooser
 from statefx.topology.graph import Edge
 
 Columns = Sequence[Sequence[Any]]
@@ -125,19 +125,15 @@ class Fields(Router):
         self._places = [schema.get_field_index(name) for name in edge.grouping.fields]
         key = pa.schema([schema.field(place) for place in self._places])
         self._tasks_of = task_chooser(key, width)
-        self._tasks_of_batch = batch_task_chooser(key, width)
 
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         if self.shares == 1:
             yield 0, batch
             return
-        yield from _shared_out(batch, self._of_batch(batch) if columns is None else self._of_values(columns))
+        yield from _shared_out(batch, self._tasks(batch, columns))
 
-    def _of_values(self, columns: Columns) -> list[int]:
-        return self._tasks_of([columns[place] for place in self._places])
-
-    def _of_batch(self, batch: pa.RecordBatch) -> Sequence[int] | pa.Array:
-        return self._tasks_of_batch([batch.column(place) for place in self._places])
+    def _tasks(self, batch: pa.RecordBatch, columns: Columns | None) -> Sequence[int] | pa.Array:
+        return self._tasks_of([batch.column(place) for place in self._places])
 
     @staticmethod
     def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:
@@ -151,11 +147,9 @@ class PartialKey(Fields):
         super().__init__(edge, schema, width, task)
         self._choose = partial_key_chooser(schema, edge.grouping.fields, width)
 
-    def _of_values(self, columns: Columns) -> list[int]:
-        return list(map(self._choose, zip(*columns, strict=True)))
-
-    def _of_batch(self, batch: pa.RecordBatch) -> list[int]:
-        return self._of_values([column.to_pylist() for column in batch.columns])
+    def _tasks(self, batch: pa.RecordBatch, columns: Columns | None) -> list[int]:
+        values = [column.to_pylist() for column in batch.columns] if columns is None else columns
+        return list(map(self._choose, zip(*values, strict=True)))
 
     @staticmethod
     def targets(row: RowExpressions, fields: Sequence[str], width: int) -> list[Any]:

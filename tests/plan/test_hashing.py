@@ -1,17 +1,17 @@
 """fieldsGrouping's hash: pinned numbers, what Arrow would make of a value, and the choice of partialKeyGrouping."""
 
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statefx.errors import SchemaError
 from statefx.operators import parse_schema, tuple_class
-from statefx.plan.hashing import batch_task_chooser, partial_key_chooser, row_hasher, task_chooser
+from statefx.plan.hashing import partial_key_chooser, row_hasher, task_chooser
 from tests.plan.vectors import VECTORS
 
 IDS = [ddl for ddl, _, _ in VECTORS]
@@ -35,10 +35,11 @@ def test_rows_that_have_travelled_as_arrow_hash_the_same(ddl, rows, hashes):
     batch = pa.record_batch(columns, schema=schema)
     travelled = zip(*(column.to_pylist() for column in batch.columns), strict=True)
     assert list(map(row_hasher(schema, schema.names), travelled)) == hashes
-    choose = batch_task_chooser(schema, MANY)
+    choose = task_chooser(schema, MANY)
     tasks = [found % MANY for found in hashes]
-    assert list(choose(batch.columns)) == tasks
-    assert pa.array(choose([pa.concat_arrays([column] * 40) for column in batch.columns])).to_pylist() == tasks * 40
+    assert choose(batch.columns).to_pylist() == tasks
+    for times in (40, 400):  # by the row, and by the column
+        assert choose([pa.concat_arrays([column] * times) for column in batch.columns]).to_pylist() == tasks * times
 
 
 def hash_one(ddl, value):
@@ -129,8 +130,8 @@ def test_a_map_has_no_hash():
 def test_a_batch_with_years_that_python_lacks_can_be_hashed():
     schema = parse_schema("a timestamp")
     batch = pa.record_batch([pa.array([10**18], pa.int64()).cast(schema.field("a").type)], schema=schema)
-    plain = batch_task_chooser(parse_schema("a bigint"), MANY)([pa.array([10**18])])
-    assert batch_task_chooser(schema, MANY)(batch.columns) == plain
+    plain = task_chooser(parse_schema("a bigint"), MANY)([pa.array([10**18])])
+    assert task_chooser(schema, MANY)(batch.columns) == plain
 
 
 WORDS = parse_schema("word string")
@@ -160,22 +161,45 @@ def test_partial_key_with_one_task():
     assert partial_key_chooser(WORDS, ["word"], 1)(("a",)) == 0
 
 
-@pytest.mark.parametrize(
-    ("ddl", "values"),
-    [
-        ("string", ["a", "b", "c"] * 50),
-        ("string", [f"key-{n}" for n in range(150)]),
-        ("string", ["a", None, "b"] * 50),
-        ("long", [1, 2, True] * 50),
-        ("long", [*range(149), None]),
-        ("int", [1, 2] * 50),
-        ("date", [date(2026, 1, day) for day in range(1, 32)]),
-    ],
-)
-@pytest.mark.parametrize("parallelism", [2, 3, 7])
-def test_the_tasks_of_many_rows_are_those_of_each(ddl, values, parallelism):
-    schema = parse_schema(f"a {ddl}")
-    hasher, choose = row_hasher(schema, ["a"]), task_chooser(schema, parallelism)
-    expected = [hasher((value,)) % parallelism for value in values]
-    for _ in range(3):  # what it learns of the values changes nothing
-        assert choose([values]) == expected
+VALUES = {
+    "string": st.text(st.characters(codec="utf-8"), max_size=40),
+    "binary": st.binary(max_size=40),
+    "boolean": st.booleans(),
+    "tinyint": st.integers(-128, 127),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "date": st.dates(),
+    "timestamp_ntz": st.datetimes(),
+    "decimal(10,2)": st.decimals(-100, 100, places=2),
+}
+
+
+@pytest.mark.parametrize("parallelism", [2, 7, MANY])
+@pytest.mark.parametrize("repeats", [False, True])
+@given(st.data())
+@settings(max_examples=30)
+def test_the_tasks_of_many_rows_are_those_of_each(parallelism, repeats, data):
+    kinds = data.draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=1 if repeats else 3))
+    schema = parse_schema(", ".join(f"f{place} {kind}" for place, kind in enumerate(kinds)))
+    columns = [
+        pa.array(data.draw(st.lists(st.none() | VALUES[kind], min_size=12, max_size=12)), schema.field(place).type)
+        for place, kind in enumerate(kinds)
+    ]
+    times = 30
+    if not repeats:  # beside a column of which each value is another: the columns are hashed and not the few values
+        schema = schema.append(pa.field("n", pa.string()))
+        columns.append(pa.array([chr(97 + place) * place for place in range(12)]))
+    grown = [pa.concat_arrays([column] * times).slice(5, 300) for column in columns]
+    hasher = row_hasher(schema, schema.names)
+    rows = zip(*(column.to_pylist() for column in grown), strict=True)
+    assert task_chooser(schema, parallelism)(grown).to_pylist() == [hasher(row) % parallelism for row in rows]
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 11, 12, 15, 16, 28, 31, 32, 33, 100])
+def test_texts_of_every_length_hash_by_the_column_as_by_the_row(length):
+    words = [f"{number:x}".rjust(length, "-")[:length] for number in range(1000)]
+    column = pa.array([*words, "another", None, ""])
+    hasher = row_hasher(WORDS, ["word"])
+    assert task_chooser(WORDS, MANY)([column]).to_pylist() == [hasher((word,)) % MANY for word in column.to_pylist()]
