@@ -44,6 +44,8 @@ def main(address, topic, place, moment, number, name):
 
 
 if __name__ == "__main__":
+    # A shell has what it starts in the background ignore SIGINT, and so do all that is started from there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main(*sys.argv[1:])
     except StatefxError as error:

@@ -1,16 +1,17 @@
-"""Counts the records of topics, four transactions in flight, whose tasks wait where a test says so: to be killed.
+"""Counts the records of topics, four transactions in flight, whose tasks wait where a test says so: to be ended.
 
 ``python -m tests.kafka.spout_process SETTINGS`` (JSON).
 """
 
 import json
 import os
+import signal
 import sys
 
 from statefx import TopologyBuilder
-from statefx.connectors.kafka import KafkaSpout
+from statefx.connectors.kafka import KafkaSink, KafkaSpout
 from tests.spark.counting import run, session
-from tests.spark.spouting import HeldCount, Places, config
+from tests.spark.spouting import PIPELINED, HeldCount, Places, config
 from tests.spouts.kafka_topologies import QUICK
 
 
@@ -31,8 +32,9 @@ class Held(KafkaSpout):
             yield
 
 
-def main(work, provider, options, trigger):
-    spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+def main(work, provider, options, trigger, engine="auto"):
+    settings = PIPELINED if engine == "pipelined" else {}
+    spark = session("local[8]" if settings else "local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
     reads = Held(
         work, options["servers"], options["topics"], "json", "number long", columns=("value",), maxRows=options["rows"],
         config=QUICK,
@@ -40,8 +42,13 @@ def main(work, provider, options, trigger):
     builder = TopologyBuilder("kafka")
     builder.setSpout("records", reads, parallelism=2)
     builder.setBolt("count", HeldCount(work)).fieldsGrouping("records", "number")
-    run(builder.createTopology(), spark, f"{work}/ck", config(provider), trigger)
+    if "writes" in options:
+        sink = KafkaSink(options["servers"], options["writes"], config=QUICK)
+        builder.setSink("out", sink).shuffleGrouping("records")
+    run(builder.createTopology(), spark, f"{work}/ck", config(provider, engine), trigger)
 
 
 if __name__ == "__main__":
+    # A shell has what it starts in the background ignore SIGINT, and so do all that is started from there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(**json.loads(sys.argv[1]))

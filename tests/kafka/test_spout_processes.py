@@ -1,12 +1,16 @@
-"""Drivers that read Kafka, four transactions in flight, killed and stopped at each step: each record counts once."""
+"""Drivers that read Kafka, four transactions in flight, killed, stopped or interrupted: each record counts once."""
 
 import json
+import os
+import signal
+from pathlib import Path
 
 import pytest
 
+from tests.kafka.topics import read
 from tests.spark.conftest import drivers
-from tests.spark.drivers import ON, ONCE
-from tests.spark.running import state
+from tests.spark.drivers import ON, ONCE, under_way
+from tests.spark.running import state, wait_for
 from tests.spark.spouting import PENDING, Places
 
 __all__ = ["drivers"]
@@ -15,6 +19,8 @@ pytestmark = pytest.mark.slow
 
 PARTITIONS, ROWS, EACH = 3, 30, 10
 """Of a topic; rows of a partition; rows of a transaction."""
+
+EXIT_SECS = 20
 
 
 @pytest.mark.soak
@@ -62,6 +68,52 @@ def test_each_record_counts_once_whatever_becomes_of_drivers_workers_and_the_bro
     assert zombie.end(3)["error"] == "FencedError"
     assert counted(tmp_path) == dict.fromkeys(expected, 1)
     assert {path.name for path in tmp_path.glob("killed-*")} == {"killed-emit", "killed-execute"}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["pipelined", pytest.param("jobs", marks=pytest.mark.soak)])
+def test_after_ctrl_c_all_processes_end_within_seconds_while_the_broker_is_silent(kafka, drivers, tmp_path, engine):
+    """A task of transaction 5 asks for its topic then, and the driver publishes transaction 2.
+
+    In jobs another worker may run the sink, which asks for its topic too: no transaction is decided.
+    """
+    topic, writes = kafka.topic(), kafka.topic()
+    kafka.send(topic, *rows(0, 10 * EACH))
+    places = Places(tmp_path)
+    places.hold("execute", 1, 2)
+    places.hold("emit", 1, 1 + PENDING)
+    given = {"servers": kafka.address, "topics": [topic], "writes": writes, "rows": EACH}
+    program = {"program": "tests.kafka.spout_process", "more": {"engine": engine}}
+    driver = drivers(tmp_path, "rocksdb", ON, **program, **given)
+    driver.wait_until(lambda _: places.held("execute", 1) and places.held("emit", 1), "four in flight")
+    kafka.freeze()
+    try:
+        places.release()
+        if engine == "pipelined":
+            driver.wait_until(under_way("COMMITTING", 1), "the decision of transaction 2")
+        else:
+            driver.wait_until(lambda _: "was rolled back" in driver.output.read_text(), "an attempt that has failed")
+        os.killpg(driver.process.pid, signal.SIGINT)  # as a terminal does
+        assert driver.process.wait(EXIT_SECS) == -signal.SIGINT, driver.output.read_text()[-3000:]
+        wait_for(lambda: not session_of(driver.process.pid), "its JVM and its workers to end", EXIT_SECS)
+    finally:
+        kafka.thaw()
+    drivers(tmp_path, "rocksdb", ONCE, **program, **given).end()
+    assert counted(tmp_path) == dict.fromkeys(range(10 * EACH), 1)
+    assert sorted(json.loads(each.value())["number"] for each in read(kafka, writes)) == list(range(10 * EACH))
+
+
+def session_of(leader):
+    """The processes of a session that have not ended, by the Linux kernel."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            state, *others = (place / "stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(others[2]) == leader and state != "Z":
+            found.append(int(place.name))
+    return found
 
 
 def rows(start, stop):
