@@ -32,9 +32,7 @@ class Held(KafkaSpout):
             yield
 
 
-def main(work, provider, options, trigger, engine="auto"):
-    settings = PIPELINED if engine == "pipelined" else {}
-    spark = session("local[8]" if settings else "local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+def topology(work, options):
     reads = Held(
         work, options["servers"], options["topics"], "json", "number long", columns=("value",), maxRows=options["rows"],
         config=QUICK,
@@ -45,7 +43,13 @@ def main(work, provider, options, trigger, engine="auto"):
     if "writes" in options:
         sink = KafkaSink(options["servers"], options["writes"], config=QUICK)
         builder.setSink("out", sink).shuffleGrouping("records")
-    run(builder.createTopology(), spark, f"{work}/ck", config(provider, engine), trigger)
+    return builder.createTopology()
+
+
+def main(work, provider, options, trigger, engine="auto"):
+    settings = PIPELINED if engine == "pipelined" else {}
+    spark = session("local[8]" if settings else "local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
+    run(topology(work, options), spark, f"{work}/ck", config(provider, engine), trigger)
 
 
 if __name__ == "__main__":

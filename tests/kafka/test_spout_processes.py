@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from statefx.testing import TopologyTester
+from tests.kafka.spout_process import topology
 from tests.kafka.topics import read
 from tests.spark.conftest import drivers
 from tests.spark.drivers import ON, ONCE, under_way
 from tests.spark.running import state, wait_for
-from tests.spark.spouting import PENDING, Places
+from tests.spark.spouting import PENDING, Places, config
 
 __all__ = ["drivers"]
 
@@ -83,8 +85,7 @@ def test_after_ctrl_c_all_processes_end_within_seconds_while_the_broker_is_silen
     places.hold("execute", 1, 2)
     places.hold("emit", 1, 1 + PENDING)
     given = {"servers": kafka.address, "topics": [topic], "writes": writes, "rows": EACH}
-    program = {"program": "tests.kafka.spout_process", "more": {"engine": engine}}
-    driver = drivers(tmp_path, "rocksdb", ON, **program, **given)
+    driver = drivers(tmp_path, "rocksdb", ON, "tests.kafka.spout_process", {"engine": engine}, **given)
     driver.wait_until(lambda _: places.held("execute", 1) and places.held("emit", 1), "four in flight")
     kafka.freeze()
     try:
@@ -98,7 +99,8 @@ def test_after_ctrl_c_all_processes_end_within_seconds_while_the_broker_is_silen
         wait_for(lambda: not session_of(driver.process.pid), "its JVM and its workers to end", EXIT_SECS)
     finally:
         kafka.thaw()
-    drivers(tmp_path, "rocksdb", ONCE, **program, **given).end()
+    with TopologyTester(topology(tmp_path, given), tmp_path / "ck", config("rocksdb")) as tester:
+        tester.drain()
     assert counted(tmp_path) == dict.fromkeys(range(10 * EACH), 1)
     assert sorted(json.loads(each.value())["number"] for each in read(kafka, writes)) == list(range(10 * EACH))
 
