@@ -1,0 +1,478 @@
+"""Every order of events of a run with two levels of slots: what rule 13 says, without threads or clocks.
+
+Real are the driver's `Pipeline` and `RunEngine`; `slots_model` has the slots. This plays what is between them: control
+connections and channels, which keep their order and nothing else, the log, and the faults. It never waits: whatever may
+happen next is tried.
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from statefx import BasicBolt, StatefulBolt, TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.coordinator.engine import Finished, Job, JobFailedError, SegmentRun
+from statefx.coordinator.runs import RunEngine
+from statefx.plan.levels import Plan, compile_plan
+from statefx.protocol.commands import (
+    Acked,
+    Append,
+    Appended,
+    Cancel,
+    Command,
+    Deliver,
+    Failed,
+    Happening,
+    Resolve,
+    Resolved,
+    Run,
+    Segment,
+    Unresolved,
+)
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.messages import Kind, SlotId
+from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.pipeline import Pipeline
+from statefx.protocol.pipeline_entry import Shape
+from statefx.protocol.transaction import Phase, TransactionState
+from tests.runtime.slots_model import Frame, Played, Players, Row
+
+TIMEOUT_SECS = 100.0
+
+
+class Same(BasicBolt):
+    outputFields = "number long"
+
+    def execute(self, tup, collector):
+        collector.emit((tup.number,))
+
+
+class Count(StatefulBolt):
+    outputFields = {}
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        pass
+
+
+def planned(senders: int, readers: int, segments: int) -> Plan:
+    builder = TopologyBuilder("runs")
+    builder.setSpout("numbers", MemoryTransactionalSpout([[]], "number long"), parallelism=senders)
+    builder.setBolt("count", Count(), parallelism=readers).fieldsGrouping("numbers", "number")
+    plan = compile_plan(builder.createTopology(), segments)
+    assert plan.widths[-2:] == (senders, readers)
+    return plan
+
+
+class Handle:
+    """A run, as the engine sees it; what it sends is what the world carries out next."""
+
+    def __init__(self, id: str, engine: ModelEngine) -> None:
+        self.id, self.engine = id, engine
+
+    def send(self, slot: SlotId, kind: Kind, body: bytes = b"") -> None:
+        self.engine.sends.append((slot, (kind, body)))
+
+    def wait(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class ModelEngine(RunEngine):
+    """The driver's end of runs, which can be copied."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.now = 0.0
+        super().__init__(plan, "runs", TIMEOUT_SECS)
+        self.sends: list[tuple[SlotId, Frame]] = []
+        self.begun = 0
+        self._clock = lambda: self.now
+
+    def start_run(self) -> Handle:
+        self.begun += 1
+        return Handle(f"run-{self.begun}", self)
+
+    def call_aside(self, job, call):
+        raise AssertionError(job)
+
+    def copied(self) -> ModelEngine:
+        new = copy.copy(self)
+        new._clock = lambda: new.now
+        new.sends = []
+        new._finished = queue.SimpleQueue()
+        new._pending = {
+            name: replace(each, wanted=set(each.wanted), acks=list(each.acks), reports=list(each.reports))
+            for name, each in self._pending.items()
+        }
+        new._unconfirmed = {of: (set(slots), until) for of, (slots, until) in self._unconfirmed.items()}
+        if self._run is not None:
+            new._run = Handle(self._run.id, new)
+        return new
+
+    def finished(self) -> list[Finished]:
+        found = []
+        while not self._finished.empty():
+            each = self._finished.get()
+            if each is not None:
+                found.append(each)
+        return found
+
+    @property
+    def key(self) -> object:
+        pending = tuple(
+            (name, frozenset(each.wanted), frozenset(ack.id for ack in each.acks), each.since)
+            for name, each in self._pending.items()
+        )
+        waits = frozenset((of, frozenset(slots), until) for of, (slots, until) in self._unconfirmed.items())
+        return pending, waits, self._run is None, self._ready, self.now
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What is on its way between the driver and a slot, and whether it is lost."""
+
+    to_slot: tuple[Frame, ...] = ()
+    to_driver: tuple[Frame, ...] = ()
+    lost: bool = False
+    hung_up: bool = False
+    """The slot knows that it is lost."""
+    stuck: bool = False
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots of one run, and what is between them."""
+
+    id: str
+    played: tuple[Played, ...]
+    connections: tuple[Connection, ...]
+    channels: tuple[tuple[tuple[int, int], tuple[Row, ...]], ...]
+    """Rows on their way, by sender and reader."""
+
+    @cached_property
+    def key(self) -> object:
+        return tuple(each.number for each in self.played), self.connections, self.channels
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many faults of each kind may happen.
+
+    Attributes
+    ----------
+    refused : int
+        Attempts whose acks do not fit, or whose bolts refuse them.
+    lost : int
+        Connections and slots that are lost.
+    stuck : int
+        Slots that stand in a task's code until their run is over, and give signs of life.
+    late : int
+        Attempts that take too long though no slot is stuck.
+    crashes : int
+        Drivers.
+    """
+
+    refused: int = 0
+    lost: int = 0
+    stuck: int = 0
+    late: int = 0
+    crashes: int = 0
+
+
+@dataclass(frozen=True)
+class World:
+    model: Model
+    pipeline: Pipeline
+    engine: ModelEngine
+    jobs: tuple[tuple[str, Run | Resolve], ...]
+    slots: Slots | None
+    budget: Budget
+    committed: int = 0
+    attempts: tuple[tuple[int, int], ...] = ()
+    log: tuple[tuple[TransactionAttempt, bool], ...] = ()
+    """What the log has in flight, and whether it is decided."""
+    rounds: int = 0
+
+    @cached_property
+    def key(self) -> object:
+        slots = None if self.slots is None else self.slots.key
+        log = self.committed, self.attempts, self.log
+        parts = self.pipeline, self.engine.key, self.jobs, slots, self.budget, log
+        return tuple(self.model.numbers.setdefault(part, len(self.model.numbers)) for part in parts)
+
+
+class Model:
+    """What stays the same in all states of one exploration."""
+
+    def __init__(self, shape: Shape, transactions: int, senders: int, readers: int, budget: Budget) -> None:
+        self.shape, self.transactions, self.budget = shape, transactions, budget
+        self.plan = planned(senders, readers, shape.segments)
+        self.players = Players(self.plan)
+        self.places = tuple(self.players.first)
+        self.readers = tuple(TaskId("count", task) for task in range(readers))
+        self.aftermaths: set[object] = set()
+        self.numbers: dict[object, int] = {}
+        """Of parts of states: short keys."""
+
+    def started(self) -> World:
+        world = World(self, Pipeline(self.shape), ModelEngine(self.plan), (), None, self.budget)
+        return Step(world).begin()
+
+    def run(self, id: str) -> Slots:
+        first = tuple(self.players.first[place] for place in self.places)
+        return Slots(id, first, tuple(Connection() for _ in self.places), ())
+
+
+class Step:
+    """One step of the world: a copy of it that changes, until `done`."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.model = world, world.model
+        self.engine = world.engine.copied()
+        self.pipeline = world.pipeline
+        self.jobs = dict(world.jobs)
+        self.slots = world.slots
+        self.budget = world.budget
+        self.committed, self.attempts, self.log = world.committed, dict(world.attempts), dict(world.log)
+        self.rounds = world.rounds
+        self._former: list[Slots] = []
+        """Runs that this step has ended."""
+
+    def done(self) -> World:
+        """Carry out what the engine has said and what has come of jobs, until nothing more follows."""
+        while True:
+            self._change_runs()
+            self._carry_sends()
+            finished = self.engine.finished()
+            if not finished:
+                break
+            for each in finished:
+                self._take_finished(each)
+        for slots in self._former:
+            self._hear_late(slots)
+        return World(
+            self.model, self.pipeline, self.engine, tuple(self.jobs.items()), self.slots, self.budget,
+            self.committed, tuple(sorted(self.attempts.items())), tuple(sorted(self.log.items())), self.rounds,
+        )  # fmt: skip
+
+    def begin(self) -> World:
+        """A driver starts, on what the log has."""
+        phases = {True: Phase.COMMITTING, False: Phase.PREPARING}
+        states = [
+            TransactionState(phases[decided], attempt.txid, attempt.attempt)
+            for attempt, decided in sorted(self.log.items())
+        ]
+        self.pipeline, commands = Pipeline.found(self.model.shape, self.committed, states, self.attempts)
+        self.carry_out(commands)
+        return self.done()
+
+    def on(self, event: Happening) -> None:
+        self.pipeline, commands = self.pipeline.on(event)
+        self.carry_out(commands)
+
+    def carry_out(self, commands: tuple[Command, ...]) -> None:
+        left = deque(commands)
+        while left:
+            event = self._carry_out_one(left.popleft())
+            if event is not None:
+                self.pipeline, more = self.pipeline.on(event)
+                left += more
+
+    def _carry_out_one(self, command: Command) -> Happening | None:
+        match command:
+            case Append():
+                self._append(command)
+                return Appended(command)
+            case Run(segment, attempt):
+                before = [decided for of, decided in self.log.items() if of.txid < attempt.txid]
+                assert segment is Segment.PROCESSING or all(before), "13.9: O before COMMITTING of the one before"
+                name = f"{segment} {attempt.txid}/{attempt.attempt}"
+                self.jobs[name] = command
+                self.engine.start(Job(name, SegmentRun(segment, Order(attempt, 1), None)))
+            case Cancel(attempt):
+                for name in [name for name, job in self.jobs.items() if job.attempt == attempt]:
+                    del self.jobs[name]
+                    self.engine.cancel(name)
+            case Resolve(resolution, attempt):
+                if self.model.shape.settles:
+                    return Resolved(resolution, attempt)
+                self.rounds += 1
+                name = f"{resolution} {attempt.txid}/{attempt.attempt} {self.rounds}"
+                self.jobs[name] = command
+                order = ResolutionOrder(resolution, Order(attempt, 1), self.model.readers)
+                self.engine.start(Job(name, order))
+            case Deliver():
+                pass
+        return None
+
+    def _append(self, append: Append) -> None:
+        attempt = append.attempt
+        if append.committed is not None:
+            self._commit(next(of for of in self.log if of.txid == append.committed))
+        match append.kind:
+            case "PREPARING":
+                self.attempts[attempt.txid] = attempt.attempt + 1
+                self.log[attempt] = False
+            case "COMMITTING":
+                assert attempt.txid == self.committed + 1
+                self.log[attempt] = True
+                if self.model.shape.settles:
+                    self._commit(attempt)
+            case "ROLLED_BACK":
+                assert not self.log.pop(attempt), "rolled back what is decided"
+            case "COMMITTED":
+                self._commit(next(of for of, decided in self.log.items() if decided))
+
+    def _commit(self, attempt: TransactionAttempt) -> None:
+        assert self.log.pop(attempt)
+        assert attempt.txid == self.committed + 1
+        self.committed = attempt.txid
+
+    def _take_finished(self, finished: Finished) -> None:
+        job = self.jobs.pop(finished.job_id, None)
+        if job is None:
+            return
+        if isinstance(job, Run):
+            if finished.failure is None:
+                tasks = set(self.engine._segments[job.segment].tasks)
+                assert {ack.id for ack in finished.acks} == tasks
+                assert all(ack.attempt == job.attempt for ack in finished.acks), "an ack of another attempt"
+                assert len(finished.acks) == len(tasks)
+            failed = finished.failure is not None
+            self.on(Failed(job.attempt) if failed else Acked(job.segment, job.attempt))
+        elif finished.failure is None:
+            assert {report.id for report in finished.reports} == set(self.model.readers)
+            self.on(Resolved(job.resolution, job.attempt))
+        else:
+            self.on(Unresolved(job.resolution, job.attempt))
+
+    def _carry_sends(self) -> None:
+        if self.slots is None:
+            if self.engine._run is None:
+                self.engine.sends.clear()
+            return
+        sends, self.engine.sends = self.engine.sends, []
+        for place, frame in sends:
+            at = self.model.places.index(place)
+            connection = self.slots.connections[at]
+            if not connection.lost:
+                self._connect(at, replace(connection, to_slot=(*connection.to_slot, frame)))
+
+    # ---- what happens to a run
+
+    def _connect(self, at: int, connection: Connection) -> None:
+        connections = list(self.slots.connections)
+        connections[at] = connection
+        self.slots = replace(self.slots, connections=tuple(connections))
+
+    def give(self, at: int, given: tuple[Any, ...]) -> None:
+        """Give a slot something, and take what it says and sends."""
+        place = self.model.places[at]
+        after = self.model.players.after(place, self.slots.played[at], given)
+        played = list(self.slots.played)
+        played[at] = replace(after, said=(), sent=())
+        channels = dict(self.slots.channels)
+        for row in after.sent:
+            way = at, self.model.places.index(SlotId(place.level + 1, row[0]))
+            channels[way] = (*channels.get(way, ()), row)
+        self.slots = replace(self.slots, played=tuple(played), channels=tuple(sorted(channels.items())))
+        connection = self.slots.connections[at]
+        if after.said and not connection.lost:
+            self._connect(at, replace(connection, to_driver=(*connection.to_driver, *after.said)))
+
+    def take_row(self, at: int, sender: int) -> None:
+        channels = dict(self.slots.channels)
+        row, *more = channels[sender, at]
+        channels[sender, at] = tuple(more)
+        if not more:
+            del channels[sender, at]
+        self.slots = replace(self.slots, channels=tuple(sorted(channels.items())))
+        self.give(at, ("row", row))
+
+    def take_frame(self, at: int) -> None:
+        connection = self.slots.connections[at]
+        self._connect(at, replace(connection, to_slot=connection.to_slot[1:]))
+        self.give(at, ("frame", connection.to_slot[0]))
+
+    def hear(self, at: int) -> None:
+        connection = self.slots.connections[at]
+        self._connect(at, replace(connection, to_driver=connection.to_driver[1:]))
+        self.engine.heard(self.engine._run, self.model.places[at], *connection.to_driver[0])
+
+    def lose(self, at: int) -> None:
+        self._connect(at, replace(self.slots.connections[at], to_slot=(), to_driver=(), lost=True))
+
+    def hang_up(self, at: int) -> None:
+        self._connect(at, replace(self.slots.connections[at], hung_up=True))
+        self.give(at, ("gone",))
+
+    def _change_runs(self) -> None:
+        run, before = self.engine._run, self.slots
+        if before is not None and (run is None or run.id != before.id):
+            self.end_run()
+        if run is not None and self.slots is None:
+            self.slots = self.model.run(run.id)
+        if before is not None and before is not self.slots:
+            self._former.append(before)
+
+    def _hear_late(self, slots: Slots) -> None:
+        """What a former run says changes nothing (rule 6.4)."""
+        key, former = self.engine.key, Handle(slots.id, self.engine)
+        for place, connection in zip(self.model.places, slots.connections, strict=True):
+            for frame in connection.to_driver:
+                self.engine.heard(former, place, *frame)
+        self.engine.ready(former)
+        self.engine.over(former, JobFailedError("late"))
+        assert self.engine.key == key, "6.4: a run that is over was heard"
+
+    def end_run(self) -> None:
+        """The run is over for the driver: what becomes of its slots concerns nobody else."""
+        slots, self.slots = self.slots, None
+        lost = tuple(replace(each, to_driver=(), lost=True, stuck=False) for each in slots.connections)
+        explore_aftermath(self.model, self.world, replace(slots, connections=lost))
+
+
+def slot_moves(world: World) -> Iterator[Step]:
+    """Everything that may happen next to slots, and to what is on its way between them."""
+    slots = world.slots
+    assert slots is not None
+    for at, (played, connection) in enumerate(zip(slots.played, slots.connections, strict=True)):
+        if played.at != "ended" and not connection.stuck:
+            if connection.to_slot:
+                (step := Step(world)).take_frame(at)
+                yield step
+            if played.at == "step":
+                (step := Step(world)).give(at, ("go",))
+                yield step
+            if played.at == "rows":
+                for sender, reader in [way for way, _ in slots.channels]:
+                    if reader == at:
+                        (step := Step(world)).take_row(at, sender)
+                        yield step
+            if connection.lost and not connection.hung_up:
+                (step := Step(world)).hang_up(at)
+                yield step
+
+
+def explore_aftermath(model: Model, world: World, slots: Slots) -> None:
+    """Let the slots of a run that is over go on in every order until all have noticed: they prepare nothing wrong."""
+    todo = [slots]
+    while todo:
+        found = todo.pop()
+        if found.key in model.aftermaths:
+            continue
+        model.aftermaths.add(found.key)
+        moves = [step.slots for step in slot_moves(replace(world, slots=found))]
+        ended = all(each.at == "ended" for each in found.played)
+        assert moves or ended, f"a slot of a run that is over never ends: {[each.at for each in found.played]}"
+        todo += [each for each in moves if each is not None]

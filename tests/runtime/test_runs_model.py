@@ -1,0 +1,282 @@
+"""Rules 13.2 to 13.9 under every order of events, within bounds, and each line without which some order breaks one.
+
+What a slot prepares has been made from each row of its attempt, once, and from no other; nothing is prepared by a slot
+that knows that its connection is gone; nothing of a run that is over is heard; when nothing is on its way any more, no
+slot waits in an attempt; and from each state the last transaction is committed without another fault.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from types import FunctionType, ModuleType
+
+import pytest
+
+from statefx.coordinator import runs
+from statefx.coordinator.engine import JobFailedError
+from statefx.errors import StatefxError
+from statefx.protocol import pipeline
+from statefx.protocol.barrier import Ack, Report
+from statefx.protocol.commands import Failed, Idle, Offered, Run
+from statefx.protocol.messages import Kind
+from statefx.protocol.pipeline_entry import Shape
+from statefx.runtime import living, slot
+from tests.runtime import slots_model
+from tests.runtime.runs_model import Budget, Model, ModelEngine, Step, World, slot_moves
+from tests.runtime.slots_model import Frame, ModelSlot, Player
+
+pytestmark = pytest.mark.slow
+
+ONE, HOOKS = Shape(settles=True), Shape()
+TWO, TWO_HOOKS = Shape(pending=2, segments=2, settles=True), Shape(pending=2, segments=2)
+BOUNDS = {
+    # shape, transactions, slots of the first and of the second level, faults
+    "a connection is lost, two senders": (ONE, 2, 2, 1, Budget(lost=1)),
+    "a connection is lost, two readers": (ONE, 1, 1, 2, Budget(lost=1)),
+    "a driver dies, two senders": (ONE, 2, 2, 1, Budget(crashes=1)),
+    "refused, then late": (HOOKS, 2, 1, 1, Budget(refused=1, late=1)),
+    "late twice": (ONE, 1, 1, 1, Budget(late=2)),
+    "stuck": (HOOKS, 2, 1, 1, Budget(stuck=1)),
+    "late, two readers": (ONE, 1, 1, 2, Budget(late=1)),
+    "hooks, a connection is lost": (HOOKS, 2, 1, 1, Budget(lost=1, crashes=1)),
+    "two pending, no fault, two senders": (TWO, 2, 2, 1, Budget()),
+    "two pending, a connection is lost": (TWO_HOOKS, 2, 1, 1, Budget(lost=1)),
+    "two pending, refused": (TWO_HOOKS, 2, 1, 1, Budget(refused=1)),
+    "two pending, late": (TWO, 2, 1, 1, Budget(late=1)),
+    "two pending, stuck": (TWO, 2, 1, 1, Budget(stuck=1)),
+    "two pending, a driver dies": (TWO_HOOKS, 2, 1, 1, Budget(crashes=1)),
+}
+WIDER = {
+    "late, two senders": (ONE, 1, 2, 1, Budget(late=1)),
+    "every fault": (HOOKS, 2, 1, 1, Budget(1, 1, 1, 1, 1)),
+    "two senders, refused and lost": (HOOKS, 2, 2, 1, Budget(refused=1, lost=1)),
+    "two pending, refused and lost": (TWO, 2, 1, 1, Budget(refused=1, lost=1)),
+    "two pending, late and lost": (TWO, 2, 1, 1, Budget(late=1, lost=1)),
+    "two pending, two senders, refused": (TWO, 2, 2, 1, Budget(refused=1)),
+    "two pending, two senders, lost": (TWO, 2, 2, 1, Budget(lost=1)),
+}
+
+
+def moves(world: World) -> Iterator[World]:
+    """Everything that may happen next without a fault or another attempt; a lost connection is noticed."""
+    pipeline, engine = world.pipeline, world.engine
+    if pipeline.on(Idle())[1]:
+        (step := Step(world)).on(Idle())
+        yield step.done()
+    if engine._run is None:
+        return
+    if not engine._ready:
+        step = Step(world)
+        step.engine.ready(step.engine._run)
+        yield step.done()
+        return
+    for at, connection in enumerate(world.slots.connections):
+        if connection.to_driver and not decides(engine, connection.to_driver[0]):
+            (step := Step(world)).hear(at)
+            yield step.done()
+            return
+    yield from (step.done() for step in slot_moves(world))
+    for at, connection in enumerate(world.slots.connections):
+        if connection.to_driver:
+            (step := Step(world)).hear(at)
+            yield step.done()
+        if connection.lost:
+            step = Step(world)
+            step.engine.over(step.engine._run, JobFailedError("lost"))
+            yield step.done()
+    if any(connection.stuck for connection in world.slots.connections):
+        yield from time_passes(Step(world))
+
+
+def decides(engine: ModelEngine, frame: Frame) -> bool:
+    """Tell whether a frame ends a job. Until one does, nothing else depends on when the driver hears what slots say."""
+    if frame[0] is Kind.CONFIRMED:
+        return False
+    said = (Ack if frame[0] is Kind.ACK else Report).unpack(frame[1])
+    return any(each.wanted == {said.id} for each in engine._pending.values())
+
+
+def offered(world: World) -> list[World]:
+    """The next transaction, or the next attempt, begins."""
+    if not world.pipeline.admits or world.pipeline.next.txid > world.model.transactions:
+        return []
+    (step := Step(world)).on(Offered())
+    return [step.done()]
+
+
+def time_passes(step: Step) -> Iterator[World]:
+    """Let the time of what is due next be over."""
+    engine = step.engine
+    dues = [due for _, due in engine._dues()] + [until for _, until in engine._unconfirmed.values()]
+    if dues:
+        engine.now = min(dues)
+        engine._look_at_times(engine.now)
+        yield step.done()
+
+
+def faults(world: World) -> Iterator[World]:
+    """Every fault that may happen next."""
+    budget, engine = world.budget, world.engine
+    for name, job in world.jobs:
+        pending = engine._pending.get(name)
+        if budget.refused and isinstance(job, Run) and pending is not None and len(pending.wanted) == 1:
+            step = Step(world)
+            step.budget = replace(budget, refused=budget.refused - 1)
+            # The last ack would say so; the job has ended then, in all slots.
+            yield from refused(step, name)
+    if budget.lost and world.slots is not None and engine._ready:
+        for at, connection in enumerate(world.slots.connections):
+            if not connection.lost:
+                step = Step(world)
+                step.budget = replace(budget, lost=budget.lost - 1)
+                step.lose(at)
+                yield step.done()
+    if budget.stuck and world.slots is not None and engine._ready:
+        for at, (played, connection) in enumerate(zip(world.slots.played, world.slots.connections, strict=True)):
+            if played.in_task:
+                step = Step(world)
+                step.budget = replace(budget, stuck=budget.stuck - 1)
+                step._connect(at, replace(connection, stuck=True))
+                yield step.done()
+    if budget.late and engine._run is not None and engine._ready:
+        step = Step(world)
+        step.budget = replace(budget, late=budget.late - 1)
+        yield from time_passes(step)
+    if budget.crashes:
+        step = Step(world)
+        step.budget = replace(budget, crashes=budget.crashes - 1)
+        if step.slots is not None:
+            step.end_run()
+        step.engine, step.jobs = ModelEngine(world.model.plan), {}
+        yield step.begin()
+
+
+def refused(step: Step, name: str) -> Iterator[World]:
+    """The job's last ack is on its way: it says that the bolt refuses the attempt."""
+    (task,) = step.engine._pending[name].wanted
+    at = step.model.places.index(step.engine._slot_of[task])
+    frames = step.slots.connections[at].to_driver if step.slots is not None else ()
+    if frames and frames[0][0] is Kind.ACK and Ack.unpack(frames[0][1]).id == task:
+        job = step.jobs[name]
+        if Ack.unpack(frames[0][1]).attempt == job.attempt:
+            del step.jobs[name]
+            step.hear(at)
+            step.on(Failed(job.attempt))
+            yield step.done()
+
+
+def check_quiet(world: World) -> None:
+    """Nothing is on its way, and only another transaction would change that: nobody waits, and nothing is kept."""
+    assert not world.engine._unconfirmed, "13.5: a slot never confirms"
+    if world.slots is None or any(each.lost or each.stuck for each in world.slots.connections):
+        return
+    for place, played in zip(world.model.places, world.slots.played, strict=True):
+        assert played.at == "control", f"13.5: slot {place} waits for {played.at}"
+        if world.committed == world.model.transactions:  # before that, the next attempt's rows replace those of one
+            assert not Player(world.model.plan, place, played.given).early, f"13.3: slot {place} keeps rows"
+
+
+def explore(model: Model) -> int:
+    """Visit every state; from each the last commit is reached without another fault. Return how many there are."""
+    first = model.started()
+    before: dict[object, list[object]] = {first.key: []}  # state -> those it is reached from without a fault
+    ends: list[object] = []
+    todo = deque([first])
+    while todo:
+        world = todo.popleft()
+        going, offers = list(moves(world)), offered(world)
+        if not going:
+            check_quiet(world)
+            assert offers or world.committed == model.transactions, f"nothing can happen any more: {world.pipeline}"
+        for after in (*going, *offers, *faults(world)):
+            if after.key not in before:
+                before[after.key] = []
+                todo.append(after)
+            if after.budget == world.budget:
+                before[after.key].append(world.key)
+        if world.committed == model.transactions:
+            ends.append(world.key)
+    reaching = set(ends)
+    while ends:
+        found = set(before[ends.pop()]) - reaching
+        reaching |= found
+        ends += found
+    assert len(reaching) == len(before), "from some state the last commit can't be reached"
+    return len(before)
+
+
+@pytest.fixture(autouse=True)
+def model_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(living, "Slot", ModelSlot)
+    monkeypatch.setattr(living, "resolve_task", slots_model.resolve_task)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_every_order_of_events(name: str) -> None:
+    assert explore(Model(*BOUNDS[name])) > 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", WIDER)
+def test_every_order_of_more_events(name: str) -> None:
+    assert explore(Model(*WIDER[name])) > 10_000
+
+
+FOUND = AssertionError, StatefxError, slot.AbandonedError, StopIteration
+BREAKS = [
+    # rule, module, line, what it becomes, bounds
+    ("13.2", living, "self._early.put(of, row)", "pass", "two pending, no fault, two senders"),
+    ("13.2", living, "for batch in self._early.take(attempt):", "for batch in ():",
+     "two pending, no fault, two senders"),
+    ("13.2", runs, "for slot, told in own.items()}", "for slot, told in list(own.items())[:1]}",
+     "a connection is lost, two senders"),
+    ("13.3", living, "elif of == attempt:", "elif True:", "two pending, no fault, two senders"),
+    ("13.3", living, "elif of == attempt:", "elif of.txid == attempt.txid:", "late twice"),
+    ("13.4", living, "missing = set(self._closing)", "missing = set(list(self._closing)[:1])",
+     "two pending, no fault, two senders"),
+    ("13.4", living, "missing.discard(_closed_by(batch))", "pass", "two pending, no fault, two senders"),
+    ("13.5", living, "self._control.send(Kind.CONFIRMED,", "(Kind.CONFIRMED,", "late twice"),
+    ("13.5", living, "if self._readers:", "if False:", "late twice"),
+    ("13.5", living, "        except AbandonedError:", "        except ZeroDivisionError:", "late twice"),
+    ("13.5", runs, "for slot in self.slots:\n            self._run.send(slot, Kind.ABANDON",
+     "for slot in ():\n            self._run.send(slot, Kind.ABANDON", "late twice"),
+    ("13.6", runs, "failed = self._taken(failure)", "failed = list[str]()", "a connection is lost, two readers"),
+    ("13.6", runs, "            self._unconfirmed.clear()\n", "", "stuck"),
+    ("13.6", runs, "elif stuck and run is not None:", "elif False:", "stuck"),
+    ("13.7", slot, "                self._check()\n", "", "a connection is lost, two senders"),
+    ("13.8", living, "self._control.send(Kind.REPORT, report.pack())", "report.pack()", "hooks, a connection is lost"),
+    ("13.9", pipeline, "turn = turn and entry.decided", "turn = True", "two pending, no fault, two senders"),
+    ("6.4", runs, "if pending.attempt == ack.attempt and", "if", "late twice"),
+    ("6.4", runs, "            if run is not self._run:\n                return\n            match kind:",
+     "            match kind:", "hooks, a connection is lost"),
+    ("6.4", runs, "                return\n            self._run, self._ready = None, False",
+     "                pass\n            self._run, self._ready = None, False", "hooks, a connection is lost"),
+]  # fmt: skip
+
+
+def break_line(monkeypatch: pytest.MonkeyPatch, module: ModuleType, line: str, other: str) -> None:
+    """Put another line into a module's classes."""
+    source = inspect.getsource(module)
+    assert source.count(line) == 1, "which line is it?"
+    made = ModuleType(module.__name__)
+    exec(compile(source.replace(line, other), module.__name__, "exec"), made.__dict__)
+    for name in {living: ["Slot", "resolve_task"], slot: ["AbandonedError"]}.get(module, []):
+        made.__dict__[name] = vars(module)[name]
+    for name, kind in list(vars(module).items()):
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and name in vars(made):
+            for each, function in vars(vars(made)[name]).items():
+                if isinstance(function, FunctionType | property | classmethod):
+                    monkeypatch.setattr(kind, each, function)
+
+
+@pytest.mark.parametrize(("rule", "module", "line", "other", "name"), BREAKS)
+def test_without_a_line_some_order_breaks(
+    monkeypatch: pytest.MonkeyPatch, rule: str, module: ModuleType, line: str, other: str, name: str
+) -> None:
+    break_line(monkeypatch, module, line, other)
+    with pytest.raises(FOUND):
+        explore(Model(*BOUNDS[name]))
