@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
+from statefx.spark.session import LOADED_WORKERS, PIPELINED_PYTHON, RECOMMENDED
 
 SLOTS = 32
 """Slots of a local session, which are threads: tasks that wait cost nothing, and those of a run all live at once."""
@@ -34,7 +34,8 @@ def session(
     SparkSession
         With rows between the JVM and Python on Unix sockets, Python workers that take and give rows at the same time
         (three levels and more of the pipelined engine need it), and checkpoints of streams that are written with one
-        file operation. If a session runs already, those of its settings stay that can't be changed while it does.
+        file operation; in local mode with Python workers that have everything loaded when they are forked. If a
+        session runs already, those of its settings stay that can't be changed while it does.
 
     Examples
     --------
@@ -51,6 +52,8 @@ def session(
         settings["spark.default.parallelism"] = str(os.cpu_count() or 1)
     if master is not None:
         builder = builder.master(master)
+        if master.startswith("local["):
+            settings |= LOADED_WORKERS
     for key, value in {**settings, **(config or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

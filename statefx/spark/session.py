@@ -23,6 +23,10 @@ RECOMMENDED = {
 PIPELINED_PYTHON = "spark.python.udf.pipelined.enabled"
 """Has Python workers take and give rows at the same time, which the pipelined engine needs from three levels on."""
 
+LOADED_WORKERS = {"spark.python.daemon.module": "statefx.spark.daemon"}
+"""Has Python workers forked from a program that has loaded what they need. For sessions whose workers find statefx
+before they run anything: not those that get it as ``--py-files``."""
+
 _STREAMING = "spark.sql.streaming."
 
 _hinted = False

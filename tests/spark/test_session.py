@@ -1,5 +1,11 @@
 """The user's session is as it was: settings, catalog, job group, job tags."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from statefx.spark import session as session_module
@@ -73,3 +79,48 @@ def test_a_batch_is_not_told_of_settings_of_streams(spark, monkeypatch, caplog):
     session_module.hint(other, streaming=True)
     session_module.hint(other, streaming=True)
     assert len(caplog.records) == 1
+
+
+LOADED = """
+import json
+import statefx
+
+spark = statefx.session(config={"spark.ui.enabled": "false"})
+
+
+def look(batches):
+    import os, sys, threading, time, zipimport
+    for _ in batches:
+        pass
+    there = sorted({"pandas", "statefx.runtime.living"} & set(sys.modules))
+    import numpy as np
+    import pyarrow as pa
+    # threads of Arrow and of OpenBLAS, which no fork takes along
+    sums = pa.table({"key": list(range(1000)) * 100}).group_by("key").aggregate([([], "count_all")])
+    product = np.ones((300, 300)) @ np.ones((300, 300))
+    parent = open(f"/proc/{os.getppid()}/cmdline").read()
+    zips = sum(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())
+    found = [os.getpid(), parent, there, sums.num_rows, product[0, 0], zips]
+    time.sleep(1)  # so that each task has a worker of its own
+    yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
+
+
+for row in spark.range(0, 4, 1, 4).mapInArrow(look, "found string").collect():
+    print(row.found)
+"""
+
+
+@pytest.mark.spark
+def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(place):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=200, check=False, cwd=place,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({pid for pid, *_ in found}) == 4
+    for _, parent, there, rows, product, zips in found:
+        assert "statefx.spark.daemon" in parent
+        assert there == ["pandas", "statefx.runtime.living"]
+        assert (rows, product) == (1000, 300.0)
+        assert zips <= 5, "each reads all names of pyspark.zip again at the first task of a worker"

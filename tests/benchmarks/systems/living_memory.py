@@ -103,7 +103,7 @@ def main() -> None:
         memory.gc()
         tree = processes_below(os.getpid())
         java = [pid for pid, command in tree.items() if Path(command.split(" ")[0]).name == "java"]
-        workers = [pid for pid, command in tree.items() if "-m pyspark.daemon" in command]
+        workers = [pid for pid, command in tree.items() if ".daemon pyspark.worker" in command]
         sample: dict[str, Any] = {"txid": txid, "secs": round(time.monotonic() - began, 1)}
         sample["heap"] = memory.getHeapMemoryUsage().getUsed()
         for name, pids in (("driver", [os.getpid()]), ("jvm", java), ("worker", workers)):

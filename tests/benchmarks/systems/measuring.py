@@ -23,6 +23,8 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from statefx.spark.session import LOADED_WORKERS
+
 RECOMMENDED = {
     # Over TCP, every Python stage waits about 40 ms for delayed ACKs. Must be there before the SparkContext is.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -34,8 +36,8 @@ RECOMMENDED = {
     "spark.ui.enabled": "false",
 }
 
-LIVING = {"spark.python.udf.pipelined.enabled": "true"}
-"""What the pipelined engine needs from three levels on, besides slots: `SLOTS`."""
+LIVING = {"spark.python.udf.pipelined.enabled": "true", **LOADED_WORKERS}
+"""What `statefx.session` has in addition; besides slots: `SLOTS`."""
 
 SLOTS = "local[16]"
 
