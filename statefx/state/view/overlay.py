@@ -367,7 +367,10 @@ class Overlay:
         kind = self._plain_kind(mapping) if type(mapping) is dict else None
         if kind is None or not SCALARS.issuperset(map(type, mapping.values())):
             return False
-        changed, known = self.changed[kind], self.known[kind]
+        changed, known, changed_bytes = self.changed[kind], self.known[kind], self.changed_bytes[kind]
+        if kind is str and not changed_bytes and _is_encodable(mapping):
+            changed.update(mapping)  # all that `put` would do for a new one is done: it can be encoded
+            return True
         for key in [key for key in mapping if key not in known and key not in changed]:
             self.put(key, mapping[key])
         changed.update(mapping)
@@ -464,6 +467,14 @@ class Overlay:
 def _total_bytes(keys: Iterable[bytes], values: Iterable[bytes | None]) -> int:
     keys = list(keys)
     return sum(map(len, keys)) + sum(map(len, filter(None, values))) + ENTRY_BYTES * len(keys)
+
+
+def _is_encodable(texts: Iterable[str]) -> bool:
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def of_key(error: CodecError, key: Any) -> CodecError:
