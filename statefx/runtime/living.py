@@ -134,6 +134,10 @@ class LivingSlot:
                 case Kind.ABANDON:
                     yield from self._drop(TransactionAttempt(*messages.unpack_attempt(body)))
                 case Kind.END:
+                    # To the end, which comes when the level before has ended. Spark puts a worker back when it has
+                    # ended; if its input has not, Spark closes it afterwards, and the next task that it is given fails.
+                    for _ in rows:
+                        pass
                     return
                 case _:
                     raise messages.FrameError(f"the driver sent {kind.name}")
