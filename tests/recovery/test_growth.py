@@ -92,6 +92,7 @@ class Count(StatefulBolt):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_at_twenty_transactions_a_second_files_bytes_and_sweeps_stay_bounded(
     place: Path, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ measured, and all records must have come.
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
@@ -73,6 +74,7 @@ def main() -> None:
         found = answers.get(timeout=FIRST_SECS + args.warmup + args.batches)
         used = processor_secs(without=(broker.pid, consumer.pid, producer.pid)) - before
         transactions = query.lastProgress["txid"] - first
+        phases = [progress["durationMs"] for progress in query.recentProgress[-50:]]
         query.stop()
         spark.stop()
     if isinstance(found, str):
@@ -88,6 +90,7 @@ def main() -> None:
         trigger_ms_min=measured[0],
         trigger_ms_max=measured[-1],
         transactions=transactions,
+        phases_ms={name: round(statistics.fmean(each.get(name, 0) for each in phases), 1) for name in phases[-1]},
         processor_cores=used / (args.warmup + args.batches),
     )
 
