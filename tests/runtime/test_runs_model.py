@@ -51,8 +51,8 @@ BOUNDS = {
 }
 WIDER = {
     "late, two senders": (ONE, 1, 2, 1, Budget(late=1)),
-    "every fault": (HOOKS, 2, 1, 1, Budget(1, 1, 1, 1, 1)),
-    "two senders, refused and lost": (HOOKS, 2, 2, 1, Budget(refused=1, lost=1)),
+    "refused, lost, late, and a driver dies": (HOOKS, 2, 1, 1, Budget(refused=1, lost=1, late=1, crashes=1)),
+    "two senders, refused and lost": (HOOKS, 1, 2, 1, Budget(refused=1, lost=1)),
     "two pending, refused and lost": (TWO, 2, 1, 1, Budget(refused=1, lost=1)),
     "two pending, late and lost": (TWO, 2, 1, 1, Budget(late=1, lost=1)),
     "two pending, two senders, refused": (TWO, 2, 2, 1, Budget(refused=1)),
