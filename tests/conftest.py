@@ -261,11 +261,12 @@ def spark() -> Iterator["object"]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
-    from statefx.spark.session import RECOMMENDED
+    from statefx.spark.session import PIPELINED_PYTHON, RECOMMENDED
 
     builder = SparkSession.builder.master("local[2]").appName("statefx-tests")
     settings = {
         **RECOMMENDED,
+        PIPELINED_PYTHON: "true",  # topologies of spouts that need no more than two slots live in one job
         "spark.ui.enabled": "true",  # a session of another test may have switched it off for the JVM
         "spark.ui.port": "0",  # any that is free: what it shows is tested
         "spark.ui.showConsoleProgress": "false",

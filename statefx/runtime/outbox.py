@@ -21,13 +21,26 @@ from statefx.plan.wire import BATCH_BYTES, Address, WireRow, next_partition, to_
 HELD_BYTES_MAX = 4 * BATCH_BYTES
 """Bytes of batches that a queue keeps in memory. Bolts that are asked to pause hold one or two batches."""
 
+FILE_BYTES = 256 << 20
+"""After which another file is begun: in a queue that never empties, one file would grow for ever."""
+
 Tag = TypeVar("Tag")
 
 
-class BatchQueue(Generic[Tag]):
-    """Arrow batches, each with a tag, first in, first out; what is more than a bound waits in a temporary file.
+@dataclass(slots=True, eq=False)
+class _File:
+    """Batches in a temporary file."""
 
-    The file has no name, and is gone with the process. Its folder is Spark's for such files, where it is known.
+    file: IO[bytes]
+    size: int = 0
+    left: int = 0
+    """Batches that nobody has taken."""
+
+
+class BatchQueue(Generic[Tag]):
+    """Arrow batches, each with a tag, first in, first out; what is more than a bound waits in temporary files.
+
+    The files have no names, and are gone with the process. Their folder is Spark's for such files, where it is known.
 
     Parameters
     ----------
@@ -42,9 +55,9 @@ class BatchQueue(Generic[Tag]):
 
     def __init__(self, bytes_max: int = 0) -> None:
         self._bytes_max = bytes_max or HELD_BYTES_MAX
-        self._waiting: deque[tuple[Tag, pa.RecordBatch | None, tuple[pa.Schema, int, int] | None]] = deque()
-        self._file: IO[bytes] | None = None
-        self._in_file = 0
+        self._waiting: deque[tuple[Tag, pa.RecordBatch | None, tuple[pa.Schema, _File, int, int] | None]] = deque()
+        self._file: _File | None = None
+        """The one that is written."""
         self.held_bytes = 0
 
     def __len__(self) -> int:
@@ -62,13 +75,14 @@ class BatchQueue(Generic[Tag]):
             self.held_bytes += batch.nbytes
             self._waiting.append((tag, batch, None))
             return
-        if self._file is None:
+        if self._file is None or self._file.size >= FILE_BYTES:
             folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-            self._file = tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None)  # noqa: SIM115 - see close
-        start = self._file.seek(0, os.SEEK_END)
-        size = self._file.write(batch.serialize())
-        self._in_file += 1
-        self._waiting.append((tag, None, (batch.schema, start, size)))
+            self._file = _File(tempfile.TemporaryFile(dir=folder if os.path.isdir(folder) else None))  # noqa: SIM115 - see close
+        file = self._file
+        start = file.file.seek(0, os.SEEK_END)
+        size = file.file.write(batch.serialize())
+        file.size, file.left = start + size, file.left + 1
+        self._waiting.append((tag, None, (batch.schema, file, start, size)))
 
     def popleft(self) -> tuple[Tag, pa.RecordBatch]:
         """Return the batch that has waited longest."""
@@ -77,20 +91,24 @@ class BatchQueue(Generic[Tag]):
             self.held_bytes -= batch.nbytes
             return tag, batch
         assert place is not None
-        assert self._file is not None
-        schema, start, size = place
-        self._file.seek(start)
-        batch = pa.ipc.read_record_batch(pa.py_buffer(self._file.read(size)), schema)
-        self._in_file -= 1
-        if not self._in_file:
-            self.close()
+        schema, file, start, size = place
+        file.file.seek(start)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(file.file.read(size)), schema)
+        file.left -= 1
+        if not file.left:
+            file.file.close()
+            if file is self._file:
+                self._file = None
         return tag, batch
 
     def close(self) -> None:
-        """Delete the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Forget what nobody has taken, and delete the files."""
+        for _, _, place in self._waiting:
+            if place is not None:
+                place[1].file.close()
+        self._waiting.clear()
+        self._file = None
+        self.held_bytes = 0
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ def session(
     -------
     SparkSession
         With rows between the JVM and Python on Unix sockets, Python workers that take and give rows at the same time
-        (three levels and more of the pipelined engine need it), and checkpoints of streams that are written with one
+        (two levels and more of the pipelined engine need it), and checkpoints of streams that are written with one
         file operation; in local mode with Python workers that have everything loaded when they are forked. If a
         session runs already, those of its settings stay that can't be changed while it does.
 

@@ -22,16 +22,9 @@ EXECUTORS_SECS = 10.0
 _LOOK_SECS = 0.2
 """How long it waits for the executors of a cluster, which come some seconds after the session is there."""
 
-_LEVELS_MAX = 2
-"""Levels of a session whose Python workers are not pipelined: the first has no input and the last no output. Between
-them, Spark would not read what a worker has written while it waits for its input."""
-
-
-_CUT = (
-    "with several transactions in flight, or a spout that says only afterwards what it has emitted, rows of one "
-    "transaction wait in Spark's shuffle for the one before; it holds some 32 MB between two tasks, and a larger one "
-    "stands still until its time is over"
-)
+_LEVELS_MAX = 1
+"""Levels in a session whose Python workers are not pipelined. What a level sends the next one, such a worker keeps in a
+buffer of 64 KB until more comes: the barrier of the last transaction would stay there."""
 
 
 def is_pipelined(topology: Topology, settings: Config, plan: Plan, session: SparkSession) -> bool:
@@ -49,11 +42,6 @@ def is_pipelined(topology: Topology, settings: Config, plan: Plan, session: Spar
         logger.info("%s runs as Spark jobs, one for each transaction: topology.engine says so", topology.name)
         return False
     why = _why_not(topology, plan, session)
-    if why is None and plan.cut:
-        if asked == "auto":
-            why = _CUT
-        else:
-            logger.warning("%s: %s", topology.name, _CUT)
     if why is None:
         logger.info("%s runs pipelined, as one Spark job that holds all its tasks", topology.name)
         return True

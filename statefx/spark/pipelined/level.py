@@ -11,6 +11,7 @@ from pyspark import TaskContext
 
 from statefx.protocol.messages import SlotId
 from statefx.runtime.living import LivingSlot
+from statefx.runtime.reading_ahead import ReadAhead
 from statefx.spark import worker
 from statefx.spark.pipelined.control import ControlLostError, SlotControl
 from statefx.spark.worker import Parcel
@@ -55,11 +56,14 @@ class LivingLevel:
             for _ in rows:  # a row for each task, which says nothing
                 pass
         control = SlotControl(meeting.address, meeting.run, meeting.secret, slot)
+        ahead = ReadAhead(rows) if 0 < deployment.plan.cut <= slot.level else None
         try:
             living = LivingSlot(worker.process_worker(), deployment, slot, control, meeting.filler_bytes)
-            yield from living.run(rows)
+            yield from living.run(ahead or rows)
         except ControlLostError as lost:
             # No error of the task: the driver has noticed too, or is gone. Spark would print one with its own stack.
             logger.info("slot %d/%d ends: %s", slot.level, slot.partition, lost)
         finally:
             control.close()
+            if ahead is not None:
+                ahead.close()
