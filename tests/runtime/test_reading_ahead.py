@@ -1,4 +1,4 @@
-"""Rows that are taken out of Spark's shuffle ahead of their order: in order, bounded in memory, with what went wrong."""
+"""Rows that are read before their order has come: in order, bounded in memory, and with what went wrong."""
 
 import threading
 
