@@ -138,6 +138,11 @@ SECONDS = "must be a number of seconds, more than 0"
             "must be the name of a registered",
         ),
         (
+            "topology.engine",
+            ["pipelind", "Jobs", None, 3],
+            "must be 'auto' or 'pipelined' or 'jobs'",
+        ),
+        (
             "topology.state.provider.config",
             [5, None, [], '"text"', "[1]", {1: 2}],
             "must be a mapping with texts as keys",

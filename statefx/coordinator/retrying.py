@@ -21,10 +21,10 @@ BACKOFF_MAX_SECS = 10.0
 """What fails is a server or a file system that comes back; looking for it six times a minute loads neither."""
 
 
-def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS) -> float:
+def backoff_secs(tries: int, first_secs: float = BACKOFF_FIRST_SECS, max_secs: float = BACKOFF_MAX_SECS) -> float:
     """Return how long to wait after so many tries that failed: `first_secs`, and twice as long each time."""
-    doublings = min(tries - 1, 64)  # a commit may be tried for ever
-    return min(max(BACKOFF_MAX_SECS, first_secs), first_secs * 2.0**doublings)
+    doublings = min(max(tries - 1, 0), 64)  # a commit may be tried for ever
+    return min(max(max_secs, first_secs), first_secs * 2.0**doublings)
 
 
 def may_be_tried_again(failure: StatefxError) -> bool:

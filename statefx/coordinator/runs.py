@@ -43,6 +43,10 @@ class NoSlotsError(JobFailedError):
     """A run could not begin: there are too few slots for all of its tasks now."""
 
 
+class UnreachableError(JobFailedError):
+    """A slot can't reach the driver."""
+
+
 class Extension:
     """By how much the end of an attempt is put off: its timeout begins again while tasks restore state (rule 6.9).
 

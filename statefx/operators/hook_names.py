@@ -1,4 +1,4 @@
-"""The names that statefx calls on bolts and on spouts, and Storm's names for them."""
+"""The names that statefx calls on bolts, on spouts and on sinks, and Storm's names for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HookNames:
-    """The hooks of bolts, or those of spouts.
+    """The hooks of bolts, those of spouts, or those of sinks.
 
     Attributes
     ----------
@@ -26,8 +26,8 @@ class HookNames:
 
     called: Mapping[str, tuple[str, ...]]
     read: tuple[str, ...]
-    owners: Mapping[str, str]
-    storm: Mapping[str, tuple[str, ...]]
+    owners: Mapping[str, str] = field(default_factory=dict)
+    storm: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     generators: frozenset[str] = frozenset()
     hooks: tuple[str, ...] = field(init=False)
 
@@ -94,3 +94,6 @@ SPOUTS = HookNames(
     },
     generators=frozenset({"emitBatch", "emitPartitionBatch", "emitPartitionBatchNew"}),
 )
+
+SINKS = HookNames(called={"conflict": ("other",), "check_schema": ("schema",)}, read=("identity", "exclusive"))
+"""Those that a sink may leave out; of the others, Python says itself that they are missing."""

@@ -1,4 +1,4 @@
-"""The refusal of names that only look like those that statefx calls on a bolt or a spout."""
+"""The refusal of names that only look like those that statefx calls on a bolt, a spout or a sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic
 
 from statefx.operators.hook_names import HookNames
 
-_OWN_MODULES = tuple(f"{__package__}.{name}" for name in ("bolts", "combiners", "spouts"))
+_OWN_MODULES = tuple(f"{__package__}.{name}" for name in ("bolts", "combiners", "spouts", "sinks"))
 
 # Shorter hooks have neighbours that are words of their own: with a letter more ("executed"), and the shortest also with
 # another letter ("oven").
@@ -23,16 +23,15 @@ def overrides(cls: type, hook: str) -> bool:
 
 
 def check_hooks(cls: type, names: HookNames) -> None:
-    """Refuse the class of a bolt or a spout whose hooks would never be called, or not as it expects.
+    """Refuse the class of a bolt, a spout or a sink whose hooks would never be called, or not as it expects.
 
     Called when the class is created.
 
     Raises
     ------
     TypeError
-        A name that is nearly a hook's, or Storm's for it, a hook of another kind of bolt or
-        spout, other arguments than the hook is called with or the same in another order, or a generator or coroutine,
-        whose body would never run.
+        A name that is nearly a hook's, or Storm's for it, a hook of another kind of bolt or spout, other arguments than
+        the hook is called with or the same in another order, or a generator or coroutine, whose body would never run.
     """
     for owner in _foreign(cls):
         for name, value in vars(owner).items():
@@ -57,7 +56,7 @@ def _own(cls: type) -> Iterator[type]:
 
 
 def _has(cls: type, hook: str) -> bool:
-    """Tell whether `hook` is one of the kind of bolt or spout that `cls` is."""
+    """Tell whether `hook` is one of the kind of operator that `cls` is."""
     return any(hook in vars(own) for own in _own(cls))
 
 
@@ -69,7 +68,7 @@ def _foreign(cls: type) -> Iterator[type]:
 
 def _check_near_miss(cls: type, name: str, names: HookNames) -> None:
     plain = name.replace("_", "").lower()
-    meant = names.storm.get(plain) or [known for known in names.hooks if _alike(plain, known.lower())]
+    meant = names.storm.get(plain) or [known for known in names.hooks if _alike(plain, known.replace("_", "").lower())]
     hook = next((known for known in meant if _has(cls, known)), next(iter(meant), None))
     if hook is not None:
         raise TypeError(

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import FencedError, SinkError, SinkMismatchError, SinkOwnedError
+from statefx.operators.hook_names import SINKS
+from statefx.operators.hooks import check_hooks
 from statefx.operators.user_errors import marker_gone, not_ours, not_together
 
 if TYPE_CHECKING:
@@ -378,6 +380,10 @@ class Sink(ABC):
 
     exclusive: bool = True
     key: tuple[str, ...] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_hooks(cls, SINKS)
 
     @property
     @abstractmethod

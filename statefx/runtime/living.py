@@ -95,11 +95,20 @@ class LivingSlot:
     control : Control
     filler_bytes : int
         Of the row behind the barriers: as many as make Spark send at once what it has gathered.
+    make_slot : callable
+        Makes what runs one attempt.
     """
 
     def __init__(
-        self, worker: Worker, deployment: Deployment, slot: SlotId, control: Control, filler_bytes: int
+        self,
+        worker: Worker,
+        deployment: Deployment,
+        slot: SlotId,
+        control: Control,
+        filler_bytes: int,
+        make_slot: Callable[..., Slot] = Slot,
     ) -> None:
+        self._make_slot = make_slot
         self._worker, self._deployment, self._control = worker, deployment, control
         self._slot = slot
         plan = deployment.plan
@@ -151,7 +160,7 @@ class LivingSlot:
         self._early.drop(lambda each: each < attempt)  # rule 13.3; `attempt` itself may be newer than what is kept
         with self._lock:
             self._abandoned -= {each for each in self._abandoned if each < attempt}
-        slot = Slot(
+        slot = self._make_slot(
             self._worker,
             self._deployment,
             order,

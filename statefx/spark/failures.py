@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 
 from statefx.coordinator.engine import JobFailedError
-from statefx.coordinator.runs import NoSlotsError
+from statefx.coordinator.runs import NoSlotsError, UnreachableError
 from statefx.errors import StatefxError, TransactionError
 from statefx.spark.internals import cant_start_workers
 
@@ -18,11 +18,13 @@ logger = logging.getLogger("statefx")
 CONTEXT_STOPPED = "the SparkContext was stopped while the query was running"
 
 _NO_SLOTS = re.compile(r"CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT\S*\s*(.*)")
+_UNREACHABLE = re.compile(r"DriverUnreachableError: (.*)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
 _LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Invalid)\b.*)$", re.MULTILINE)
 _CUT_OFF = re.compile(
-    r"^(?:[\w.]*\.)?(?:ArrowInvalid|EOFError|OSError|BrokenPipeError|ConnectionResetError|ControlLostError)\b"
+    r"^(?:[\w.]*\.)?(?:ArrowInvalid|EOFError|OSError|BrokenPipeError|ConnectionResetError|ControlLostError|DriverUnreachableError)"
+    r"\b"
 )
 """How it ends in Python when Spark stops giving it rows in the middle, or taking them, as the job fails elsewhere; when
 there is no room for rows that wait, or no way to the driver."""
@@ -40,6 +42,9 @@ def job_error(error: Exception, *, local: bool) -> StatefxError:
         return TransactionError(f"Spark can't start Python workers ({program[0]}): is PYSPARK_PYTHON right?")
     if isinstance(error, PythonException) and not _CUT_OFF.match(last_line(text)):
         return TransactionError(f"a Python function of the job failed: {last_line(text)}")
+    unreachable = _UNREACHABLE.search(last_line(text))
+    if unreachable:
+        return UnreachableError(unreachable[1])
     slots = _NO_SLOTS.search(text)
     if slots:
         return NoSlotsError(

@@ -27,6 +27,9 @@ LOADED_WORKERS = {"spark.python.daemon.module": "statefx.spark.daemon"}
 """Has Python workers forked from a program that has loaded what they need. For sessions whose workers find statefx
 before they run anything: not those that get it as ``--py-files``."""
 
+LEAST_VERSION = 4, 3
+"""Of Spark: earlier ones have no pipelined shuffle."""
+
 _STREAMING = "spark.sql.streaming."
 
 _hinted = False
@@ -42,6 +45,11 @@ def check_session(spark: Any) -> SparkSession:
                 "RDD-level control. Build the session with .master(...) instead of .remote(...)."
             )
         raise ConfigError(f"submit needs the SparkSession as its second argument, got {name}")
+    if tuple(map(int, spark.version.split(".")[:2])) < LEAST_VERSION:
+        raise ConfigError(
+            f"statefx needs Spark 4.3 or later, and this session's is {spark.version}: if pyspark is newer, SPARK_HOME "
+            "names an older Spark"
+        )
     if is_stopped(spark.sparkContext):
         raise ConfigError("the SparkSession was stopped: build another one, and make the DataFrames with it")
     return spark

@@ -77,7 +77,7 @@ class LocalEngine(InProcessEngine):
         super().__init__()
         self.faults: list[Fault] = []
         self.seen: dict[Run, Emitted] = {}
-        self._workers = workers
+        self.workers = workers
         self._deployment = deployment
         self._plan = deployment.plan
         self._orders = OrderSender(self._plan, deployment.storage, carried_bytes_max)
@@ -87,6 +87,18 @@ class LocalEngine(InProcessEngine):
         self._acks: list[Ack] = []
         self._segments = segments_of(self._plan)
         self._kept: dict[TransactionAttempt, Sequence[Sequence[pa.RecordBatch]]] = {}
+
+    def inject(self, faults: Sequence[Fault]) -> None:
+        """Have these strike once, each in the next attempt that it fits."""
+        self.faults += faults
+
+    def wake(self) -> None:
+        """Let the tasks that were given up and are not dead run to their end."""
+        self.workers.wake()
+
+    def close(self) -> None:
+        """End all processes."""
+        self.workers.close()
 
     def take(self) -> Job:
         """Take the first job, or with a seed whichever chance decides on."""
@@ -118,7 +130,7 @@ class LocalEngine(InProcessEngine):
         for level in levels:
             sent = []
             for partition in range(len(self._plan.levels[level])):
-                process = self._random.choice(self._workers.processes)
+                process = self._random.choice(self.workers.processes)
                 sent.append(self._run(TaskJob(process, order, (level, partition), inputs[partition], self.seen)))
             self._check_job(level, level + 1 == levels.stop)
             driver = self._plan.driver_of(level)[1]
@@ -138,7 +150,7 @@ class LocalEngine(InProcessEngine):
         reports = []
         with self._orders.sent(order) as text:
             for place, task in enumerate(order.tasks[:done]):
-                process = self._random.choice(self._workers.processes)
+                process = self._random.choice(self.workers.processes)
                 step = f"{order.resolution} hooks {task} for {order.attempt.txid}"
                 with self._steps.around(step):
                     reports.append(process.resolve(text, place))
@@ -149,7 +161,7 @@ class LocalEngine(InProcessEngine):
     def _run(self, job: TaskJob) -> list[wire.WireRow]:
         fault = self._struck(lambda fault: fault.strikes(job))
         try:
-            return job.run() if fault is None else fault.play(job, self._workers)
+            return job.run() if fault is None else fault.play(job, self.workers)
         except (BoltError, JobFailedError):
             raise
         except Exception as error:

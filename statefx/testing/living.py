@@ -9,19 +9,22 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from statefx.coordinator.engine import Finished, Job, JobFailedError
 from statefx.coordinator.runs import RunEngine
+from statefx.errors import ConfigError
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
 from statefx.protocol.messages import Kind, SlotId
 from statefx.runtime.bolts import ProcessGone
 from statefx.runtime.living import LivingSlot
-from statefx.runtime.worker import Worker
+from statefx.testing.faults import Fault
+from statefx.testing.processes import Emitted, Process, WatchedSlot
+from statefx.testing.processes import Run as TaskRun
 
 
 class _KilledError(ProcessGone):
@@ -34,7 +37,7 @@ class LocalRunEngine(RunEngine):
     Parameters
     ----------
     deployment : Deployment
-    make_worker : callable
+    make_process : callable
         Makes the worker process of a slot.
     seed : int
     timeout_secs : float
@@ -46,29 +49,31 @@ class LocalRunEngine(RunEngine):
         Called with the engine before each step; a test breaks things there.
     runs : list of LocalRun
         All that were begun; the last one may be alive.
+    seen : dict
+        What each run of a task has emitted.
     """
 
     def __init__(
         self,
         deployment: Deployment,
-        make_worker: Callable[[], Worker],
+        make_process: Callable[[], Process],
         seed: int,
-        timeout_secs: float = 600.0,
-        clock: Callable[[], float] = lambda: 0.0,
+        timeout_secs: float,
+        clock: Callable[[], float],
     ) -> None:
         super().__init__(deployment.plan, deployment.name, timeout_secs, clock)
         self.random = random.Random(seed)
         self.chances: Callable[[LocalRunEngine], None] = lambda engine: None
         self.runs: list[LocalRun] = []
-        self.seen: dict[Any, Any] = {}
+        self.seen: dict[TaskRun, Emitted] = {}
         self._deployment = deployment
-        self._make_worker = make_worker
+        self._make_process = make_process
         self._calls: list[Callable[[], None]] = []
         self.crash: BaseException | None = None
         """The end of this process, as a slot has met it."""
 
     def start_run(self) -> LocalRun:
-        run = LocalRun(self, self._deployment, self._make_worker)
+        run = LocalRun(self, self._make_process)
         self.runs.append(run)
         return run
 
@@ -98,7 +103,14 @@ class LocalRunEngine(RunEngine):
             raise self.crash
         return True
 
-    def settle(self) -> None:
+    def inject(self, faults: Sequence[Fault]) -> None:
+        """Refuse them: no task runs again."""
+        raise ConfigError(
+            "these faults are for tasks of which each runs one attempt: leave topology.engine 'auto'",
+            key="topology.engine",
+        )
+
+    def wake(self) -> None:
         """Let everything happen that still can, also in runs that are over."""
         while self.step():
             pass
@@ -119,12 +131,12 @@ class LocalRunEngine(RunEngine):
 class LocalRun:
     """All slots of a topology, as threads."""
 
-    def __init__(self, engine: LocalRunEngine, deployment: Deployment, make_worker: Callable[[], Worker]) -> None:
+    def __init__(self, engine: LocalRunEngine, make_process: Callable[[], Process]) -> None:
         self.id = f"run-{len(engine.runs) + 1}"
         self._engine = engine
         self.is_over = False
         self.is_ready = False
-        self.slots = {slot: LocalSlot(engine, deployment, make_worker(), slot, self) for slot in engine.slots}
+        self.slots = {slot: LocalSlot(engine, make_process(), slot, self) for slot in engine.slots}
 
     def moves(self) -> list[Callable[[], None]]:
         """Return what may happen next."""
@@ -184,9 +196,7 @@ class LocalSlot:
         As by SIGSTOP: nothing of it goes on, what it is sent waits.
     """
 
-    def __init__(
-        self, engine: LocalRunEngine, deployment: Deployment, worker: Worker, slot: SlotId, run: LocalRun
-    ) -> None:
+    def __init__(self, engine: LocalRunEngine, process: Process, slot: SlotId, run: LocalRun) -> None:
         self._engine, self._run, self.slot = engine, run, slot
         self.to_slot: deque[tuple[Kind, bytes]] = deque()
         self.to_driver: deque[tuple[Kind, bytes]] = deque()
@@ -201,10 +211,9 @@ class LocalSlot:
         self._inbox: deque[tuple[Kind, bytes]] = deque()
         self._waits_for = ""
         self._killed = False
-        self._worker = worker
-        self._last = slot.level + 1 == len(deployment.plan.widths)
+        self._last = slot.level + 1 == len(process.own.plan.widths)
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
-        self._living = LivingSlot(worker, getattr(worker, "own", deployment), slot, self, 0)
+        self._living = LivingSlot(process, process.own, slot, self, 0, partial(WatchedSlot, seen=engine.seen))
         self._go, self._stopped = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._stopped.acquire()

@@ -128,11 +128,11 @@ class WatchedOperator(BoltOperator):
 
 
 class WatchedSlot(Slot):
-    """A slot that also writes down what its bolts emit, read or not."""
+    """A slot that also writes down in `seen` what its bolts emit, read or not."""
 
-    def __init__(self, process: Process, order: RunOrder, place: tuple[int, int], seen: dict[Run, Emitted]) -> None:
+    def __init__(self, *arguments: Any, seen: dict[Run, Emitted], **options: Any) -> None:
         self._watched: dict[str, Emitted] = {}
-        super().__init__(process, process.own, order, *place, operators=_watched)
+        super().__init__(*arguments, operators=_watched, **options)
         for member in self._members.values():
             seen[*member.task.id, member.task.token] = self._watched[member.component]
 
@@ -195,7 +195,7 @@ class TaskJob:
         return SteppedTask(self._slot(process or self.process), self._batches)
 
     def _slot(self, process: Process) -> WatchedSlot:
-        return WatchedSlot(process, self.order, (self.level, self.partition), self._seen)
+        return WatchedSlot(process, process.own, self.order, self.level, self.partition, seen=self._seen)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[wire.WireRow]:

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -27,13 +28,13 @@ from statefx.errors import (
     TopologyError,
     TransactionError,
 )
-from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput, Input
 from statefx.testing.engine import Limits, LocalEngine
 from statefx.testing.faults import Fault
-from statefx.testing.processes import Emitted, Workers, merged
+from statefx.testing.living import LocalRunEngine
+from statefx.testing.processes import Emitted, Process, Workers, merged
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 from statefx.testing.streams import Work, given, identity
 from statefx.topology.graph import Topology
@@ -117,14 +118,16 @@ class TopologyTester:
     checkpointLocation : str or path
         As for ``submit``.
     config : Mapping, optional
-        As for ``submit``.
+        As for ``submit``. Tasks live as those of the pipelined engine do if ``topology.engine`` is ``pipelined``; else
+        each runs one attempt, as in a Spark job.
     adopt : str or collection of str, optional
         As for ``submit``.
     crash_at : int, optional
         Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
     processes, seed : int
         How many worker processes there are, and the seed of the choice between them and of the order in which outputs
-        arrive. By default one, and everything in order.
+        arrive. By default one, and everything in order. Where tasks live, each slot has a process of its own, and the
+        seed (by default 0) decides in which order all that is sent arrives.
     freshObjects : bool
         Whether every attempt of a task gets a bolt object of its own, as it may on Spark, where the next transaction
         can come to any worker: what a bolt keeps in its attributes rather than in its state is then lost, and the
@@ -205,8 +208,14 @@ class TopologyTester:
         launch.check_checkpoint()
         log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
         deployment = launch.deployment(log, limits.files_max)
-        self._workers = Workers(deployment, steps, processes, fresh=fresh)
-        self._engine = self._make_engine(deployment, seed)
+        self._engine: LocalEngine | LocalRunEngine
+        if launch.settings.engine == "pipelined":
+            worker = partial(Process, deployment, steps, self._cache, fresh=fresh)
+            timeout_secs = launch.settings.transaction_timeout_secs
+            self._engine = LocalRunEngine(deployment, worker, seed or 0, timeout_secs, self._clock)
+        else:
+            workers = Workers(deployment, steps, processes, fresh=fresh)
+            self._engine = LocalEngine(deployment, steps, workers, seed, limits.carried_bytes_max)
         self._janitor = replace(
             launch.janitor(log),
             min_age_secs=limits.min_age_secs,
@@ -220,9 +229,6 @@ class TopologyTester:
         )
         self._launch = launch
         self._driving(self._coordinator.recover)
-
-    def _make_engine(self, deployment: Deployment, seed: int | None) -> Any:
-        return LocalEngine(deployment, self._steps, self._workers, seed, self._limits.carried_bytes_max)
 
     def emit(self, *faults: Fault) -> Sent | None:
         """Run the next transaction over what the topology's spouts have to read; None if there is nothing now.
@@ -310,12 +316,19 @@ class TopologyTester:
         return done
 
     def inject(self, *faults: Fault) -> None:
-        """Let these things go wrong, each once, in the next attempt that it fits."""
-        self._engine.faults += faults
+        """Let these things go wrong, each once, in the next attempt that it fits.
+
+        Raises
+        ------
+        ConfigError
+            ``topology.engine`` is ``pipelined``: they happen to Spark tasks of which each runs one attempt.
+        """
+        if faults:
+            self._engine.inject(faults)
 
     def wake(self) -> None:
         """Let the tasks that were given up and are not dead run to their end."""
-        self._driving(self._workers.wake)
+        self._driving(self._engine.wake)
 
     def when(self, moment: str, do: Callable[[], object]) -> None:
         """Call `do` when `moment` next comes, in the middle of what goes on: one of `steps`, or ``pause``."""
@@ -351,7 +364,7 @@ class TopologyTester:
 
     def close(self) -> None:
         """End in good order; again is a no-op."""
-        self._workers.close()
+        self._engine.close()
         self._ended = self._ended or TransactionError("the tester is closed")
 
     def __enter__(self) -> Self:

@@ -12,6 +12,7 @@ from statefx.operators import (
     Committer,
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
+    Sink,
     Stateful,
     StatefulBolt,
     TransactionalSpout,
@@ -296,6 +297,22 @@ KINDS_OF_SPOUTS = [TransactionalSpout, PartitionedTransactionalSpout, OpaquePart
 def test_a_near_miss_in_a_spout_is_refused_and_names_the_method(base, name, right):
     with pytest.raises(TypeError, match=rf"Mine\.{name} would never be called: the hook is {right}\."):
         define(base, **{name: hook})
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("checkSchema", "check_schema"),
+        ("check_shema", "check_schema"),
+        ("conflcit", "conflict"),
+        ("identiy", "identity"),
+    ],
+)
+def test_a_near_miss_in_a_sink_is_refused_and_names_the_method(name, right):
+    with pytest.raises(TypeError, match=rf"Mine\.{name} would never be called: the hook is {right}\."):
+        define(Sink, **{name: hook})
+    with pytest.raises(TypeError, match=r"Mine\.check_schema can't be called .* def check_schema\(self, schema\)"):
+        define(Sink, check_schema=lambda self: None)
 
 
 @pytest.mark.parametrize(

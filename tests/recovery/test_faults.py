@@ -157,7 +157,7 @@ def test_a_zombie_of_an_older_generation_changes_nothing(place: Path, provider: 
         old.send(WORK[0])
         with pytest.raises(Exception, match=r"attempts\.max"):
             old.send(WORK[1], Zombie("count", 1))
-        zombies = old._workers
+        zombies = old._engine.workers
         new = driver.start(totals())
         new.send(WORK[1])
         zombies.wake()

@@ -11,8 +11,6 @@ from statefx.state.changelog.materialisation import DictImage
 from statefx.state.contract.store import EMPTY
 from statefx.testing import TopologyTester
 from statefx.testing.engine import Limits
-from statefx.testing.living import LocalRunEngine
-from statefx.testing.processes import Process
 from statefx.testing.site import Site, prepare, writes
 from statefx_memory import MemoryStateProvider
 
@@ -37,13 +35,6 @@ class Large(StatefulBolt):
             assert len(list(self.state.items())) == ROWS
 
 
-class LivingTester(TopologyTester):
-    def _make_engine(self, deployment, seed):
-        return LocalRunEngine(
-            deployment, lambda: Process(deployment, self._steps, self._cache, fresh=False), 0, 600.0, self._clock
-        )
-
-
 @pytest.mark.parametrize("provider", ["memory", "rocksdb"])
 def test_a_scan_of_state_that_was_opened_long_ago(tmp_path, provider):
     FAIL[:] = [6]
@@ -51,12 +42,15 @@ def test_a_scan_of_state_that_was_opened_long_ago(tmp_path, provider):
     numbers = [[(number,) for number in range(ROWS)]]
     builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=1))
     builder.setBolt("large", Large()).fieldsGrouping("numbers", "number")
-    config = {"topology.state.provider": provider, "topology.state.checkpoint.interval.ms": 1}
+    config = {
+        "topology.engine": "pipelined",
+        "topology.state.provider": provider,
+        "topology.state.checkpoint.interval.ms": 1,
+    }
     limits = Limits(min_age_secs=0.0, sweep_every=10, versions_kept=20)
-    with LivingTester(builder.createTopology(), tmp_path / "ck", config, limits=limits) as tester:
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config, limits=limits, freshObjects=False) as tester:
         tester.drain()
         assert len(tester.state("large")) == ROWS
-        tester._engine.close()
 
 
 class Asked(DictImage):

@@ -184,6 +184,9 @@ def test_what_is_no_topology_and_no_session(spark, batch, place):
         submit(TopologyBuilder("x"), spark, place / "ck")
     with pytest.raises(ConfigError, match="needs the SparkSession"):
         submit(word_count(batch), place / "ck", spark)
+    older = type("Older", (type(spark),), {"version": "4.2.1", "__init__": lambda self: None})()
+    with pytest.raises(ConfigError, match=r"needs Spark 4\.3 or later, and this session's is 4\.2\.1.*SPARK_HOME"):
+        submit(word_count(batch), older, place / "ck")
     connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(ConfigError, match=r"classic SparkSession.*\.master\(\.\.\.\) instead of \.remote"):
         submit(word_count(batch), connected, place / "ck")

@@ -11,7 +11,7 @@ from statefx.errors import ConfigError
 from statefx.protocol import messages
 from statefx.protocol.messages import FrameError, Frames, Kind, SlotId, frame
 from statefx.spark.pipelined import control
-from statefx.spark.pipelined.control import ControlLostError, ControlServer, SlotControl
+from statefx.spark.pipelined.control import ControlLostError, ControlServer, DriverUnreachableError, SlotControl
 from tests.ports import free_port
 from tests.spark.running import wait_for
 
@@ -188,7 +188,7 @@ def test_a_driver_without_the_secret_is_none(monkeypatch):
 
 def test_a_driver_that_is_not_there_is_named():
     port = free_port()
-    with pytest.raises(ControlLostError, match=rf"127\.0\.0\.1:{port} can't be reached.*topology\.control\.port"):
+    with pytest.raises(DriverUnreachableError, match=rf"127\.0\.0\.1:{port} can't be reached.*topology\.control\.port"):
         SlotControl(("127.0.0.1", port), RUN, SECRET, SLOTS[0])
 
 

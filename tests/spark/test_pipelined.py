@@ -1,18 +1,42 @@
 """Topologies of spouts in one Spark job that lives: what fails is rolled back in place, or a new run begins."""
 
+import json
+import os
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from statefx import OpaquePartitionedTransactionalSpout, StatefulBolt, TopologyBuilder, openState, submit
 from statefx.errors import ConfigError
+from tests.conftest import ROOT
+from tests.spark import living
 from tests.spark.running import wait_for
 from tests.spark.spouting import Places, begun, expected, outcome
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 EACH = 20
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What `tests.spark.living` prints, by case."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.living", str(tmp_path_factory.mktemp("living"))],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {name: found for line in lines for name, found in line.items()}
 
 
 @pytest.fixture
@@ -124,3 +148,53 @@ def test_rows_of_later_transactions_wait_in_files_and_not_in_sparks_memory(spark
     assert {progress["attempt"] for progress in query.recentProgress} == {0}
     with openState(place / "ck", "count") as counts:
         assert sum(count for _, count in counts.items()) == 3 * 1000
+
+
+def test_a_control_port_that_slots_cant_reach_ends_the_query_at_once(told):
+    error = told["unreachable"]["error"]
+    assert re.match(r"TransactionError: the driver at 127\.0\.0\.1:\d+ can't be reached \(Connection refused\)", error)
+    assert "topology.control.port; open that port in the firewall" in error
+    assert told["unreachable"]["runs"] == 1
+    assert told["unreachable"]["right_when_started_again"]
+
+
+def test_a_control_port_that_is_taken_ends_the_query_at_once(told):
+    found = told["taken port"]
+    assert found["error"].startswith(f"ConfigError: the driver can't listen at 127.0.0.1:{found['port']}")
+    assert "choose another topology.control.port, or 0" in found["error"]
+
+
+def test_slots_that_cant_reach_the_driver_after_others_did_are_tried_again(told):
+    found = told["unreachable for a while"]
+    assert (found["error"], found["right"]) == (None, True)
+    assert found["runs"] >= 3
+
+
+def test_a_row_that_is_larger_than_any_buffer(told):
+    assert told["large row"]["error"] is None
+    assert told["large row"]["bytes"] == [living.LARGE, 3]
+
+
+def test_a_spout_that_emits_without_end_is_timed_out_in_place_and_takes_no_memory(told):
+    found = told["endless spout"]
+    assert found["error"].startswith("TransactionTimeoutError: transaction 1 failed 2 times")
+    assert "it took longer than topology.transaction.timeout.secs (3 s), waiting for" in found["error"]
+    assert found["runs"] == 1
+    assert found["emitted_bytes"] > living.GROWN_MAX, "more than the worker may grow by"
+    assert found["grown_bytes"] < living.GROWN_MAX
+
+
+def test_a_bolt_that_does_not_return_loses_its_worker_and_nothing_else(told):
+    found = told["bolt that hangs"]
+    assert (found["error"], found["right"]) == (None, True)
+    assert found["runs"] >= 2
+    assert any("it took longer than topology.transaction.timeout.secs" in reason for reason in found["reasons"])
+
+
+def test_two_topologies_in_one_session(told):
+    found = told["two topologies"]
+    assert [each["error"] for each in found["both"]] == [None, None]
+    assert [each["engine"] for each in found["both"]] == ["pipelined", "pipelined"]
+    assert [each["right"] for each in found["both"]] == [True, True]
+    assert "need 4 slots of Spark; local[8] has 8, of which other topologies hold 6: take local[n]" in found["third"]
+    assert not found["third_has_begun"]

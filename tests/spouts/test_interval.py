@@ -69,3 +69,39 @@ def test_the_interval_counts_from_a_late_beginning(tmp_path, work_secs, slow):
     began = beginnings(tmp_path, 1, 1.0, work_secs=work_secs, slow=slow)
     assert began[1] == pytest.approx(work_secs, abs=0.11)
     assert min(after - before for before, after in itertools.pairwise(began)) > 0.89
+
+
+def test_a_spout_that_has_nothing_is_asked_ever_more_seldom_until_it_has(tmp_path):
+    """50 times a second at first, ten times at last; after a row as often as at first."""
+    looks, began, ready = [], [], [10.05, 10.5]
+
+    class Resting(MemoryTransactionalSpout):
+        def isReady(self):
+            looks.append(tester._now)
+            return tester._now >= ready[len(began)]
+
+        def planPartitionBatch(self, partition, lastMetadata):
+            began.append(tester._now)
+            return super().planPartitionBatch(partition, lastMetadata)
+
+    builder = TopologyBuilder("words")
+    builder.setSpout("words", Resting([[("a",)] * 2], "word string", takePerBatch=1))
+    builder.setBolt("count", Count()).globalGrouping("words")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck") as tester:
+
+        def pause(secs):
+            tester._now += secs
+            return len(began) < 2
+
+        tester._coordinator.pause = pause
+        with pytest.raises(StoppedError):
+            tester._driving(lambda: tester._run_spouts(SpoutTrigger(0.1)))
+    before = [at for at in looks if at <= began[0]]
+    after = [at for at in looks if at > began[0]]
+    assert len(before) < 110
+    waits = [later - earlier for earlier, later in itertools.pairwise(before)]
+    assert waits[:5] == pytest.approx([0.02, 0.04, 0.08, 0.1, 0.1])
+    assert waits[-1] == pytest.approx(0.1)
+    assert began[0] <= ready[0] + 0.1
+    waits = [later - earlier for earlier, later in itertools.pairwise(after)]
+    assert waits[:3] == pytest.approx([0.02, 0.04, 0.08])

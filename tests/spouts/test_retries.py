@@ -303,8 +303,8 @@ def test_nothing_of_one_attempt_shows_in_another(kind, fresh, tmp_path):
     left = []
 
     def wake():
-        left.extend(tester._workers.zombies)
-        tester._workers.wake()
+        left.extend(tester._engine.workers.zombies)
+        tester._engine.wake()
 
     tester.when("after PREPARING(2, 2)", wake)
     assert drain(tester) == ALL

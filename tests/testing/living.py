@@ -3,8 +3,6 @@
 import random
 
 from statefx.testing import TopologyTester
-from statefx.testing.living import LocalRunEngine
-from statefx.testing.processes import Process
 
 CHANCES = {"lose": 0.003, "cut": 0.003, "freeze": 0.003, "miss": 0.02, "thaw": 0.014, "time_out": 0.002}
 """How likely each is at a step: a slot's process dies; a connection is lost; a slot freezes; the driver misses the
@@ -18,27 +16,19 @@ class LivingTester(TopologyTester):
     ----------
     breaks : bool
         Whether slots are lost and frozen.
-    timeout_secs : float
-        Of an attempt.
     cut_at : tuple of SlotId, str, int, optional
         Which slot loses its connection, after how many frames ``to_slot`` or ``to_driver``; once.
     """
 
-    def __init__(self, *arguments, breaks=False, timeout_secs=600.0, cut_at=None, **options):
-        self._breaks, self._timeout_secs, self._cut_at = breaks, timeout_secs, cut_at
+    def __init__(self, topology, place, config, *, seed, breaks=False, cut_at=None, **options):
+        self._breaks, self._cut_at, self._chance = breaks, cut_at, random.Random(seed)
         self.orphans = []
         """Testers whose drivers are gone: what is left of their slots goes on meanwhile."""
-        super().__init__(*arguments, **options)
+        super().__init__(topology, place, {**config, "topology.engine": "pipelined"}, seed=seed, **options)
 
-    def _make_engine(self, deployment, seed):
-        def worker():
-            return Process(deployment, self._steps, self._cache, fresh=self._same["freshObjects"])
-
-        engine = LocalRunEngine(deployment, worker, seed or 0, self._timeout_secs, self._clock)
-        engine.faults = []  # those of tasks that are run again have no meaning here
-        self._chance = random.Random(seed)
-        engine.chances = self._before_step
-        return engine
+    def _driving(self, do):
+        self._engine.chances = self._before_step
+        return super()._driving(do)
 
     def _before_step(self, engine):
         if self.orphans and self._chance.random() < 0.5:
@@ -80,7 +70,7 @@ class LivingTester(TopologyTester):
         self.thaw()
 
     def _time_out(self, run, slot):
-        self._now += self._timeout_secs
+        self._now += self._launch.settings.transaction_timeout_secs
 
     @property
     def carried(self):
@@ -103,7 +93,7 @@ class LivingTester(TopologyTester):
     def wake(self):
         """Let everything happen that still can, also in runs that are over."""
         self.thaw()
-        self._driving(self._engine.settle)
+        super().wake()
 
     def vanish(self):
         """Let the driver be gone, and its slots go on by `step_orphans`."""
@@ -114,7 +104,3 @@ class LivingTester(TopologyTester):
     def step_orphans(self):
         """Let something happen to a slot that has lost its driver; tell whether anything could."""
         return self._engine.step()
-
-    def close(self):
-        self._engine.close()
-        super().close()

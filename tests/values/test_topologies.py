@@ -295,7 +295,7 @@ def test_a_second_driver_and_the_first_ones_late_tasks_leave_the_values_exact(na
         first.emit(Zombie("totals", 0))
     with TopologyTester(topology(numbers, totals), tmp_path / "ck") as second:
         second.emit()
-        first._workers.wake()
+        first._engine.wake()
         assert in_database(name) == second.state("count")
         second.drain()
         assert in_database(name) == ALL

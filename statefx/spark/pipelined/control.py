@@ -338,6 +338,10 @@ class ControlLostError(ConnectionError):
     """The driver is gone, or has ended the run: the slot ends, and prepares nothing more (rule 13.7)."""
 
 
+class DriverUnreachableError(ControlLostError):
+    """No connection to the driver's port comes about; the text says which, and what to do."""
+
+
 class SlotControl:
     """A slot's end of its control connection.
 
@@ -354,8 +358,10 @@ class SlotControl:
 
     Raises
     ------
+    DriverUnreachableError
+        The driver can't be reached.
     ControlLostError
-        The driver can't be reached, or is another one.
+        It does not answer, or is another one.
     """
 
     def __init__(
@@ -371,7 +377,7 @@ class SlotControl:
         try:
             self._socket = socket.create_connection(address, timeout=timeout_secs)
         except OSError as error:
-            raise ControlLostError(
+            raise DriverUnreachableError(
                 f"{where} can't be reached ({error.strerror or error}): executors connect to spark.driver.host and "
                 "topology.control.port; open that port in the firewall, or set them to what the executors reach"
             ) from error

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
 from statefx.coordinator.engine import Job, JobFailedError
-from statefx.coordinator.runs import RunEngine
+from statefx.coordinator.runs import RunEngine, UnreachableError
 from statefx.errors import TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.messages import Kind, SlotId
@@ -83,6 +83,8 @@ class PipelinedEngine(RunEngine):
         self._host, self._bind = host, str(conf.get("spark.driver.bindAddress", host))
         self._port = port
         self._workers = 0
+        self.reached = False
+        """Whether any slot has ever reached the driver."""
         details = f"topology {deployment.name}\ncheckpoint {deployment.storage.url}\ngeneration {deployment.generation}"
         _open.add(self)
         self._labels = Labels(deployment.name, deployment.plan, details)
@@ -124,7 +126,11 @@ class PipelinedEngine(RunEngine):
             return
         if internals.cant_start_workers(error):
             self._workers += 1
-        self.over(run, job_error(error, local=is_local(self._session.sparkContext)))
+        failure = job_error(error, local=is_local(self._session.sparkContext))
+        if isinstance(failure, UnreachableError) and not self.reached:
+            # Not a loss but a setting: no further run would get a connection either.
+            failure = TransactionError(failure.message)
+        self.over(run, failure)
 
     def call_aside(self, job: Job, call: Callable[[], None]) -> None:
         """Run `call` in a thread that has one of its own in the JVM."""
@@ -195,6 +201,7 @@ class SparkRun:
             self._engine.heard(self, slot, kind, body)
             return
         self._connected.add(slot)
+        self._engine.reached = True
         if len(self._connected) == len(self._engine.slots):
             self._engine.ready(self)
 
