@@ -34,8 +34,9 @@ def session(
     SparkSession
         With rows between the JVM and Python on Unix sockets, Python workers that take and give rows at the same time
         (two levels and more of the pipelined engine need it), and checkpoints of streams that are written with one
-        file operation; in local mode with Python workers that have everything loaded when they are forked. If a
-        session runs already, those of its settings stay that can't be changed while it does.
+        file operation; without Spark's bar of stages, which a job that lives would show for ever; in local mode with
+        Python workers that have everything loaded when they are forked. If a session runs already, those of its
+        settings stay that can't be changed while it does.
 
     Examples
     --------
@@ -45,7 +46,8 @@ def session(
         query = statefx.submit(topology, spark, "checkpoints/payments")
     """
     builder = SparkSession.builder.appName(appName)
-    settings: dict[str, Any] = {**RECOMMENDED, PIPELINED_PYTHON: "true"}
+    # Spark's bar of stages would be drawn twice a second for as long as tasks live, over what is logged.
+    settings: dict[str, Any] = {**RECOMMENDED, PIPELINED_PYTHON: "true", "spark.ui.showConsoleProgress": "false"}
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and knows the master
         master = f"local[{SLOTS}]"
         # By default as many partitions as slots, for whatever else the session runs.

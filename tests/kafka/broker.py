@@ -368,9 +368,16 @@ class KafkaBroker:
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP: it is there, and does not answer."""
+        """SIGSTOP: it is there, and does not answer.
+
+        On a busy machine the signal takes a while: a thread that runs at this moment may answer once more.
+        """
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self._process.pid}/task")
+        limit = time.monotonic() + WAIT_SECS
+        while not all((each / "stat").read_text().rpartition(")")[2].split()[0] == "T" for each in threads.iterdir()):
+            assert time.monotonic() < limit, "the broker does not stop"
 
     def thaw(self) -> None:
         """SIGCONT."""

@@ -64,6 +64,7 @@ def test_a_disk_that_is_full_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(outbox, "HELD_BYTES_MAX", 1)
     monkeypatch.setattr(outbox.tempfile, "TemporaryFile", refuse)
     ahead = ReadAhead(iter([batch(1), batch(2)]))
+    ahead._thread.join(10)
     assert numbers([next(ahead)]) == [1]
     with pytest.raises(OSError, match="No space left"):
         next(ahead)

@@ -26,7 +26,7 @@ from statefx.protocol.pipeline_entry import Shape
 from statefx.runtime import living, slot
 from tests.runtime import slots_model
 from tests.runtime.runs_model import Budget, Model, ModelEngine, Step, World, slot_moves
-from tests.runtime.slots_model import Frame, ModelSlot, Player
+from tests.runtime.slots_model import Frame, Player
 
 pytestmark = pytest.mark.slow
 
@@ -210,7 +210,6 @@ def explore(model: Model) -> int:
 
 @pytest.fixture(autouse=True)
 def model_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(living, "Slot", ModelSlot)
     monkeypatch.setattr(living, "resolve_task", slots_model.resolve_task)
 
 

@@ -108,6 +108,7 @@ def look(batches):
 for row in spark.range(0, 4, 1, 4).mapInArrow(look, "found string").collect():
     print(row.found)
 """
+"""Runs for two seconds, after half of which Spark would draw its bar."""
 
 
 @pytest.mark.spark
@@ -117,6 +118,7 @@ def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(place):
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "[Stage" not in done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len({pid for pid, *_ in found}) == 4
     for _, parent, there, rows, product, zips in found:
