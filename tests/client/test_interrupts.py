@@ -114,6 +114,7 @@ def interrupted(where, at, error):
     return interrupt.where, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [None, ValueError], ids=["committed", "rolled_back"])
 def test_an_interrupt_at_any_line_commits_nothing_that_was_rolled_back_or_undecided(place, error):
     found, lines = [], []

@@ -447,6 +447,7 @@ with TransactionalClient(folder + "/ck", id="x", sinks=sinks, schemas=dict.fromk
 """
 
 
+@pytest.mark.slow
 def test_a_child_process_changes_nothing_in_whichever_way_it_leaves_the_blocks_of_its_parent(place):
     """Its copies of open files and connections would write into the parent's and delete them when it ends."""
     ran = subprocess.run([sys.executable, "-c", FORKED, place], capture_output=True, text=True, timeout=60, check=False)

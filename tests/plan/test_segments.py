@@ -217,6 +217,7 @@ def received(acks: Iterable[Ack]) -> Counter[int]:
     return sum((Counter(dict(ack.received)) for ack in acks), Counter())
 
 
+@pytest.mark.slow
 @given(topologies(bolts_max=4))
 def test_both_jobs_together_receive_what_one_job_receives(topology: Topology) -> None:
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as parts:

@@ -241,6 +241,7 @@ class Dead(BaseException):
     """The process has died."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "table"])
 @pytest.mark.parametrize("moment", ["before COMMITTED(1)", "after COMMITTING(1, 0)"])
 def test_a_fork_that_dies_at_any_step_at_its_targets_loses_and_doubles_nothing(

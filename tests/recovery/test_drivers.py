@@ -406,6 +406,7 @@ class Bare(Stateful, BatchBolt):
     finishBatch, prePrepare = Total.finishBatch, Total.prePrepare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(Total, Bare), (Bare, Total)], ids=["taken-away", "added"])
 def test_hooks_may_be_taken_away_or_added_after_a_crash_at_any_moment(
     place: Path, first: type[Bare], second: type[Bare]

@@ -152,6 +152,7 @@ def test_state_is_upgraded_run_by_run(place: Path, provider: str) -> None:
         }, "what was not put anew is as it was"
 
 
+@pytest.mark.slow
 def test_a_crash_in_the_first_transaction_after_an_upgrade(place: Path, provider: str) -> None:
     """At every moment of it: rolled back or forward, and gone on with as if nothing had been."""
     outcomes = set()

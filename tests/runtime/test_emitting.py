@@ -85,6 +85,7 @@ def test_what_does_not_fit_the_declared_schema_is_named(place: Path, emit: Emit,
     assert caught.value.cause.startswith("SchemaError: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("rest", [20, 20_000], ids=["in-the-last-batch", "in-the-first-of-many"])
 def test_a_bolt_that_goes_on_after_an_error_of_emit_loses_no_other_rows(place: Path, late: bool, rest: int) -> None:

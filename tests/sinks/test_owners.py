@@ -152,6 +152,7 @@ def test_a_crash_anywhere_before_the_id_is_changed_doubles_nothing(tmp_path, kin
         assert shop.words() == ["a"], steps[at - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before COMMITTED(1)", "after COMMITTING(1, 0)"])
 def test_a_start_with_another_id_that_dies_at_any_step_loses_and_doubles_nothing(tmp_path, kind, moment):
     """The rows are there, or not yet; the start that changes the id dies in its fence; the next one goes on."""

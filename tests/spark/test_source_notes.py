@@ -222,6 +222,7 @@ def test_a_file_that_was_replaced_is_deleted_once_the_log_names_it_no_more(ck: C
     assert max(seen) <= 7
 
 
+@pytest.mark.slow
 def test_what_a_transaction_costs_does_not_grow_with_those_before_it(
     ck: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

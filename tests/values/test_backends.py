@@ -114,6 +114,7 @@ def test_a_database_that_is_away_fails_the_attempt_and_not_the_query(tmp_path):
         assert backend.multiGet(["a"]) == {}
 
 
+@pytest.mark.slow
 def test_a_host_that_never_answers_fails_the_attempt(monkeypatch):
     """A dead host sends nothing at all; as this one, which accepts connections."""
     assert url._LIBPQ["connect_timeout"] <= 30
