@@ -292,8 +292,11 @@ class KafkaBroker:
             assert time.monotonic() < limit, "the rules don't come"
 
     def delete(self, topic: str) -> None:
-        """Delete a topic."""
+        """Delete a topic, and wait until the broker has forgotten it: offsets of groups go a little before."""
         self.admin.delete_topics([topic])[topic].result(WAIT_SECS)
+        limit = time.monotonic() + WAIT_SECS
+        while topic in self.admin.list_topics(timeout=WAIT_SECS).topics:
+            assert time.monotonic() < limit, f"{topic} is still there"
 
     def send(self, topic: str, *values: Any, partition: int = 0, timestamp: int | None = None, **settings: Any) -> None:
         """Write records, outside of any transaction, and wait until they are there."""
