@@ -110,13 +110,16 @@ def test_a_topic_that_takes_less_than_was_decided_is_told_and_goes_on_when_it_is
 
 @pytest.mark.parametrize("partitions", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_topic_that_was_deleted_under_a_decision_can_be_made_again_and_taken_over(kafka, topic, tmp_path, partitions):
-    reasons = []
+    missing = []
 
     def told():
-        reasons.append(tester.status["stuck"]["reason"])
-        if len(reasons) == 2:
-            make_again(kafka, topic, partitions)
-        if "the marker is gone, which" in reasons[-1]:
+        reason = tester.status["stuck"]["reason"]
+        if f"make topic {topic!r} first; if it was deleted, the marker is gone" in reason:
+            missing.append(reason)
+            if len(missing) == 2:
+                make_again(kafka, topic, partitions)
+        # On a busy machine the sink says this also at first, of a topic that it has not heard to be gone.
+        if len(missing) >= 2 and "the marker is gone, which" in reason:
             tester.close()
         else:
             tester.when("pause", told)
@@ -127,7 +130,7 @@ def test_a_topic_that_was_deleted_under_a_decision_can_be_made_again_and_taken_o
         tester.when("pause", told)
         with pytest.raises(Exception, match="decided"):
             tester.send({"lines": [("b", None, 1), ("c", None, 0)]})
-    assert all(f"make topic {topic!r} first; if it was deleted, the marker is gone" in each for each in reasons[:2])
+    assert len(missing) >= 2
     with pytest.raises(SinkMismatchError, match="adopt='takeover'"):
         TopologyTester(topology(kafka, topic), tmp_path)
     passed = []
