@@ -17,9 +17,8 @@ class ReadAhead:
     """The rows of an iterator, read by a thread as they come: in memory up to a bound, further ones in files.
 
     For slots behind the cut (rule 13.9): rows of t+1 come before their order, while that of t, or its decision, is
-    awaited. Spark's pipelined shuffle holds some 32 MB between two tasks. Once it is full, the tasks before the cut
-    stand still, and so does the transaction that they have not sent whole. Slots before the cut need it not: whoever
-    waits for them is behind them.
+    awaited. Meanwhile Spark's connections would hold all of them in memory: of 300 MB that waited, 262 were seen there.
+    Slots before the cut don't need it: they take an attempt's rows as soon as they have done with the one before.
 
     Raises
     ------

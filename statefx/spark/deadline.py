@@ -20,8 +20,8 @@ class Deadline:
     """Calls `cancel` when the block it guards has run for too long.
 
     Time in which the job waits for slots that other jobs hold does not count: of several transactions under way, the
-    last one may wait for all others. While state is being restored the timeout begins again, for
-    an hour at most (`Extension`). Restoring tasks show themselves in `storage`.
+    last one may wait for all others. While state is being restored the timeout begins again, for an hour at most
+    (`Extension`). Restoring tasks show themselves in `storage`.
 
     `cancel` is called from a thread of its own, and again every `AGAIN_SECS` while the block lasts: a job that had not
     begun the first time can't have been cancelled. The same thread asks `waits` whether the job waits for slots.
