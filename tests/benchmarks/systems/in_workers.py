@@ -57,14 +57,13 @@ class Forward(StatefulBolt):
         collector.emit((tup.word,))
 
 
-class Tick(PartitionedTransactionalSpout):
-    """Emits a word from each of two partitions in each transaction, after some work."""
+class Numbered(PartitionedTransactionalSpout):
+    """Has two partitions, and so many transactions; the number of a transaction is its metadata."""
 
     outputFields = "word string"
 
-    def __init__(self, batches: int, secs: float) -> None:
+    def __init__(self, batches: int) -> None:
         self.batches = batches
-        self.secs = secs
 
     def numPartitions(self) -> int:
         return 2
@@ -72,28 +71,27 @@ class Tick(PartitionedTransactionalSpout):
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         number = 1 if lastMetadata is None else lastMetadata + 1
         return number if number <= self.batches else None
+
+
+class Tick(Numbered):
+    """Emits a word from each partition in each transaction, after some work."""
+
+    def __init__(self, batches: int, secs: float) -> None:
+        super().__init__(batches)
+        self.secs = secs
 
     def emitPartitionBatch(self, attempt: Any, collector: Any, partition: int, metadata: Any) -> None:
         compute(self.secs)
         collector.emit((f"word-{partition}",))
 
 
-class Words(PartitionedTransactionalSpout):
-    """Emits `rows` words from each of two partitions in each transaction, all `keys` of them in turn."""
-
-    outputFields = "word string"
+class Words(Numbered):
+    """Emits `rows` words from each partition in each transaction, all `keys` of them in turn."""
 
     def __init__(self, batches: int, keys: int, rows: int = 1) -> None:
-        self.batches = batches
+        super().__init__(batches)
         self.keys = keys
         self.rows = rows
-
-    def numPartitions(self) -> int:
-        return 2
-
-    def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
-        number = 1 if lastMetadata is None else lastMetadata + 1
-        return number if number <= self.batches else None
 
     def emitPartitionBatch(self, attempt: Any, collector: Any, partition: int, metadata: Any) -> None:
         for number in range(metadata * self.rows, (metadata + 1) * self.rows):
