@@ -69,9 +69,13 @@ class BoltOperator(TaskOperator):
         kept = None if task.states is None else task.states.pop(task.id, None)
         if kept is None:
             return None
-        heir = lent.succeeded(kept) if lent.prepared(kept) == task.state.version else None
-        if heir is None:
-            lent.close(kept)
+        heir = None
+        try:
+            if lent.prepared(kept) == task.state.version:
+                heir = lent.succeeded(kept, task.open_store)
+        finally:
+            if heir is None:
+                lent.close(kept)
         return heir
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:

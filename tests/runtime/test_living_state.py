@@ -8,7 +8,9 @@ import pytest
 from statefx import FailedException, StatefulBolt, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.state.changelog.materialisation import DictImage
+from statefx.state.changelog.store import ADVANCES_MAX
 from statefx.state.contract.store import EMPTY
+from statefx.state.view.overlay import StoreReads
 from statefx.testing import TopologyTester
 from statefx.testing.engine import Limits
 from statefx.testing.site import Site, prepare, writes
@@ -82,3 +84,41 @@ def test_how_many_keys_there_are_costs_what_has_changed(tmp_path, monkeypatch):
     assert store.count(b"s") == 39
     assert store._image.asked < 39 * 2 * 60
     site.close()
+
+
+class Counts(StatefulBolt):
+    """Counts under one key, and keeps a list under another."""
+
+    outputFields = {}
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put("n", self.state.get("n", 0) + 1)
+        self.state.put("rows", [*self.state.get("rows", []), tup.number])
+
+
+def test_what_is_known_stays_known_when_a_store_is_opened_anew(tmp_path, monkeypatch):
+    """A store is opened anew after so many transactions, else each merge of its files would leave it further behind."""
+    opened, read = [], []
+    monkeypatch.setattr(MemoryStateProvider, "newState", _noting(opened, MemoryStateProvider.newState))
+    monkeypatch.setattr(StoreReads, "get", _noting(read, StoreReads.get))
+    builder = TopologyBuilder("hot")
+    numbers = [[(number,) for number in range(3 * ADVANCES_MAX)]]
+    builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=1))
+    builder.setBolt("counts", Counts()).globalGrouping("numbers")
+    config = {"topology.engine": "pipelined", "topology.state.checkpoint.interval.ms": 1}
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=False) as tester:
+        tester.drain()
+        assert 3 <= len(opened) <= 5
+        assert sum(len(keys) for _, keys in read) == 2, "each key is read once"
+        assert tester.state("counts") == {"n": len(numbers[0]), "rows": list(range(len(numbers[0])))}
+
+
+def _noting(calls, function):
+    def noting(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    return noting

@@ -1,5 +1,6 @@
 """Drivers as processes of their own, for tests that kill or stop them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from statefx import committedFiles
 from statefx.coordinator.log import read_state
@@ -36,7 +38,12 @@ class Driver:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", program, json.dumps(settings)],
                 cwd=ROOT,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "PYTHONFAULTHANDLER": "1",  # for `_threads`
+                },
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -78,8 +85,22 @@ class Driver:
         os.killpg(self.process.pid, signal.SIGCONT)
 
     def end(self, code=0):
-        assert self.process.wait(120) == code, self.output.read_text()[-3000:]
+        try:
+            ended = self.process.wait(120)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not ended after 120 s:\n{self._threads()}")
+        assert ended == code, self.output.read_text()[-3000:]
         return self.said
+
+    def _threads(self):
+        """What all threads of the JVM and of the driver are doing, which ends the driver."""
+        with contextlib.suppress(FileNotFoundError):
+            subprocess.run(["pkill", "-QUIT", "-g", str(self.process.pid), "java"], check=False)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2)  # the JVM writes meanwhile
+        self.process.send_signal(signal.SIGABRT)
+        self.process.wait(10)
+        return self.output.read_text(encoding="utf-8")
 
 
 def log_of(work):

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from statefx.errors import StatePhaseError
 from statefx.state.contract.spaces import Space
-from statefx.state.contract.store import SnapshotRef, Version
+from statefx.state.contract.store import SnapshotRef, StateStore, Version
 from statefx.state.view.keyvalue import KeyValueState
 from statefx.state.view.transaction import Phase, StateTransaction
 
@@ -77,12 +77,13 @@ def prepare(state: LentState, txid: int, token: str) -> None:
     super(LentState, state).prepareCommit(txid, token=token)
 
 
-def succeeded(state: LentState) -> LentState | None:
+def succeeded(state: LentState, reopened: Callable[[], StateStore]) -> LentState | None:
     """Return the state of the next transaction, in which what `state` has prepared is committed; `state` is closed.
 
-    None if its store can't go on, or nothing is prepared: `state` is to be closed, and another one opened.
+    `reopened` opens the store anew if it can't go on. None if nothing is prepared: `state` is to be closed, and another
+    one opened.
     """
-    if not state._advance():
+    if not state._advance(reopened):
         return None
     heir = object.__new__(type(state))
     for name in StateTransaction.__slots__:

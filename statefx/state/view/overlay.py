@@ -142,6 +142,11 @@ class Overlay:
         for kind in (*PLAIN, Packed):
             self._admit(kind)
 
+    def read_from(self, store: StateStore) -> StoreReads:
+        """Read from another store from now on, which has the same entries; return what reads it."""
+        self._store = StoreReads(store)
+        return self._store
+
     def _admit(self, kind: Kind) -> None:
         self.changed[kind], self.changed_bytes[kind], self.known[kind], self.known_bytes[kind] = {}, {}, {}, {}
 

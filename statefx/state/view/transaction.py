@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from enum import Enum
 from operator import itemgetter
 from typing import Any
@@ -188,16 +189,19 @@ class StateTransaction:
         self._phase = Phase.OPEN
         self._epoch += 1  # rows that a scan has yet to read are of the version before
 
-    def _advance(self) -> bool:
-        """Go on to the next transaction: what is prepared is committed, as the driver says; tell whether the store can.
+    def _advance(self, reopened: Callable[[], StateStore]) -> bool:
+        """Go on to the next transaction: what is prepared is committed, as the driver says; False if nothing is.
 
-        What is known of the entries stays known. If the store can't, nothing has changed.
+        What is known of the entries stays known, also where the store can't go on: what `reopened` opens then, at the
+        version that was prepared, has the same entries.
         """
         writes = self._unsettled
         if self._phase is not Phase.PREPARED or writes is None:
             return False
         if not self._store.advance(self._preparing.txid, self._preparing.token, writes):
-            return False
+            self._store.close()
+            self._store = reopened()
+            self._reads = self._overlay.read_from(self._store)
         self._unsettled = None
         self._overlay.absorb(writes)
         self._changed, self._known, self._writable = self._overlay.changed, self._overlay.known, self._overlay.changed
