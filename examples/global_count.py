@@ -10,9 +10,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from statefx import BatchBolt, Committer, FailedException, TopologyBuilder, submit
+from statefx import BatchBolt, Committer, FailedException, TopologyBuilder, session, submit
 from statefx.connectors import MemoryTransactionalSpout
 
 PARTITION_TAKE_PER_BATCH = 3
@@ -64,7 +62,7 @@ class UpdateGlobalCount(BatchBolt, Committer):
             raise FailedException("the database has it, and the transaction is tried again all the same")
 
 
-spark = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR").getOrCreate()
+spark = session("global-count", config={"spark.log.level": "ERROR"})
 with tempfile.TemporaryDirectory() as folder:
     path = str(Path(folder, "counts.db"))
     with closing(sqlite3.connect(path)) as database, database:

@@ -21,7 +21,6 @@ from operator import add
 from pathlib import Path
 
 import sqlalchemy
-from pyspark.sql import SparkSession
 
 from statefx import (
     BatchBolt,
@@ -31,6 +30,7 @@ from statefx import (
     StatefulBolt,
     TopologyBuilder,
     openState,
+    session,
     submit,
 )
 from statefx.connectors.sql import SqlBackend
@@ -132,7 +132,7 @@ def topology(logs, work, kill):
 
 def run(logs, work, place, txid):
     """Run on Spark what is left, or until the kill."""
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = session("top-domains", config={"spark.ui.enabled": "false"})
     kill = Kill(os.getpid(), place, int(txid))
     query = submit(topology(logs, work, kill), spark, f"{work}/checkpoint", CONFIG, trigger={"availableNow": True})
     print("interrupted before:", query.recoveries, flush=True)

@@ -116,16 +116,13 @@ def not_ours(target: str, application: str, *, same: bool, new: bool, fork: bool
             target=target,
             owner=application,
         )
-    remedy = "start with adopt='takeover', which refuses the other one from then on"
+    takeover = "start with adopt='takeover', which refuses the other one from then on"
+    remedy = f"Give this one a target of its own, or {takeover}"
     if new:
         remedy = (
-            "restore the checkpoint that wrote there: this one is new, and reads its input from the beginning, so that "
-            "all that is in the target already would come again. Only where its input begins behind that (as by start= "
-            f"of KafkaSpout), {remedy}"
+            "This checkpoint is new: it reads its input from the beginning, and all that is in the target already "
+            "would come again. Restore the checkpoint that wrote there, or give this one a target of its own. Or empty "
+            f"the target, or have the input begin behind what it has (as by start= of KafkaSpout), and {takeover}"
         )
     whose = f"application {application!r}{' with another checkpoint' if same else ''}"
-    return SinkOwnedError(
-        f"{target} belongs to {whose}: give this one a target of its own, or {remedy}",
-        target=target,
-        owner=application,
-    )
+    return SinkOwnedError(f"{target} belongs to {whose}. {remedy}", target=target, owner=application)

@@ -51,6 +51,7 @@ class Member:
     def __init__(self, task: TaskAttempt, operator: TaskOperator, alignment: Alignment, *, last_try: bool) -> None:
         self.task = task
         self.component = task.id.component
+        self._kind = task.deployment.plan.components[task.id.component].kind
         self.alignment = alignment
         self.inbox: BatchQueue[Edge] = BatchQueue()
         self.failure: Failure | None = None
@@ -81,11 +82,11 @@ class Member:
         self._run("execute", self._flush)
 
     def _flush(self) -> None:
-        with hook(self.task.id, "emit", self.task.txid):
+        with hook(self.task.id, "emit", self.task.txid, self._kind):
             self.task.collector.flush()
 
     def _emit_last(self) -> None:
-        with hook(self.task.id, "emit", self.task.txid):
+        with hook(self.task.id, "emit", self.task.txid, self._kind):
             self.task.collector.finish()
 
     def end(self) -> Sequence[Barrier]:

@@ -233,7 +233,8 @@ def _tell() -> None:
         if query.isActive:
             logger.warning(
                 "query %r was running when the script ended, and ended with it; the next submit goes on after the last "
-                "committed transaction. Let it run with query.awaitTermination(), or end it with query.stop()",
+                "committed transaction, and nothing is lost. Let it run with query.awaitTermination(); end it, also "
+                "after Ctrl-C, with query.stop()",
                 query.name,
             )
 

@@ -66,7 +66,10 @@ def hint(spark: SparkSession, *, streaming: bool) -> None:
     if missing and not _hinted:
         _hinted = True
         settings = " ".join(f'.config("{key}", "{value}")' for key, value in missing.items())
-        logger.warning("small transactions get cheaper with these settings on SparkSession.builder: %s", settings)
+        logger.warning(
+            "small transactions get cheaper with these settings on SparkSession.builder, or with statefx.session(): %s",
+            settings,
+        )
 
 
 def is_local(context: Any) -> bool:

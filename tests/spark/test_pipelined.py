@@ -85,8 +85,59 @@ def test_too_few_slots_are_told_before_anything_runs(spark, place):
     with pytest.raises(ConfigError) as refused:
         submit(*begun(spark, place, {"each": EACH}, engine="pipelined"))
     assert "need 6 slots of Spark" in str(refused.value)
-    assert "local[2] has 2: take local[n] for a larger n" in str(refused.value)
+    assert "local[2] has 2: take local[6] or more" in str(refused.value)
     assert not (place / "ck").exists()
+
+
+def test_who_gets_jobs_for_want_of_slots_is_warned_unless_jobs_were_asked_for(spark, place, caplog):
+    for engine in ("auto", "jobs"):
+        work = place / engine
+        work.mkdir()
+        query = submit(*begun(spark, work, {"each": 1}, engine=engine))
+        query.awaitTermination()
+        assert query.status["engine"] == "jobs"
+    warned = [each.getMessage() for each in caplog.records if "not pipelined" in each.getMessage()]
+    assert len(warned) == 1
+    assert "need 6 slots of Spark" in warned[0]
+    assert "If jobs are meant, set topology.engine to 'jobs'" in warned[0]
+
+
+AFTER_ANOTHER = """
+import sys
+from pathlib import Path
+
+import statefx
+from pyspark.sql import SparkSession
+from statefx.errors import ConfigError
+from tests.spark.spouting import begun
+
+quiet = {"spark.ui.enabled": "false"}
+SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    statefx.submit(*begun(statefx.session(config=quiet), Path(sys.argv[1]), {"each": 1}, engine="pipelined"))
+except ConfigError as error:
+    print(error)
+statefx.session().stop()
+query = statefx.submit(*begun(statefx.session(config=quiet), Path(sys.argv[1]), {"each": 1}, engine="pipelined"))
+query.awaitTermination()
+print(query.status["engine"])
+"""
+
+
+def test_a_session_that_runs_already_is_told_and_the_remedy_works(place):
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_ANOTHER, str(place)],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    refused, engine = done.stdout.splitlines()
+    assert "no session takes once it runs: call spark.stop(), and build it with statefx.session()" in refused
+    assert engine == "pipelined"
 
 
 class Wide(OpaquePartitionedTransactionalSpout):

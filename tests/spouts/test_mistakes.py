@@ -190,16 +190,24 @@ def test_rows_without_metadata_are_refused(tmp_path, kind):
         tester.emit()
 
 
-def test_rows_that_do_not_fit_name_the_spout(tmp_path):
-    class Wide(Planned):
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ((1, 2), r"spout 'numbers', task 0, hook emitPartitionBatch, .*spout 'numbers' emitted 2 values"),
+        (("1",), r"spout 'numbers', task 0, hook emit, .*spout 'numbers' emitted '1' \(str\)"),  # when it is sent on
+    ],
+)
+def test_rows_that_do_not_fit_name_the_spout(row, told, tmp_path):
+    class Odd(Planned):
         def emitPartitionBatch(self, attempt, collector, partition, metadata):
-            collector.emit((1, 2))
+            collector.emit(row)
 
     with (
-        TopologyTester(topology(Wide(tmp_path)), tmp_path / "ck") as tester,
-        pytest.raises(BoltError, match=r"spout 'numbers' emitted 2 values"),
+        TopologyTester(topology(Odd(tmp_path)), tmp_path / "ck") as tester,
+        pytest.raises(BoltError, match=told) as caught,
     ):
         tester.emit()
+    assert "bolt 'numbers'" not in str(caught.value)
 
 
 def test_a_tester_that_is_sent_rows_says_how_spouts_are_run(tmp_path):

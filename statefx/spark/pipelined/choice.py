@@ -12,6 +12,7 @@ from statefx.config import Config
 from statefx.errors import ConfigError
 from statefx.plan.levels import Plan
 from statefx.spark import internals
+from statefx.spark.builder import SLOTS
 from statefx.spark.pipelined.engine import held_slots
 from statefx.spark.session import PIPELINED_PYTHON, is_local
 from statefx.topology.graph import Topology
@@ -47,7 +48,13 @@ def is_pipelined(topology: Topology, settings: Config, plan: Plan, session: Spar
         return True
     if asked == "pipelined":
         raise ConfigError(f"topology.engine is 'pipelined', but {why}", key="topology.engine", value=asked)
-    logger.info("%s runs as Spark jobs, one for each transaction, and not pipelined: %s", topology.name, why)
+    # A warning: who does not know of it has transactions that are ten times slower, and no error.
+    logger.warning(
+        "%s runs as Spark jobs, one for each transaction, and not pipelined: %s. If jobs are meant, set "
+        "topology.engine to 'jobs'",
+        topology.name,
+        why,
+    )
     return False
 
 
@@ -68,13 +75,14 @@ def _why_not(topology: Topology, plan: Plan, session: SparkSession) -> str | Non
     context = session.sparkContext
     if len(plan.widths) > _LEVELS_MAX and context.getConf().get(PIPELINED_PYTHON, "false") != "true":
         return (
-            f"its {len(plan.widths)} levels need {PIPELINED_PYTHON}=true, which the session lacks: build it with "
-            "statefx.session(), or give SparkSession.builder that setting"
+            f"its {len(plan.widths)} levels need {PIPELINED_PYTHON}=true, which the session lacks, and which no "
+            "session takes once it runs: call spark.stop(), and build it with statefx.session(), or give "
+            "SparkSession.builder that setting"
         )
     needed, held = slots_needed(topology, plan), held_slots()
     there = _slots(context, needed + held)
     if needed > there - held:
-        more = "local[n] for a larger n (slots are threads there, not cores)"
+        more = f"local[{needed + held}] or more (slots are threads there, not cores; statefx.session() takes {SLOTS})"
         if not is_local(context):
             more = "more executors, or more spark.executor.cores (which may be more than there are cores)"
         sinks = ", one of them for what sinks run at their commit" if topology.sinks else ""
