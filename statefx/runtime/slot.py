@@ -266,8 +266,8 @@ class Slot:
     def _go_on(self, member: Member, paused: bool) -> Iterator[pa.RecordBatch]:
         """Run what a member has begun to its end; whenever what it emits is too much to hold, let that go first."""
         while paused:
-            self._refuse_abandoned()
             yield from self._make_room(member)
+            self._refuse_abandoned()  # behind it: what has left is no longer pressing, nor is an `abandon` meanwhile
             paused = member.resume()
 
     def _make_room(self, paused: Member) -> Iterator[pa.RecordBatch]:
