@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Generic, TypeVar
 
@@ -94,12 +94,29 @@ class BatchQueue(Generic[Tag]):
         schema, file, start, size = place
         file.file.seek(start)
         batch = pa.ipc.read_record_batch(pa.py_buffer(file.file.read(size)), schema)
+        self._leave(file)
+        return tag, batch
+
+    def drop(self, gone: Callable[[Tag], bool]) -> None:
+        """Forget the batches for whose tags `gone` is true; a file goes with the last of its batches."""
+        kept: deque[tuple[Tag, pa.RecordBatch | None, tuple[pa.Schema, _File, int, int] | None]] = deque()
+        for each in self._waiting:
+            tag, batch, place = each
+            if not gone(tag):
+                kept.append(each)
+            elif batch is not None:
+                self.held_bytes -= batch.nbytes
+            elif place is not None:
+                self._leave(place[1])
+        self._waiting = kept
+
+    def _leave(self, file: _File) -> None:
+        """Count a batch of a file as taken."""
         file.left -= 1
         if not file.left:
             file.file.close()
             if file is self._file:
                 self._file = None
-        return tag, batch
 
     def close(self) -> None:
         """Forget what nobody has taken, and delete the files."""

@@ -2,20 +2,26 @@
 
 import threading
 
-import pyarrow as pa
 import pytest
 
+from statefx.plan import wire
 from statefx.runtime import outbox, reading_ahead
 from statefx.runtime.outbox import BatchQueue
 from statefx.runtime.reading_ahead import ReadAhead
 
 
-def batch(number, size=1000):
-    return pa.RecordBatch.from_pydict({"number": [number], "payload": [bytes(size)]})
+def row(number, size=1000, kind=wire.RECORDS, attempt=(1, 0)):
+    """What a level sends; it says its number as the number of rows."""
+    head = b"" if kind == wire.FILLER else wire.Address(1, 0, -1, 0, 0, *attempt).pack()
+    return 0, kind, number, head, bytes(size)
+
+
+def batch(number, size=1000, **more):
+    return wire.to_batch([row(number, size, **more)])
 
 
 def numbers(batches):
-    return [each.column("number")[0].as_py() for each in batches]
+    return [each.column("rows")[0].as_py() for each in batches]
 
 
 def test_all_is_read_before_anybody_asks_and_little_of_it_is_in_memory(monkeypatch):
@@ -68,6 +74,44 @@ def test_a_disk_that_is_full_is_told(monkeypatch, tmp_path):
     assert numbers([next(ahead)]) == [1]
     with pytest.raises(OSError, match="No space left"):
         next(ahead)
+
+
+def test_a_batch_of_several_rows_is_read_row_by_row():
+    ahead = ReadAhead(iter([wire.to_batch([row(1), row(2, kind=wire.FILLER), row(3, attempt=(2, 0))])]))
+    assert [(each.num_rows, *numbers([each])) for each in ahead] == [(1, 1), (1, 3)]
+
+
+def test_of_a_transaction_that_is_tried_again_only_the_newest_attempt_is_kept(monkeypatch):
+    """A slot that waits for its order kept those of all attempts that failed before it, in files without a bound."""
+    monkeypatch.setattr(outbox, "HELD_BYTES_MAX", 5_000)
+    opened = []
+    make = outbox.tempfile.TemporaryFile
+    monkeypatch.setattr(outbox.tempfile, "TemporaryFile", lambda **named: opened.append(make(**named)) or opened[-1])
+
+    def rows():
+        yield batch(1, attempt=(6, 0))
+        for attempt in range(50):
+            for number in range(10):
+                yield batch(number, attempt=(7, attempt))
+            yield batch(100, attempt=(8, 0))
+            yield batch(attempt, kind=wire.ABANDONED, attempt=(7, attempt))
+        yield batch(11, attempt=(7, 48))  # late, by another sender
+
+    ahead = ReadAhead(rows())
+    ahead._thread.join(10)
+    assert len(ahead._queue) == 1 + 10 + 50 + 50
+    assert ahead._queue.held_bytes <= 5_000 + 2_000
+    left = [(each.column("kind")[0].as_py(), *numbers([each])) for each in ahead]
+    assert [number for kind, number in left if kind == wire.RECORDS] == [1, *[100] * 49, *range(10), 100]
+    assert [number for kind, number in left if kind == wire.ABANDONED] == list(range(50))
+    assert all(each.closed for each in opened)
+
+
+def test_of_transactions_long_ago_nothing_is_known(monkeypatch):
+    monkeypatch.setattr(reading_ahead, "TRANSACTIONS_MAX", 3)
+    ahead = ReadAhead(batch(txid, attempt=(txid, 1)) for txid in range(100))
+    assert numbers(ahead) == list(range(100))
+    assert list(ahead._newest) == [97, 98, 99]
 
 
 def test_closing_reads_to_the_end_and_keeps_nothing(monkeypatch):
