@@ -23,11 +23,12 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"[^\n]*')
 _LAST_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Invalid)\b.*)$", re.MULTILINE)
 _CUT_OFF = re.compile(
-    r"^(?:[\w.]*\.)?(?:ArrowInvalid|EOFError|OSError|BrokenPipeError|ConnectionResetError|ControlLostError|DriverUnreachableError)"
-    r"\b"
+    r"^(?:[\w.]*\.)?(?:ArrowInvalid|EOFError|OSError|TimeoutError|BrokenPipeError|ConnectionResetError|ControlLostError"
+    r"|DriverUnreachableError)\b"
 )
-"""How it ends in Python when Spark stops giving it rows in the middle, or taking them, as the job fails elsewhere; when
-there is no room for rows that wait, or no way to the driver."""
+"""How it ends in Python when Spark stops giving it rows in the middle, or taking them, as the job fails elsewhere, or
+when rows do not end that it has to read to their end; when there is no room for rows that wait, or no way to the
+driver."""
 _SHOWN = 600
 
 

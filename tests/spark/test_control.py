@@ -143,6 +143,14 @@ def test_a_second_connection_for_a_slot_ends_the_run(driver):
     first.close()
 
 
+def test_nobody_takes_the_place_of_a_slot_that_is_gone(driver):
+    driver.slot().close()
+    wait_for(lambda: driver.lost, "it is lost")
+    with pytest.raises(ControlLostError):
+        driver.slot().next()
+    assert [slot for slot, kind, _ in driver.heard if kind is Kind.HELLO] == [SLOTS[0]]
+
+
 def test_a_slot_that_is_gone_is_lost(driver):
     driver.slot().close()
     wait_for(lambda: driver.lost, "it is lost")

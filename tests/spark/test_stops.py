@@ -45,6 +45,7 @@ def test_slots_that_others_hold_are_named():
     [
         ("pyarrow.lib.ArrowInvalid: Expected to read 240 metadata bytes, but only read 96", True),
         ("BrokenPipeError: [Errno 32] Broken pipe", True),
+        ("TimeoutError: the rows of the level before have not ended after 5 s", True),
         ("AttributeError: Can't get attribute 'Count' on <module 'bolts'>", False),
     ],
 )

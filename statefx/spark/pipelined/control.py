@@ -111,6 +111,8 @@ class ControlServer:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._peers: dict[socket.socket, _Peer] = {}
         self._known: dict[SlotId, _Peer] = {}
+        self._gone: set[SlotId] = set()
+        """Slots that were there, and whose connections are gone: the run ends."""
         self._outgoing: deque[tuple[SlotId, bytes]] = deque()
         self._closing = False
         self.refused = 0
@@ -233,8 +235,9 @@ class ControlServer:
             raise FrameError(f"the run has no slot {slot}")
         peer.slot = slot
         peer.frames.max_bytes = messages.FRAME_BYTES_MAX
-        twin = self._known.get(slot)
-        if twin is not None:  # rule 13.1: Spark runs a task of a pipelined job once; two of them would both prepare
+        # Rule 13.1: Spark runs a task of a pipelined job once; two of them would both prepare. And one that took the
+        # place of a slot that is gone, before the run has ended, would have all orders sent out again.
+        if slot in self._known or slot in self._gone:
             self._end(peer, f"a second connection for slot {slot.level}/{slot.partition}")
             return
         self._known[slot] = peer
@@ -293,6 +296,7 @@ class ControlServer:
         self._drop(peer)
         if peer.slot is not None:
             self._known.pop(peer.slot, None)
+            self._gone.add(peer.slot)
             self._lost(peer.slot, why)
             return
         self.refused += 1
