@@ -7,6 +7,7 @@ of a `Run`: on Spark one job over its pipelined shuffle, in the tester threads o
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -33,6 +34,11 @@ logger = logging.getLogger("statefx")
 
 STUCK_SECS = 10.0
 """How long a slot may take to drop an attempt that has timed out. It had all the time of the attempt before."""
+
+READY_SECS = 300.0
+"""How long the slots of a run may take to connect. Spark starts all of them at once, or fails at once; a worker starts
+within seconds, where it unpacks an environment of gigabytes within minutes. One that hangs before it connects (it
+imports from a file server that is away) is seen by nothing else."""
 
 SLOTS_SECS = 60.0
 SLOTS_AGAIN_SECS = 1.0
@@ -166,10 +172,14 @@ class RunEngine(ABC):
         self._run: Run | None = None
         self._ready = False
         self._since: datetime | None = None
+        self._begun = 0.0
+        """When the run was begun."""
         self._runs = 0
         self._pending: dict[str, _Pending] = {}
         self._freed = 0.0
         """When the slots last had done with a segment."""
+        self._emitted: frozenset[TransactionAttempt] = frozenset()
+        """Attempts whose rows wait behind the cut, in slots of this run and of no other."""
         self._unconfirmed: dict[TransactionAttempt, tuple[set[SlotId], float]] = {}
         """Abandoned attempts: the slots that have not confirmed, and until when they may take."""
         self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
@@ -207,6 +217,15 @@ class RunEngine(ABC):
                 # Nobody waits for another run: the next start goes on with what this job would do (rule 6.5).
                 self._finished.put(Finished(job.id, failure=StoppedError("the query was stopped")))
                 return
+            if isinstance(work, SegmentRun) and work.segment is Segment.ORDERED:
+                # Else: the run is lost while PROCESSED, or COMMITTING of the one before, is appended, when nothing of
+                # this attempt is under way; the slots of the next run wait for its rows until the time is over.
+                attempt, emitted = work.order.attempt, self._emitted
+                self._emitted = frozenset(each for each in emitted if each.txid > attempt.txid)
+                if attempt not in emitted:
+                    lost = JobFailedError("the run is over that has emitted its rows: they are emitted again")
+                    self._finished.put(Finished(job.id, failure=lost))
+                    return
             extension = Extension(self._timeout_secs, self._restoring)
             pending = self._pending[job.id] = _Pending(job, set(tasks), extension)
             if self._ready:
@@ -294,11 +313,15 @@ class RunEngine(ABC):
                 return
             self._run, self._ready = None, False
             self._unconfirmed.clear()
+            self._emitted = frozenset()
             if self._stopping:
                 failure = StoppedError("the query was stopped")
             failed = self._taken(failure)
             self._ending += 1
-        run.end()  # before another one begins: both would listen at the same port
+        try:
+            run.end()  # before another one begins: both would listen at the same port
+        except Exception:  # as of a session that is stopped meanwhile: nobody else would tell what has failed
+            logger.exception("%s: run %s could not be ended in good order", self._name, run.id)
         with self._lock:
             self._ending -= 1
             for job_id in failed:
@@ -307,7 +330,7 @@ class RunEngine(ABC):
                 self._begin()
         self.interrupt()
 
-    def _taken(self, failure: StatefxError) -> list[str]:
+    def _taken(self, failure: Exception) -> list[str]:
         """Take the jobs that fail with a run, the lowest transaction first: it alone uses up a try (rule 6.2).
 
         While there are no slots for a run, no job fails: the loss of an executor alone ends no query (rule 6.8).
@@ -349,9 +372,10 @@ class RunEngine(ABC):
         if self._run is not None or self._ending or self._again is not None:
             return
         self._runs += 1
+        self._begun = self._clock()
         try:
             self._run = self.start_run()
-        except StatefxError as error:
+        except Exception as error:  # noqa: BLE001 - `over` is called by threads in which nobody would hear of it
             for job_id in self._taken(error):
                 self._finished.put(Finished(job_id, failure=error))
 
@@ -405,6 +429,9 @@ class RunEngine(ABC):
             return
         del self._pending[pending.job.id]
         self._freed = self._clock()
+        work = pending.job.work
+        if isinstance(work, SegmentRun) and work.segment is Segment.PROCESSING:
+            self._emitted |= {work.order.attempt}
         self._finished.put(Finished(pending.job.id, acks=tuple(pending.acks), reports=tuple(pending.reports)))
 
     def _take_confirmation(self, slot: SlotId, attempt: TransactionAttempt) -> None:
@@ -426,8 +453,11 @@ class RunEngine(ABC):
                 self._again = None
                 self._begin()
             stuck = [(slots, until) for slots, until in self._unconfirmed.values() if until <= now]
-            run = self._run
-        if stuck and self._restoring():  # rule 6.9
+            run, late = self._run, self._late <= now
+        if late and run is not None:
+            missing = f"not all of its {len(self.slots)} tasks of Spark were there after {READY_SECS:g} s"
+            self.over(run, JobFailedError(f"{missing}: look at the logs of the executors, where workers start"))
+        elif stuck and self._restoring():  # rule 6.9
             with self._lock:
                 self._unconfirmed = {of: (slots, now + STUCK_SECS) for of, (slots, _) in self._unconfirmed.items()}
         elif stuck and run is not None:
@@ -437,7 +467,14 @@ class RunEngine(ABC):
             times = [due for _, due in self._dues()] + [until for _, until in self._unconfirmed.values()]
             if self._again is not None:
                 times.append(self._again)
+            if self._late < math.inf:
+                times.append(self._late)
         return min(times, default=None)
+
+    @property
+    def _late(self) -> float:
+        """When a run that is not ready counts as lost."""
+        return math.inf if self._run is None or self._ready else self._begun + READY_SECS
 
     def _dues(self) -> Iterable[tuple[_Pending, float]]:
         """Return the attempts whose time runs, and when it is over: in each segment the first one (rule 6.9)."""

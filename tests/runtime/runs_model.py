@@ -134,7 +134,7 @@ class ModelEngine(RunEngine):
             for name, each in self._pending.items()
         )
         waits = frozenset((of, frozenset(slots), until) for of, (slots, until) in self._unconfirmed.items())
-        return pending, waits, self._run is None, self._ready, self.now
+        return pending, waits, self._emitted, self._run is None, self._ready, self.now
 
 
 @dataclass(frozen=True)

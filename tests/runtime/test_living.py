@@ -116,3 +116,19 @@ def test_a_connection_is_lost_after_each_of_its_frames(place, pending):
             assert found == wanted, f"slot {slot}, {way}, after {after} frames"
             runs += begun - 1
     assert runs > sum(carried.values()) / 2  # an order of arrival may send fewer frames than were counted
+
+
+@pytest.mark.parametrize("moment", ["before COMMITTING(1, 0)", "before COMMITTING(2, 0)", "after COMMITTING(2, 0)"])
+def test_a_slot_is_lost_while_the_driver_appends(place, moment):
+    """What has emitted is done, and what reads it is not ordered yet: it is of a run that is over.
+
+    The slots of the next one waited for its rows, until ``topology.transaction.timeout.secs`` were over.
+    """
+    words = [[(f"w{number % 4}",) for number in range(12)] for _ in range(2)]
+    config = {"topology.state.provider": "memory", "topology.max.spout.pending": 3}
+    for seed in range(4):
+        with LivingTester(topology(words, False, True), place / str(seed), config, seed=seed) as tester:
+            tester.when(moment, tester.lose)
+            tester.drain()
+            assert tester.runs == 2
+            assert tester.state("count") == Counter(word for part in words for (word,) in part)

@@ -7,8 +7,9 @@ import pytest
 from statefx import TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.engine import Job, JobFailedError, SegmentRun
-from statefx.coordinator.runs import RunEngine
+from statefx.coordinator.runs import READY_SECS, RunEngine
 from statefx.plan.levels import compile_plan
+from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.messages import Kind
@@ -67,6 +68,30 @@ def resolution(engine, which, txid):
     return Job(f"{which} {txid}", ResolutionOrder(which, Order(TransactionAttempt(txid, 0), 1), tasks))
 
 
+def finished(engine):
+    """What has come of jobs, by their names."""
+    found = {}
+    while not engine._finished.empty():
+        each = engine.next(0.0)
+        if each is not None:
+            found[each.job_id] = each
+    return found
+
+
+def emitted(engine, txid):
+    """Have the slots before the cut run a transaction."""
+    job = segment(Segment.PROCESSING, txid)
+    engine.start(job)
+    run = engine.begun[-1]
+    if not engine._ready:
+        engine.ready(run)
+    for task in engine._segments[Segment.PROCESSING].tasks:
+        ack = Ack(TransactionAttempt(txid, 0), *task, "token")
+        engine.heard(run, engine._slot_of[task], Kind.ACK, ack.pack())
+    assert finished(engine)[job.id].failure is None
+    return run
+
+
 def test_the_first_attempt_of_a_run_has_a_time_limit_too():
     """The driver waits in `next` since before the run was ready, for ever, and nobody tells it that a clock runs."""
     engine = StubEngine(plan(1), 0.2)
@@ -90,8 +115,8 @@ def test_the_first_attempt_of_a_run_has_a_time_limit_too():
 def test_a_slot_that_restores_state_confirms_an_abandoned_attempt_later():
     now = [0.0]
     engine = StubEngine(plan(2), 10.0, clock=lambda: now[0], restoring=lambda: ["count[0]"])
+    emitted(engine, 1)
     engine.start(segment(Segment.ORDERED, 1))
-    engine.ready(engine.begun[0])
     engine.start(segment(Segment.PROCESSING, 3))
     now[0] = 5.0
     engine.cancel(f"{Segment.PROCESSING} 3")  # another transaction's, in slots that are all free and confirm at once
@@ -99,19 +124,17 @@ def test_a_slot_that_restores_state_confirms_an_abandoned_attempt_later():
         if slot.level < engine._plan.cut:
             engine.heard(engine.begun[0], slot, Kind.CONFIRMED, b"\0" * 7 + b"\x03" + b"\0" * 4)
     now[0] = 20.0
-    finished = engine.next(0.0)
-    assert finished is None, f"rule 6.9: {finished.failure}"
+    assert engine.next(0.0) is None, "rule 6.9"
 
 
 def test_the_time_in_which_slots_commit_the_transaction_before_does_not_count():
     now = [0.0]
     engine = StubEngine(plan(2), 10.0, clock=lambda: now[0])
+    emitted(engine, 2)
     engine.start(resolution(engine, Resolution.COMMIT, 1))
-    engine.ready(engine.begun[0])
     engine.start(segment(Segment.ORDERED, 2))
     now[0] = 10.5
-    finished = engine.next(0.0)
-    assert finished is None, f"rule 6.9: {finished.failure}"
+    assert engine.next(0.0) is None, "rule 6.9"
 
 
 def test_a_run_begins_when_the_one_before_has_ended():
@@ -140,3 +163,58 @@ def test_a_stop_ends_what_waits_for_slots_that_never_come(which):
     engine.stop()
     found = [each for each in (engine.next(0.3), engine.next(0.3)) if each is not None]
     assert found, "nothing ends it: query.stop() waits for ever"
+
+
+@pytest.mark.parametrize("another_has_begun", [False, True])
+def test_what_reads_rows_of_a_run_that_is_over_fails_at_once(another_has_begun):
+    """The run was lost when nothing of the attempt was under way: the slots of another one would wait for the rows."""
+    engine = StubEngine(plan(2), 10.0)
+    first = emitted(engine, 1)
+    engine.over(first, JobFailedError("a slot was lost"))
+    if another_has_begun:
+        emitted(engine, 2)
+    engine.start(segment(Segment.ORDERED, 1))
+    assert type(finished(engine)["ordered 1"].failure) is JobFailedError
+    assert len(engine.begun) == 1 + another_has_begun
+
+
+def test_what_reads_rows_of_this_run_is_sent_its_order():
+    engine = StubEngine(plan(2), 10.0)
+    run = emitted(engine, 1)
+    emitted(engine, 2)
+    for txid in (1, 2):
+        run.sent.clear()
+        engine.start(segment(Segment.ORDERED, txid))
+        assert [kind for _, kind in run.sent] == [Kind.RUN]
+    assert not engine._emitted
+
+
+def test_a_run_whose_slots_do_not_come_is_over_after_a_while():
+    """A worker that hangs before it connects: Spark sees a task that runs, and no clock of an attempt has begun."""
+    now = [0.0]
+    engine = StubEngine(plan(1), 10.0, clock=lambda: now[0])
+    engine.start(segment(Segment.WHOLE, 1))
+    now[0] = READY_SECS - 1
+    assert engine.next(0.0) is None
+    now[0] = READY_SECS
+    failure = engine.next(0.0).failure
+    assert type(failure) is JobFailedError
+    assert "not all of its 3 tasks of Spark were there after 300 s" in failure.message
+    assert engine.begun[0].has_ended
+    engine.start(segment(Segment.WHOLE, 2))
+    engine.ready(engine.begun[1])
+    now[0] += 9
+    assert not finished(engine), "the other one's time begins anew"
+
+
+def test_a_run_that_can_not_be_ended_or_begun_is_told():
+    """As of a session that is stopped meanwhile; in `over`, which is called by threads in which nobody hears of it."""
+    engine = StubEngine(plan(1), 10.0)
+    engine.start(segment(Segment.WHOLE, 1))
+    engine.ready(engine.begun[0])
+    engine.begun[0].end = lambda: {}["the session is gone"]
+    engine.over(engine.begun[0], JobFailedError("a slot was lost"))
+    assert type(finished(engine)["whole 1"].failure) is JobFailedError
+    engine.start_run = lambda: {}["the session is gone"]
+    engine.start(segment(Segment.WHOLE, 2))
+    assert type(finished(engine)["whole 2"].failure) is KeyError

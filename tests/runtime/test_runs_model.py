@@ -128,12 +128,7 @@ def faults(world: World) -> Iterator[World]:
             # The last ack would say so; the job has ended then, in all slots.
             yield from refused(step, name)
     if budget.lost and world.slots is not None and engine._ready:
-        for at, connection in enumerate(world.slots.connections):
-            if not connection.lost:
-                step = Step(world)
-                step.budget = replace(budget, lost=budget.lost - 1)
-                step.lose(at)
-                yield step.done()
+        yield from losses(world)
     if budget.stuck and world.slots is not None and engine._ready:
         for at, (played, connection) in enumerate(zip(world.slots.played, world.slots.connections, strict=True)):
             if played.in_task:
@@ -152,6 +147,23 @@ def faults(world: World) -> Iterator[World]:
             step.end_run()
         step.engine, step.jobs = ModelEngine(world.model.plan), {}
         yield step.begin()
+
+
+def losses(world: World) -> Iterator[World]:
+    """A connection is lost; or the run is over while the driver does what follows from the end of a job."""
+    budget = replace(world.budget, lost=world.budget.lost - 1)
+    for at, connection in enumerate(world.slots.connections):
+        if not connection.lost:
+            step = Step(world)
+            step.budget = budget
+            step.lose(at)
+            yield step.done()
+        if connection.to_driver and decides(world.engine, connection.to_driver[0]):
+            step = Step(world)
+            step.budget = budget
+            step.hear(at)
+            step.engine.over(step.engine._run, JobFailedError("lost"))
+            yield step.done()
 
 
 def refused(step: Step, name: str) -> Iterator[World]:
@@ -245,6 +257,7 @@ BREAKS = [
      "for slot in ():\n            self._run.send(slot, Kind.ABANDON", "late twice"),
     ("13.6", runs, "failed = self._taken(failure)", "failed = list[str]()", "a connection is lost, two readers"),
     ("13.6", runs, "            self._unconfirmed.clear()\n", "", "stuck"),
+    ("13.6", runs, "            self._emitted = frozenset()\n", "", "two pending, a connection is lost"),
     ("13.6", runs, "elif stuck and run is not None:", "elif False:", "stuck"),
     ("13.7", slot, "                self._check()\n", "", "a connection is lost, two senders"),
     ("13.8", living, "self._control.send(Kind.REPORT, report.pack())", "report.pack()", "hooks, a connection is lost"),

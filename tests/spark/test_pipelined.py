@@ -4,13 +4,22 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from statefx import OpaquePartitionedTransactionalSpout, StatefulBolt, TopologyBuilder, openState, submit
+from statefx import (
+    OpaquePartitionedTransactionalSpout,
+    PartitionedTransactionalSpout,
+    StatefulBolt,
+    TopologyBuilder,
+    openState,
+    submit,
+)
+from statefx.coordinator.running_attempts import RunningAttempts
 from statefx.errors import ConfigError
 from tests.conftest import ROOT
 from tests.spark import living
@@ -163,6 +172,27 @@ class Wide(OpaquePartitionedTransactionalSpout):
         return done + 1
 
 
+class Numbers(PartitionedTransactionalSpout):
+    """What it has emitted is durable before a bolt with state runs."""
+
+    outputFields = "key long"
+    transactions, rows = 6, 100
+
+    def numPartitions(self):
+        return 1
+
+    def emitPartitionBatchNew(self, attempt, collector, partition, lastMetadata):
+        done = (lastMetadata or 0) + 1
+        if done > self.transactions:
+            return None
+        self.emitPartitionBatch(attempt, collector, partition, done)
+        return done
+
+    def emitPartitionBatch(self, attempt, collector, partition, metadata):
+        for number in range(self.rows):
+            collector.emit((number % 7,))
+
+
 class HeldCount(StatefulBolt):
     """Counts keys, and waits at its first row until a file is there."""
 
@@ -199,6 +229,49 @@ def test_rows_of_later_transactions_wait_in_files_and_not_in_sparks_memory(spark
     assert {progress["attempt"] for progress in query.recentProgress} == {0}
     with openState(place / "ck", "count") as counts:
         assert sum(count for _, count in counts.items()) == 3 * 1000
+
+
+class Named(StatefulBolt):
+    """Counts keys; says in a file which process it is in."""
+
+    def __init__(self, work):
+        self.work = str(work)
+
+    def open(self, context):
+        Path(self.work, "worker").write_text(str(os.getpid()), encoding="ascii")
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.key, self.counts.get(tup.key, 0) + 1)
+
+
+@pytest.mark.parametrize("kind", ["PROCESSED", "COMMITTING"])
+def test_a_worker_is_killed_while_the_driver_appends(spark, place, monkeypatch, kind):
+    """What was emitted is of a run that is over: the slots of the next one waited 600 s for it."""
+    builder = TopologyBuilder("appending")
+    builder.setSpout("rows", Numbers())
+    builder.setBolt("count", Named(place)).fieldsGrouping("rows", "key")
+    go_on, killed = RunningAttempts.go_on, []
+
+    def kill(running, append):
+        if append.kind == kind and append.attempt.txid == 2 and not killed:
+            worker = place / "worker"
+            killed.append(int(wait_for(lambda: worker.exists() and worker.read_text(encoding="ascii"), "a worker")))
+            run = query.status["run"]
+            os.kill(killed[0], signal.SIGKILL)
+            wait_for(lambda: query.status["run"] != run, "the run to be over")
+        go_on(running, append)
+
+    monkeypatch.setattr(RunningAttempts, "go_on", kill)
+    config = {"topology.engine": "auto", "topology.max.spout.pending": 3}
+    query = submit(builder.createTopology(), spark, place / "ck", config=config, trigger={"availableNow": True})
+    assert query.awaitTermination(60), query.status
+    assert killed
+    assert query.status["engine"] == "pipelined"
+    with openState(place / "ck", "count") as counts:
+        assert sum(count for _, count in counts.items()) == Numbers.transactions * Numbers.rows
 
 
 def test_a_control_port_that_slots_cant_reach_ends_the_query_at_once(told):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from statefx import BasicBolt, FileSink, TopologyBuilder, committedFiles
+from statefx.coordinator.engine import StoppedError
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError
 from statefx.operators import (
     OpaquePartitionedTransactionalSpout,
@@ -239,6 +240,9 @@ class Life:
                 tester.inject(*(self.fault() for _ in range(self.rng.choice([0, 0, 1, 3]))))
             if self.rng.random() < 0.4:
                 self.replace(tester)
+            if self.living and self.rng.random() < 0.6:  # in the middle of what the driver does
+                do = self.rng.choice([tester.lose, tester.time_out, partial(self.stop, tester)])
+                tester.when(self.moment(), do)
             for _ in range(self.rng.randint(1, 3)):
                 now = self.there
                 self.grow(
@@ -257,8 +261,17 @@ class Life:
             self.told.append(error.message)
         except FencedError:
             assert self.replaced
+        except StoppedError as error:
+            self.told.append(error.message)
         if tester is not None and self.living:
             tester.close()
+
+    def stop(self, tester):
+        """As `query.stop` does; ``now`` is after its timeout."""
+        now = self.rng.random() < 0.6
+        tester._coordinator.stop(now=now)
+        if now and self.rng.random() < 0.6:
+            tester._engine.stop()
 
     def replace(self, tester):
         """Have another driver take over in the middle of what this one does; this one is fenced."""

@@ -70,7 +70,17 @@ class LivingTester(TopologyTester):
         self.thaw()
 
     def _time_out(self, run, slot):
+        self.time_out()
+
+    def time_out(self):
+        """Let the time of what is under way be over."""
         self._now += self._launch.settings.transaction_timeout_secs
+
+    def lose(self):
+        """Lose a slot of the run that there is."""
+        run = self._engine.runs[-1] if self._engine.runs else None
+        if run is not None and run.is_ready and not run.is_over:
+            run.lose(self._chance.choice(list(run.slots)))
 
     @property
     def carried(self):

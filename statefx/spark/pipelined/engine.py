@@ -99,9 +99,11 @@ class PipelinedEngine(RunEngine):
         try:
             if not self._is_stopped:
                 return SparkRun(self)
-        except (PySparkException, Py4JError) as error:
+        except Exception as error:  # of a session that is stopped meanwhile, also that None has no such attribute
             if not self._is_stopped:
-                raise job_error(error, local=is_local(self._session.sparkContext)) from error
+                if isinstance(error, (PySparkException, Py4JError)):
+                    raise job_error(error, local=is_local(self._session.sparkContext)) from error
+                raise
         raise TransactionError(CONTEXT_STOPPED)
 
     @property
