@@ -244,11 +244,11 @@ def database(request: pytest.FixtureRequest) -> "object":
     return request.getfixturevalue(f"{request.param}_database")
 
 
-@pytest.fixture(params=[pytest.param(3, id="third"), pytest.param(1, id="each", marks=pytest.mark.soak)])
+@pytest.fixture(params=[pytest.param(5, id="fifth"), pytest.param(1, id="each", marks=pytest.mark.soak)])
 def stride(request: pytest.FixtureRequest) -> int:
-    """How far apart the moments are at which a test crashes: `make test` takes every third, `make soak` all of them.
+    """How far apart the moments are at which a test crashes: `make test` takes every fifth, `make soak` all of them.
 
-    Cases of one test begin at different moments, so that together they take more than a third.
+    Cases of one test begin at different moments, so that together they take more than a fifth.
     """
     found: int = request.param
     return found

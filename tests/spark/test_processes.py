@@ -17,7 +17,29 @@ from tests.spark.running import BOUND_SECS, feed, kinds, local_folders, run, sta
 pytestmark = pytest.mark.slow
 
 
+def test_killed_while_preparing_and_while_committing(spark, drivers, place):
+    feed(place / "in", **FILES)
+    hold(place, "PREPARING", 1)
+    first = drivers(place, "rocksdb")
+    first.wait_until(lambda log: log.committed >= 1 and log.in_flight, "a second transaction to be PREPARING")
+    fell = [first.kill()]
+
+    hold(place, "COMMITTING", 2)
+    second = drivers(place, "rocksdb")
+    second.wait_until(under_way("COMMITTING", 2), "a transaction to be COMMITTING")
+    fell.append(second.kill())
+
+    lose_spark_s(place)
+    last = run(*begun(spark, place, "rocksdb"))
+    assert fell == [("PREPARING", 2), ("COMMITTING", 2)]
+    assert last.recoveries == [{"txid": 2, "rolled": "forward"}]
+    assert ("ROLLED_BACK", 2, 0) in kinds(place / "ck")
+    assert state(place / "ck", "count") == published(place) == {**EXPECTED, "late": 1}
+
+
+@pytest.mark.soak
 def test_killed_in_every_phase(spark, drivers, place):
+    """Also in the recovery from what the one before has left."""
     feed(place / "in", **FILES)
     hold(place, "PREPARING", 1)
     first = drivers(place, "rocksdb")

@@ -45,7 +45,7 @@ class Chain:
         return recoveries
 
 
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+@pytest.mark.parametrize("engine", [pytest.param("jobs", marks=pytest.mark.soak), "pipelined"])
 def test_the_driver_is_killed_while_tasks_emit_and_while_they_commit(spark, drivers, place, engine):
     chain = Chain(spark, drivers, place, engine)
     chain.kill("emit", execute=1, emit=PENDING)
