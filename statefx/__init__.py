@@ -38,8 +38,9 @@ from statefx.state import KeyValueState
 from statefx.topology import Topology, TopologyBuilder
 
 if TYPE_CHECKING:
-    from statefx.spark import Query, submit
     from statefx.spark.builder import session
+    from statefx.spark.query import Query
+    from statefx.spark.submit import submit
 
 __version__ = "0.1.0.dev0"
 
@@ -88,8 +89,12 @@ def __getattr__(name: str) -> Any:
         from statefx.spark.builder import session
 
         return session
-    if name in ("Query", "submit"):
-        from statefx import spark
+    if name == "submit":
+        from statefx.spark.submit import submit
 
-        return getattr(spark, name)
+        return submit
+    if name == "Query":
+        from statefx.spark.query import Query
+
+        return Query
     raise AttributeError(f"module 'statefx' has no attribute {name!r}")

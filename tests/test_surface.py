@@ -32,7 +32,7 @@ from statefx.operators import (
     TransactionalSpout,
     TransactionAttempt,
 )
-from statefx.spark import Query
+from statefx.spark.query import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
 from statefx.testing.streams import rows
 from statefx.topology import BoltDeclarer, TopologyBuilder

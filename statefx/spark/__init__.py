@@ -1,6 +1,4 @@
-"""Runs topologies on Spark; the only part of statefx that imports pyspark."""
+"""Runs topologies on Spark; the only part of statefx that imports pyspark.
 
-from statefx.spark.query import Query
-from statefx.spark.submit import submit
-
-__all__ = ["Query", "submit"]
+Nothing is imported here: `statefx.spark.daemon` decides where pyspark comes from before it is loaded.
+"""

@@ -9,19 +9,18 @@ begin with the first task that needs them.
 from __future__ import annotations
 
 import gc
+import importlib
+import os
 import sys
 import zipimport
-
-import pandas  # noqa: F401
-import pyspark.worker  # noqa: F401
-from pyspark import daemon
-
-import statefx.spark.pipelined.level
-import statefx.spark.worker  # noqa: F401
+from importlib.machinery import PathFinder
 
 
 def main() -> None:
     """Fork workers until Spark closes the input."""
+    sys.path[:] = unzipped(sys.path)
+    for name in ("pandas", "pyspark.worker", "statefx.spark.pipelined.level"):
+        importlib.import_module(name)
     for path, importer in list(sys.path_importer_cache.items()):
         # The first task of a worker forgets what importers know, and each of the 18 for pyspark.zip would read its list
         # of files again at once. Those that a worker needs are made anew.
@@ -29,7 +28,23 @@ def main() -> None:
             del sys.path_importer_cache[path]
     gc.collect()
     gc.freeze()  # workers share the pages that no collection writes to
-    daemon.manager()
+    importlib.import_module("pyspark.daemon").manager()
+
+
+def unzipped(path: list[str]) -> list[str]:
+    """Return a search path without pyspark.zip, if that lies in an installed pyspark which the rest of the path finds.
+
+    Spark puts its archive first. An archive has no compiled modules: to compile those of pyspark takes as long as all
+    else that is loaded here.
+    """
+    for archive in path:
+        if os.path.basename(archive) == "pyspark.zip":
+            folder = os.path.dirname(archive)
+            rest = [each for each in path if not each.endswith(".zip") or os.path.dirname(each) != folder]  # py4j's too
+            found = PathFinder.find_spec("pyspark", rest)
+            if found is not None and found.origin and folder.startswith(os.path.dirname(found.origin) + os.sep):
+                return rest
+    return path
 
 
 if __name__ == "__main__":

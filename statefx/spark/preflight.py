@@ -126,7 +126,8 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     In local mode the executor is this process's own JVM. Where its workers run this very Python, only modules that are
     not installed are looked for, such as one next to the user's script: the driver finds it there, and workers do not.
     In addition to statefx and the topology's operators workers load `references`, as ``module:Class``: the state
-    provider, the user's encodings.
+    provider, the user's encodings. `session` is the one that the topology's jobs are planned in: they get the workers
+    that are started here.
 
     Raises
     ------

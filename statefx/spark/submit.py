@@ -28,7 +28,8 @@ from statefx.spark.frames import no_rows, unite
 from statefx.spark.internals import clone, interval_ms, sources_of
 from statefx.spark.pickling import dumps
 from statefx.spark.pipelined.choice import is_pipelined
-from statefx.spark.pipelined.engine import PipelinedEngine
+from statefx.spark.pipelined.engine import PipelinedEngine, warm_up
+from statefx.spark.pipelined.plan import planning_session
 from statefx.spark.preflight import check_alone, check_apart, check_executors, check_stream
 from statefx.spark.query import Feed, Query, watch
 from statefx.spark.session import check_session, hint
@@ -115,26 +116,28 @@ def _submit(
     launch = Launch(topology, config, checkpointLocation, adopt, caller="submit", dumps=dumps, dataframe=dataframe)
     streaming = topology.streaming
     _check_arguments(topology, trigger, batchId, progress)
-    frame = no_rows(session, launch.plan) if topology.spouts else _check_frame(launch)
     pipelined = is_pipelined(topology, launch.settings, launch.plan, session)
+    frame = None if pipelined else _check_frame(launch, session)
     default_ms = launch.settings.state_checkpoint_interval_ms
     if default_ms is None:
         default_ms = PIPELINED_INTERVAL_MS if pipelined else INTERVAL_MS
     arguments = _checked_trigger(trigger, default_ms) if streaming or topology.spouts else {}
-    log = _take_generation(launch, session, adopt)
+    own = planning_session(session) if pipelined else clone(session)
+    if pipelined:
+        warm_up(own, launch.plan)
+    log = _take_generation(launch, own, adopt)
     shown = bar(topology.name, progress)
     stopping = threading.Event()
     deployment, timeout_secs = launch.deployment(log), launch.settings.transaction_timeout_secs
-    own = clone(session)
     engine: SparkEngine | PipelinedEngine
-    if pipelined:
+    if frame is None:
         engine = PipelinedEngine(deployment, own, timeout_secs, launch.settings.control_port, stopping)
     else:
         engine = SparkEngine(deployment, frame, timeout_secs, stopping)
         engine.bind(own)  # for what is recovered before Spark's query has brought a session of its own
     coordinator = _coordinator(launch, log, engine, stopping, shown)
     feed: Feed
-    if isinstance(engine, PipelinedEngine) or topology.spouts:
+    if frame is None or isinstance(engine, PipelinedEngine) or topology.spouts:
         feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
     elif streaming:
         unasked_ms = default_ms if trigger is None else None
@@ -162,8 +165,10 @@ def _stream_feed(
     return StreamFeed(frame, launch.folders, checkpoint, trigger, name, coordinator, engine, unasked_ms)
 
 
-def _check_frame(launch: Launch) -> DataFrame:
-    """Return the rows of all streams as one DataFrame, if Spark can run it."""
+def _check_frame(launch: Launch, session: SparkSession) -> DataFrame:
+    """Return the rows of all streams as one DataFrame, if Spark can run it; for spouts one that has none."""
+    if launch.topology.spouts:
+        return no_rows(session, launch.plan)
     frame = unite({one.id: one.dataframe for one in launch.topology.components if one.is_stream})
     if launch.topology.streaming:
         check_stream(frame)

@@ -20,6 +20,7 @@ from statefx.coordinator.engine import Job, JobFailedError
 from statefx.coordinator.runs import RunEngine, UnreachableError
 from statefx.errors import TransactionError
 from statefx.plan.deployment import Deployment
+from statefx.plan.levels import Plan
 from statefx.protocol.messages import Kind, SlotId
 from statefx.runtime import restoring
 from statefx.spark import internals
@@ -49,6 +50,19 @@ def held_slots() -> int:
     return sum(len(engine.slots) for engine in list(_open))
 
 
+def warm_up(session: SparkSession, plan: Plan) -> None:
+    """Have the JVM load in a thread what it plans a run with, while `submit` looks at checkpoint and executors.
+
+    It plans one of the same form, which is never run. The first plan of a JVM takes a second, another one a tenth.
+    """
+
+    def plan_once() -> None:
+        with contextlib.suppress(Exception):  # what is wrong is wrong with the run's own plan too, which tells it
+            RunPlan(session, plan, lambda level: lambda batches: batches, 0).prepare()
+
+    InheritableThread(target=plan_once, name="statefx-warm-up", daemon=True).start()
+
+
 class PipelinedEngine(RunEngine):
     """Runs one deployment as one Spark job that holds all its tasks.
 
@@ -56,7 +70,7 @@ class PipelinedEngine(RunEngine):
     ----------
     deployment : Deployment
     session : SparkSession
-        Its settings are the run's; some are changed.
+        Its settings are the run's: one of its own, as `planning_session` returns.
     timeout_secs : float
     port : int
         Where the driver listens for its tasks; 0: any that is free.
@@ -75,7 +89,6 @@ class PipelinedEngine(RunEngine):
         )
         self._parcel = Parcel.pack(deployment)
         self._stopping_event = stopping
-        session.conf.set("spark.sql.adaptive.enabled", "false")
         self._session = session
         conf = session.sparkContext.getConf()
         # In local mode Spark's own connections may stand at the machine's name; ours need no more than loopback.

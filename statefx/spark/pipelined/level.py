@@ -51,10 +51,7 @@ class LivingLevel:
         assert context is not None
         slot, meeting = SlotId(self._level, context.partitionId()), self._rendezvous
         deployment = self._parcel.unpack()
-        rows = iter(batches)
-        if not self._level:
-            for _ in rows:  # a row for each task, which says nothing
-                pass
+        rows = iter(batches)  # of the first level a row for each task, which says nothing: it is read at the end
         control = SlotControl(meeting.address, meeting.run, meeting.secret, slot)
         ahead = ReadAhead(rows) if 0 < deployment.plan.cut <= slot.level else None
         try:

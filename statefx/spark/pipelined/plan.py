@@ -17,12 +17,27 @@ from statefx.plan.levels import Plan
 from statefx.spark import internals
 from statefx.spark.frames import WIRE, no_rows
 
-ROW_BY_ROW = {
+SETTINGS = {
     # Rows are handed to Python one by one, as they come: by default Spark waits for 10,000 of them, or 64 KB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
     "spark.sql.execution.pandas.udf.buffer.size": "256",
+    "spark.sql.adaptive.enabled": "false",
+    # Spark's compiler takes half a second to load and to run. It would make projections of rows faster, which are few.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Local properties of the thread that runs the job: from the session alone, tasks do not see them."""
+"""Of the session that a run is planned in."""
+
+
+def planning_session(session: SparkSession) -> SparkSession:
+    """Return a session like that of the user, with the settings of runs.
+
+    Its Python workers are those of runs: Spark starts another program to fork workers from for each size of buffers.
+    """
+    own = internals.clone(session)
+    for name, value in SETTINGS.items():
+        own.conf.set(name, value)
+    return own
 
 
 class RunPlan:
@@ -37,6 +52,10 @@ class RunPlan:
             frame = internals.mapping(level(number), WIRE, columns, workers)(frame)
         self._frame: DataFrame = frame
 
+    def prepare(self) -> None:
+        """Have Spark make the physical plan, which `run` does too."""
+        internals.chain_of(self._frame)
+
     def run(self, own: Any, names: Sequence[str]) -> None:
         """Run the job; returns when all its tasks have ended.
 
@@ -49,9 +68,7 @@ class RunPlan:
         """
         session = self._frame.sparkSession
         internals.activate(session)  # the nodes that are copied go by the settings of the thread
-        own.putAll(internals.sql_settings(session))
-        for name, value in ROW_BY_ROW.items():
-            own.setProperty(name, value)
+        own.putAll(internals.sql_settings(session))  # from the session alone, tasks do not see them
         nodes, node = internals.chain_of(self._frame)
         shuffles = 0
         for kind, each in nodes:
