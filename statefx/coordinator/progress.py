@@ -70,6 +70,8 @@ class Progress:
         self._failed: dict[str, Any] | None = None
         """The last attempt that failed of the transaction that is tried again."""
         self._asked: Asked | None = None
+        self._calls: dict[str, float] = {}
+        """What takes part in a commit and is called on the driver now, by name, and since when."""
         self._sinks: dict[str, dict[str, Any]] = {}
         self._publishing: tuple[int, Mapping[str, SinkVolume]] = (0, {})
 
@@ -182,6 +184,26 @@ class Progress:
         with self._lock:
             asked = self._asked
             return asked if asked is not None and self.clock() - asked.began >= secs else None
+
+    def calling(self, name: str) -> None:
+        """What one that takes part in a commit has to do on the driver is called."""
+        with self._lock:
+            self._calls[name] = self.clock()
+
+    def called(self, name: str) -> None:
+        """The call has ended, if there was one."""
+        with self._lock:
+            self._calls.pop(name, None)
+
+    @property
+    def call_reason(self) -> str:
+        """Say which call of a commit runs on the driver, and for how long; empty if none does."""
+        with self._lock:
+            name = min(self._calls, key=self._calls.__getitem__, default="")
+            if not name:
+                return ""
+            secs = self.clock() - self._calls[name]
+            return f"the commit of {name!r} has been running on the driver for {secs:.0f} s"
 
     def found_sinks(self, names: Iterable[str], past: Iterable[Past]) -> None:
         """A topology with these sinks starts; `past` is what the log says of transactions, oldest first."""

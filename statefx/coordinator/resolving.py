@@ -73,6 +73,8 @@ class Resolver:
             # The try is in the id: a job of an earlier round that is told of late is none of this round's (rule 6.4).
             job = Job(f"{resolution} {attempt.txid}/{attempt.attempt} of {name}, try {self._tries}", work)
             self._running[job.id] = name
+            if isinstance(work, DriverCall):
+                self.progress.calling(name)
             self.engine.start(job)
         return False
 
@@ -104,6 +106,7 @@ class Resolver:
             The query is being stopped; the next driver goes on.
         """
         name = self._running.pop(finished.job_id)
+        self.progress.called(name)
         work, reasons = self._judged(name, self._left.pop(name), finished)
         if work is not None:
             self._left[name] = work

@@ -31,6 +31,10 @@ _PROGRAM_SECS = 10.0
 _HOOK_SECS = 1.0
 """A hook of a spout's copy on the driver that runs for so long when time is up is not waited for."""
 
+_CALL_SECS = 5.0
+"""How long the commit of a sink on the driver may go on when time is up. One that runs jobs of Spark ends sooner, since
+these are cancelled; one that waits for a server may take any time, and nobody can end it."""
+
 
 class Feed(Protocol):
     """Brings transactions to the coordinator until its input ends or it is told to stop."""
@@ -150,8 +154,8 @@ class Query:
     def stop(self, timeout: float = 60.0) -> None:
         """End the query: wait up to `timeout` seconds for the running transaction, else roll it back.
 
-        A hook of a spout's copy on the driver that does not return keeps the query active; `stop` does not wait for it
-        longer than `timeout` and a second.
+        A hook of a spout's copy on the driver, or the commit of a sink, that does not return keeps the query active;
+        `stop` does not wait for it longer than `timeout` and a second, or `timeout` and five seconds.
         """
         _check_secs("stop", timeout)
         # On a thread of its own: it waits for a transaction, and `timeout` says for how long this call does.
@@ -161,14 +165,24 @@ class Query:
         while drain.is_alive() and not self._ended.is_set() and time.monotonic() < end:
             drain.join(min(_POLL_SECS, max(0.0, end - time.monotonic())))
         self._feed.cancel()
-        while not self._ended.wait(_POLL_SECS):
-            asked = self._coordinator.progress.asked(_HOOK_SECS)
-            if asked is not None:  # it may never return, and nobody can end it
+        cancelled, progress = time.monotonic(), self._coordinator.progress
+        while not self._ended.wait(_POLL_SECS):  # what may never return, and nobody can end, is not waited for
+            asked = progress.asked(_HOOK_SECS)
+            if asked is not None:
                 logger.warning(
                     "query %s: %s: stop does not wait for it. What is under way is rolled back when it returns, or by "
                     "the next start",
                     self.name,
-                    asked.reason(self._coordinator.progress.clock()),
+                    asked.reason(progress.clock()),
+                )
+                return
+            running = progress.call_reason
+            if running and time.monotonic() >= cancelled + _CALL_SECS:
+                logger.warning(
+                    "query %s: %s: stop does not wait for it. The transaction is decided: it is committed by this "
+                    "call, or by the next start",
+                    self.name,
+                    running,
                 )
                 return
 

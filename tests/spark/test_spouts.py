@@ -1,10 +1,11 @@
 """Spouts on real Spark: jobs without a query, several in flight, killed workers, stops."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from statefx import BatchBolt, FailedException, TopologyBuilder, TransactionAttempt, submit
+from statefx import BatchBolt, FailedException, ForeachTransactionSink, TopologyBuilder, TransactionAttempt, submit
 from tests.spark.bolts import KilledOnce
 from tests.spark.running import BOUND_SECS, run, state, wait_for
 from tests.spark.test_faults import held
@@ -57,6 +58,36 @@ def test_stop_returns_although_a_hook_on_the_driver_hangs(spark, place, caplog, 
     assert query.awaitTermination(BOUND_SECS), "it ends when the hook returns"
     submit(topology(Planned(place)), spark, place / "ck", trigger={"availableNow": True}).awaitTermination()
     assert state(place / "ck", "count") == ALL
+
+
+def test_stop_returns_although_the_commit_of_a_sink_hangs(spark, place, caplog, monkeypatch):
+    monkeypatch.setattr("statefx.spark.query._CALL_SECS", 0.5)
+    calling, returning, called = threading.Event(), threading.Event(), []
+
+    def hang(frame, txid):
+        calling.set()
+        assert returning.wait(BOUND_SECS)
+        called.append(txid)
+
+    def sinking(write):
+        builder = TopologyBuilder("numbers")
+        builder.setSpout("numbers", Planned(place), parallelism=2)
+        builder.setSink("out", ForeachTransactionSink(write)).globalGrouping("numbers")
+        return builder.createTopology()
+
+    query = submit(sinking(hang), spark, place / "ck")
+    try:
+        assert calling.wait(BOUND_SECS)
+        query.stop(timeout=0)
+        assert query.isActive
+        assert "the commit of 'out' has been running on the driver for" in caplog.text
+    finally:
+        returning.set()
+    assert query.awaitTermination(BOUND_SECS), "it ends when the call returns"
+    rest = sinking(lambda frame, txid: called.append(txid))
+    submit(rest, spark, place / "ck", trigger={"availableNow": True}).awaitTermination()
+    assert called == list(range(1, len(called) + 1))
+    assert len(called) > 1
 
 
 class Notes(BatchBolt):

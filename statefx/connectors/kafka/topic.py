@@ -57,9 +57,6 @@ _DENIED = ("GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED")
 
 _MARKED_PARTITION = 0  # a group can't have an offset of a partition that the topic lacks
 
-_END_MS = 10_000
-"""How long a question of a consumer to a broker may stay open, in milliseconds."""
-
 _ABORT_SECS = 5.0
 """How long an abort may take; if it does not come through, the next `init_transactions` or the broker aborts."""
 
@@ -323,10 +320,7 @@ class KafkaTopic(Target):
         """
         if level not in self._consumers:
             clients = self._publisher.clients
-            # What it has asked a broker that hangs may hold up its end for as long.
-            most = min(_END_MS, int(clients.setting("socket.timeout.ms", _END_MS)))
-            more = {"isolation.level": level, "socket.timeout.ms": most}
-            self._consumers[level] = clients.consumer(self._publisher.transactional_id, **more)
+            self._consumers[level] = clients.consumer(self._publisher.transactional_id, **{"isolation.level": level})
         return self._consumers[level]
 
     def _patiently(self, call: Callable[[float], Answer], secs: float | None = None) -> Answer:
