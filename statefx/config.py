@@ -16,12 +16,8 @@ INT_MAX = 2**31 - 1
 ENGINES = ("auto", "pipelined", "jobs")
 PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")
 
-_NO_TREES = "tuples are not tracked one by one yet, a transaction is acknowledged as a whole"
-
 WITHOUT_EFFECT = {
-    "topology.message.timeout.secs": f"{_NO_TREES}; topology.transaction.timeout.secs is how long one may take",
-    "topology.acker.executors": _NO_TREES,
-    "topology.ackers": _NO_TREES,
+    "topology.ackers": "the setting is topology.acker.executors, as in newer releases of Storm",
     "topology.workers": "Spark's cluster decides how many processes there are (spark.executor.instances)",
 }
 """Storm's settings that change nothing here, and why: who gives one is warned."""
@@ -87,21 +83,41 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.message.timeout.secs",
         "seconds",
         30,
-        "No effect yet. How long a tuple's tree may take to be acked before the tuple counts as failed.",
+        "How long the tree of a tuple of a `Spout` may take to be acked, if bolts hold tuples of it over "
+        "transactions; then the spout is told that it has failed.",
     ),
     Setting(
         "topology.max.spout.pending",
         "int",
+        None,
+        "How many transactions of spouts may be in flight at a time; with DataFrames it must be 1. Where there is a "
+        "`Spout`, whose transactions come one after the other: how many tuples of one of its tasks may wait to be "
+        "acked or failed; the spout is not asked for more.",
+        least=1,
+        implied="1 transaction; any number of tuples",
+    ),
+    Setting(
+        "topology.spout.batch.ms",
+        "int",
+        50,
+        "How long the tasks of a `Spout` are asked for tuples when a transaction begins, if they have some each time.",
+        least=1,
+    ),
+    Setting(
+        "topology.sleep.spout.wait.strategy.time.ms",
+        "int",
         1,
-        "How many transactions of spouts may be in flight at a time. With DataFrames it must be 1.",
+        "How long a task of a `Spout` is not asked when it had nothing. While it has nothing the time is doubled, up "
+        "to 20 times as long.",
         least=1,
     ),
     Setting(
         "topology.acker.executors",
         "int",
         None,
-        "No effect yet. How many tasks track tuple trees; 0 acks a tuple as soon as it is emitted.",
-        implied="as many as are needed",
+        "How many tasks track the trees of tuples that bolts hold over transactions; 0: no tuple may be held. Part of "
+        "the checkpoint: it can't be changed later.",
+        implied="1",
     ),
     Setting(
         "topology.engine",
@@ -170,7 +186,9 @@ class Config:
     state_encoding: Mapping[str, Any]
     state_checkpoint_interval_ms: int | None
     message_timeout_secs: float
-    max_spout_pending: int
+    max_spout_pending: int | None
+    spout_batch_ms: int
+    sleep_spout_wait_strategy_time_ms: int
     acker_executors: int | None
     engine: str
     control_port: int

@@ -20,7 +20,9 @@ def test_defaults(mapping):
         "topology.state.provider.config": {},
         "topology.state.checkpoint.interval.ms": None,
         "topology.message.timeout.secs": 30,
-        "topology.max.spout.pending": 1,
+        "topology.max.spout.pending": None,
+        "topology.spout.batch.ms": 50,
+        "topology.sleep.spout.wait.strategy.time.ms": 1,
         "topology.acker.executors": None,
         "topology.engine": "auto",
         "topology.control.port": 0,
@@ -39,6 +41,8 @@ def test_every_setting_has_an_attribute_named_after_it():
         "topology.state.checkpoint.interval.ms": 0,
         "topology.message.timeout.secs": 1.5,
         "topology.max.spout.pending": 4,
+        "topology.spout.batch.ms": 20,
+        "topology.sleep.spout.wait.strategy.time.ms": 5,
         "topology.acker.executors": 0,
         "topology.engine": "jobs",
         "topology.control.port": 7078,
@@ -149,7 +153,9 @@ SECONDS = "must be a number of seconds, more than 0"
         ),
         ("topology.state.checkpoint.interval.ms", [-1, 1.5, "1000", True, 2**31], f"{WHOLE} 0 to 2147483647"),
         ("topology.message.timeout.secs", [0, -1, "30", True, float("nan"), float("inf"), None], SECONDS),
-        ("topology.max.spout.pending", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
+        ("topology.max.spout.pending", [0, -1, 1.0, "1", True], f"{WHOLE} 1 to"),
+        ("topology.spout.batch.ms", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
+        ("topology.sleep.spout.wait.strategy.time.ms", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
         ("topology.acker.executors", [-1, 1.0, "1", False], f"{WHOLE} 0 to"),
         ("topology.transactional.id", ["", "  ", 5], "must be a text that is not empty"),
         ("topology.transaction.timeout.secs", [0, -0.5, "600", True, None], SECONDS),
@@ -192,9 +198,7 @@ def test_options_are_copied():
 @pytest.mark.parametrize(
     ("key", "why"),
     [
-        ("topology.message.timeout.secs", "topology.transaction.timeout.secs is how long"),
-        ("topology.acker.executors", "acknowledged as a whole"),
-        ("topology.ackers", "acknowledged as a whole"),
+        ("topology.ackers", "topology.acker.executors"),
         ("topology.workers", "Spark's cluster"),
     ],
 )
@@ -220,9 +224,9 @@ def test_the_reference_table_shows_every_setting():
     assert header == "| setting | default | allowed | meaning |"
     assert rule == "|---|---|---|---|"
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
-    assert rows[9] == (
+    assert rows[11] == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
         "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
         "up to an hour), nor does waiting for slots that other jobs hold. |"
     )
-    assert "| as many as are needed |" in rows[5]
+    assert "| 1 transaction; any number of tuples |" in rows[4]

@@ -72,6 +72,8 @@ class Coordinator:
     shape: Shape
     pause: Callable[[float], bool]
     """Waits the given seconds while nothing runs; returns False if the query is being stopped."""
+    rest: Callable[[float], bool] | None = None
+    """As `pause`, while there is nothing to read: it may return sooner, when there is."""
     committed: Callable[[TransactionProgress], None] = lambda done: None
     """Called when a transaction is committed for everybody."""
     ended: Callable[[], None] = lambda: None
@@ -237,7 +239,8 @@ class Coordinator:
                 return
         else:
             assert secs is not None, "nothing runs, and nothing is waited for"
-            if not self.pause(secs):
+            wait = self.rest if first is None and self.rest is not None else self.pause
+            if not wait(secs):
                 raise self._resolver.stopped() if self._waits.resolution else self._stopped()
         if first is not None:
             self._waits.remove(first)
@@ -345,6 +348,9 @@ class Coordinator:
         logger.info("%s: %s", self.name, self.last)
         for spout, said in self.last.left_out.items():
             logger.warning("transaction %d leaves out of spout %r: %s", txid, spout, said)
+        if failed := self.last.trees.failed:
+            count, reason = sum(map(len, failed.values())), next(iter(failed))
+            logger.warning("transaction %d: %d tuples of spouts have failed, the first: %s", txid, count, reason)
         self.committed(self.last)
 
     def _resolve(self, resolution: Resolution, attempt: TransactionAttempt) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from statefx.coordinator.engine import AttemptFailedError
 from statefx.coordinator.transaction import received_rows
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StatefxError
+from statefx.operators.acker import ACKER
 from statefx.plan.levels import Plan
 from statefx.plan.segments import segments_of
 from statefx.protocol.barrier import Ack
@@ -34,8 +35,9 @@ class Judge:
             for segment, part in segments_of(plan).items()
         }
         self.segments = len(self._segments)
-        self._sources = frozenset(edge.source for edge in plan.edges)
-        self._spout_edges = [e for e in plan.edges if e.source in {task.component for task in plan.spouts}]
+        edges = [edge for edge in plan.edges if edge.target != ACKER]  # its rows are nobody's input or output
+        self._sources = frozenset(edge.source for edge in edges)
+        self._spout_edges = [e for e in edges if e.source in {task.component for task in plan.spouts}]
         self._raw = [(edge.id, edge.source, plan.multiplicity(edge)) for edge in plan.raw]
 
     def judge(self, segment: Segment, attempt: TransactionAttempt, acks: Iterable[Ack]) -> Complete | StatefxError:

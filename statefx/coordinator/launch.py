@@ -30,6 +30,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.participants import Participants, check_participants
 from statefx.coordinator.progress import Progress
+from statefx.coordinator.runs import RunEngine
 from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.state import SnapshotPolicy, StateParticipant
@@ -44,6 +45,7 @@ from statefx.protocol.pipeline_entry import Shape
 from statefx.state.contract.store import FILES_MAX
 from statefx.state.registry import load_provider, resolve
 from statefx.storage import Storage
+from statefx.topology.acking import with_acker
 from statefx.topology.checks import encodings_of
 from statefx.topology.graph import Topology
 from statefx.topology.identity import identify
@@ -94,9 +96,13 @@ class Launch:
         wrap: Callable[[Storage], Storage] = lambda storage: storage,
     ) -> None:
         self.settings = check_settings(topology, config, caller)
+        given = topology
+        topology = with_acker(given, self.settings.message_timeout_secs, self.settings.acker_executors)
         self.topology = topology
-        self.pending = pending or (self.settings.max_spout_pending if topology.spouts else 1)
-        self._emissions = {DriverSpout(id, spout, 1).emission for id, spout in topology.spouts.items()}
+        # Where a spout lives in its task, topology.max.spout.pending counts its tuples.
+        one_by_one = topology.tracked_spouts or not topology.replaying_spouts
+        self.pending = pending or (1 if one_by_one else self.settings.max_spout_pending or 1)
+        self._emissions = {DriverSpout(id, spout, 1).emission for id, spout in topology.replaying_spouts.items()}
         self._adopt = adoptions(adopt)
         self._cache = cache
         if dumps is not None:
@@ -113,7 +119,7 @@ class Launch:
         self._provider_reference = resolve(self.settings.state_provider)
         self.provider = load_provider(self._provider_reference, self.settings.state_provider_config)
         check_misplaced(self.settings, self.provider)
-        self._encodings = encodings_of(topology, self.settings)
+        self._encodings = encodings_of(given, self.settings)  # the acker's keys and values are its own
         # Rule 9.1: with one transaction at a time one job does, unless what spouts emitted must be durable in between.
         self.plan = compile_plan(topology, segments=1 if self.pending == 1 and not self._writes_processed else 2)
         self._identity = identify(topology, self._provider_reference, self._encodings, self.provider.public_options())
@@ -158,7 +164,7 @@ class Launch:
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         becomes = forked(found) if forks(found, self.folders, self._adopt) else found
         check_participants(becomes, self._others)
-        check_spouts(found, self.topology.spouts)
+        check_spouts(found, self.topology.replaying_spouts)
         for sink in self._sinks:
             sink.check(becomes)
 
@@ -219,6 +225,7 @@ class Launch:
         policy: SnapshotPolicy | None = None,
         progress: Progress | None = None,
         attempts_max: int | None = None,
+        rest: Callable[[float], bool] | None = None,
     ) -> Coordinator:
         """Return who carries out the transactions of the generation of `log`; the first thing it does is to recover.
 
@@ -227,6 +234,8 @@ class Launch:
         """
 
         def swept(done: TransactionProgress) -> None:
+            if isinstance(engine, RunEngine) and self.topology.tracked_spouts:
+                engine.tell_spouts(done.txid, done.trees)
             janitor.committed(done.txid)
             committed(done)
 
@@ -255,6 +264,7 @@ class Launch:
             judge=judge,
             shape=shape,
             pause=pause,
+            rest=rest,
             committed=swept,
             ended=ended,
             policy=policy or SnapshotPolicy(),
@@ -264,6 +274,8 @@ class Launch:
 
     def spout_source(self, coordinator: Coordinator, trigger: SpoutTrigger) -> SpoutSource:
         """Return where the transactions of `coordinator` come from, if they come from spouts."""
+        engine = coordinator.engine
+        woken = engine.woken if self.topology.tracked_spouts and isinstance(engine, RunEngine) else None
         return SpoutSource(
             self.plan,
             self.folders.storage,
@@ -272,6 +284,7 @@ class Launch:
             trigger,
             self.pending,
             coordinator.progress,
+            woken,
         )
 
     @property

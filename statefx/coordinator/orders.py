@@ -74,7 +74,9 @@ def _head(
 ) -> str:
     resolution = order.resolution if isinstance(order, ResolutionOrder) else None
     runs = runs_of([plan.stateful_number[task] for task in tasks])
-    return msgspec.json.encode(Head(order.attempt, order.generation, resolution, runs, file, checksum)).decode()
+    clock_ms = order.clock_ms if isinstance(order, Order) else 0
+    head = Head(order.attempt, order.generation, resolution, runs, file, checksum, clock_ms)
+    return msgspec.json.encode(head).decode()
 
 
 def sweep(storage: Storage, generation: int) -> None:

@@ -15,6 +15,7 @@ from statefx.protocol.barrier import Ack
 from statefx.protocol.history import Past, SinkVolume
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.ledger import Complete
+from statefx.protocol.trees import NOTHING
 
 RECENT = 100
 
@@ -110,7 +111,7 @@ class Progress:
             entry = self._under_way.pop(txid)  # those behind it stay: several may be under way (rule 2.2)
             self._charge(entry, "log")
             done = came_to(entry.name, entry.acks, entry.input_rows, stored_bytes, entry.secs, self.now())
-            self._recent.append(done)
+            self._recent.append(replace(done, trees=NOTHING))  # they may be many, and nobody asks for them later
             if self._failed and self._failed["txid"] <= txid:
                 self._failed = None
             return done

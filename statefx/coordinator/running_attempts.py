@@ -71,7 +71,8 @@ class RunningAttempts:
         state = self.log.state
         newest = {name: kept[-1] for name, kept in state.snapshots.items()}
         due = self.policy.due(state.growth, newest)
-        return Order(attempt, state.generation, state.heads_to_come(), newest, due, emissions)
+        clock_ms = int(self.progress.now() * 1000)
+        return Order(attempt, state.generation, state.heads_to_come(), newest, due, emissions, clock_ms)
 
     def judged(self, run: Run, acks: Iterable[Ack]) -> StatefxError | None:
         """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""

@@ -29,6 +29,7 @@ from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
 from statefx.protocol.order import Order, ResolutionOrder
+from statefx.protocol.trees import TreeReport
 
 logger = logging.getLogger("statefx")
 
@@ -183,6 +184,16 @@ class RunEngine(ABC):
         self._unconfirmed: dict[TransactionAttempt, tuple[set[SlotId], float]] = {}
         """Abandoned attempts: the slots that have not confirmed, and until when they may take."""
         self._finished: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
+        self.woken = threading.Event()
+        """Whether a spout that lives in its task may need a transaction; whoever begins one clears it."""
+        self.woken.set()  # nobody asks it before there is a run, and a run begins with a transaction
+        self._spout_slots: dict[SlotId, dict[int, str]] = {}
+        """The slots of spouts that live: by slot, number and name of their tasks."""
+        for number, task in enumerate(plan.spouts):
+            if plan.lives(task.component):
+                self._spout_slots.setdefault(self._slot_of[task], {})[number] = str(task)
+        self._resting = threading.Event()
+        """Set by what ends a `rest`."""
         self._stopping = False
         self._ending = 0
         """Runs that are over and have not ended."""
@@ -252,8 +263,15 @@ class RunEngine(ABC):
                 self._abandon(pending, self._timeout_secs)
 
     def interrupt(self) -> None:
-        """Let `next` return."""
+        """Let `next` and `rest` return."""
         self._finished.put(None)
+        self._resting.set()
+
+    def rest(self, secs: float) -> bool:
+        """Wait while nothing runs, or until it was interrupted; return False if the query is being stopped."""
+        self._resting.wait(secs)
+        self._resting.clear()
+        return not self._stopping
 
     def reuses(self, work: object) -> bool:
         """Tell whether attempts share results: what spouts emit is emitted anew for each."""
@@ -280,6 +298,16 @@ class RunEngine(ABC):
                     del self._pending[job_id]
                     self._finished.put(Finished(job_id, failure=StoppedError("the query was stopped")))
         self.interrupt()
+
+    def tell_spouts(self, txid: int, report: TreeReport) -> None:
+        """Tell the spouts that live in their tasks that a transaction is committed, and what became of trees.
+
+        Those of a run that was lost meanwhile are gone, and their sources deliver again what they were not told of.
+        """
+        with self._lock:
+            if self._run is not None and self._ready:
+                for slot, tasks in self._spout_slots.items():
+                    self._run.send(slot, Kind.TOLD, messages.pack_told(txid, report.part_of(tasks)))
 
     def close(self) -> None:
         """End the run."""
@@ -314,6 +342,7 @@ class RunEngine(ABC):
             self._run, self._ready = None, False
             self._unconfirmed.clear()
             self._emitted = frozenset()
+            self.woken.set()
             if self._stopping:
                 failure = StoppedError("the query was stopped")
             failed = self._taken(failure)
@@ -360,6 +389,9 @@ class RunEngine(ABC):
                     self._take_ack(Ack.unpack(body))
                 case Kind.REPORT:
                     self._take_report(Report.unpack(body))
+                case Kind.WAKE:
+                    self.woken.set()
+                    self.interrupt()
                 case Kind.CONFIRMED:
                     self._take_confirmation(slot, TransactionAttempt(*messages.unpack_attempt(body)))
                 case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import LOOK_SECS, Batch
 from statefx.errors import FailedException
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
+from statefx.operators.acker import ACKER
 from statefx.operators.context import DRIVER
 from statefx.operators.hooks import overrides
 from statefx.operators.spouts import check_json, plans
@@ -35,6 +37,7 @@ from statefx.protocol.metadata import BySpout, Metadata, read_now
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import SpoutInput
 from statefx.storage import Storage
+from statefx.topology.graph import ComponentKind
 
 logger = logging.getLogger("statefx")
 
@@ -78,6 +81,10 @@ class SpoutSource:
     """How many transactions may be in flight."""
     progress: Progress
     """Shows why nobody knows what there is to read; its clock is that of the trigger."""
+    woken: threading.Event | None = None
+    """Set when a spout that lives in its task may have something (see `RunEngine.woken`); None: there is none."""
+    due_ms: int = field(default=0, init=False)
+    """When a tree times out, in milliseconds since the epoch: a transaction begins then, also if nothing comes."""
     idle_looks: int = field(default=0, init=False)
     """How often it has looked for something to read, and found nothing while nothing was in flight."""
     _nothing: bool = field(default=False, init=False)
@@ -202,6 +209,9 @@ class SpoutSource:
     def _look(self, txid: int) -> None:
         """Ask the spouts what there is to read, and plan that."""
         self._planned = None
+        woken = self.woken is not None and (self.woken.is_set() or 0 < self.due_ms <= self.progress.now() * 1000)
+        if not (self._spouts or woken):
+            return
         for each in self._spouts:
             with each.calling("isReady", txid):
                 ready: Any = each.spout.isReady()
@@ -216,7 +226,7 @@ class SpoutSource:
             if each.id not in kept and (found := self._plan(each, txid)).partitions:
                 kept[each.id] = found
         planned = {each.id: kept.get(each.id, Metadata()) for each in planning}
-        if len(planned) < len(self._spouts) or any(each.partitions for each in planned.values()):
+        if woken or len(planned) < len(self._spouts) or any(each.partitions for each in planned.values()):
             self._planned = txid, planned
 
     def _plan(self, spout: DriverSpout, txid: int) -> Metadata:
@@ -234,6 +244,9 @@ class SpoutSource:
         state = self.log.state
         _, planned = self._planned if self._planned is not None and self._planned[0] == txid else (txid, {})
         self._planned = None
+        if self.woken is not None:
+            self.due_ms = 0  # this transaction tells anew
+            self.woken.clear()  # before the order is sent: a spout that wakes from here on may be too late for it
         # Of a spout that is new in a transaction which another one has begun before, nothing is read in it.
         plan = {each.id: planned.get(each.id, Metadata()) for each in self._spouts if plans(each.spout)}
         new = not_durable(plan, state, txid)
@@ -272,8 +285,9 @@ class SpoutSource:
                 emission, told = self._batches.told(state, each.id, txid, each.emission, names, self._read)
             yield from each.orders(emission, told, state.committed)
 
-    def processed(self, txid: int, said: Mapping[str, Partitions], found: bool) -> None:
+    def processed(self, txid: int, said: Mapping[str, Partitions], found: bool, due_ms: int = 0) -> None:
         """Take note of what spouts have emitted in `txid`, by spout and partition, and whether there was anything."""
+        self.due_ms = due_ms
         self._batches = self._batches.processed(txid, said, self.log.state.committed)
         if not found:
             self._empty, self._empties = txid, self._empties + 1
@@ -311,13 +325,19 @@ class _Emissions:
         self._said = {}
         # Rows that a spout leaves out are read all the same: tasks that are told what to emit say nothing of it.
         found = any(order.emission is Emission.AGAIN and order.partitions for order in self._orders.values())
+        due_ms = 0
+        plan = self.source.plan
+        rows = {edge.id for edge in plan.edges if edge.target != ACKER}
         for ack in acks:
+            due_ms = min(filter(None, (due_ms, ack.trees.due_ms)), default=0)
             order = self._orders.get(TaskId(ack.component, ack.task))
+            if order is None and plan.components[ack.component].kind is ComponentKind.SPOUT:
+                found = found or any(count for edge, count in ack.emitted.items() if edge in rows)
             if order is not None:
                 said = changed(order, ack.metadata or {})
                 found = found or bool(said) or any(ack.emitted.values())
                 self._said.setdefault(ack.component, {}).update(said)
-        self.source.processed(self.txid, self._said, found)
+        self.source.processed(self.txid, self._said, found, due_ms)
 
     def emitted(self, emission: Emission) -> BySpout:
         return to_be_durable(self._orders, self._said, emission)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from statefx.operators.acker import ACKER
 from statefx.plan.levels import INGEST
 from statefx.protocol.barrier import Ack, LeftOut
 from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.trees import NOTHING, TreeReport, merged
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class TransactionProgress:
         How far spouts are, as they say; without those that say nothing.
     left_out : Mapping[str, LeftOut]
         What spouts have left out, as their users have told them to; without those that have left out nothing.
+    trees : TreeReport
+        What spouts that live in their tasks are told.
     """
 
     txid: int
@@ -57,6 +61,7 @@ class TransactionProgress:
     committed_at: float
     sources: Mapping[str, Any] = field(default_factory=dict)
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+    trees: TreeReport = field(default=NOTHING)
 
     def __str__(self) -> str:
         """Tell of the transaction in one line."""
@@ -122,15 +127,26 @@ def came_to(
         bolt_ms={bolt: _spent(of) for bolt, of in bolts.items()},
         duration_ms={phase: taken * 1000 for phase, taken in secs.items()},
         committed_at=committed_at,
+        sources={name: _counted(of) for name, of in bolts.items() if any(ack.counts for ack in of)},
+        trees=merged(ack.trees for ack in acks.values()),
         left_out={name: said for name, of in bolts.items() if (said := sum((a.left_out for a in of), LeftOut()))},
     )
+
+
+def _counted(acks: Iterable[Ack]) -> dict[str, int | float]:
+    """Return what the tasks of a spout count: latencies of the slowest, all else added up."""
+    found: dict[str, int | float] = {}
+    for ack in acks:
+        for name, count in ack.counts.items():
+            found[name] = max(found.get(name, 0), count) if name.endswith("Ms") else found.get(name, 0) + count
+    return found
 
 
 def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:
     """Return acks by the bolts of the user's that they are of."""
     found: dict[str, list[Ack]] = {}
     for (component, _), ack in acks.items():
-        if not component.startswith(INGEST):
+        if not component.startswith(INGEST) and component != ACKER:
             found.setdefault(component, []).append(ack)
     return found
 

@@ -1,7 +1,7 @@
 """What users subclass: bolts, spouts and sinks, their hooks, and what they are handed."""
 
 from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
-from statefx.operators.collector import DEFAULT_STREAM, Collector
+from statefx.operators.collector import DEFAULT_STREAM, Collector, SpoutCollector
 from statefx.operators.context import Context
 from statefx.operators.hooks import overrides
 from statefx.operators.schema import parse_schema, parse_streams, to_ddl
@@ -12,6 +12,7 @@ from statefx.operators.spouts import (
     ReplayingSpout,
     TransactionalSpout,
 )
+from statefx.operators.tracked_spouts import Spout
 from statefx.operators.tuples import tuple_class
 from statefx.protocol.identity import TransactionAttempt
 
@@ -27,6 +28,8 @@ __all__ = [
     "PartitionedTransactionalSpout",
     "ReplayingSpout",
     "Sink",
+    "Spout",
+    "SpoutCollector",
     "Stateful",
     "StatefulBolt",
     "TransactionAttempt",

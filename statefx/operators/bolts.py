@@ -283,6 +283,16 @@ class Bolt(Combining, ABC):
         """
 
 
+def anchors_by_hand(operator: object) -> bool:
+    """Tell whether an operator is a plain bolt, which anchors and acks by itself."""
+    return isinstance(operator, Bolt) and not isinstance(operator, BasicBolt)
+
+
+def may_hold(operator: object) -> bool:
+    """Tell whether an operator may hold tuples: a plain bolt that is given them one by one."""
+    return anchors_by_hand(operator) and not operator.vectorised  # type: ignore[attr-defined]
+
+
 class BasicBolt(Bolt):
     """A bolt whose tuples are anchored and acked for it: what it emits comes from the tuple it was given."""
 

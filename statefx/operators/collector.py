@@ -55,7 +55,9 @@ class Collector(ABC):
         task : int, optional
             The consumer's task, 0..parallelism-1; required by, and only for, readers by ``directGrouping``.
         anchors : tuple, or Sequence of tuples
-            The input tuples this one comes from. Only for a plain ``Bolt``. They have no effect, as `ack`.
+            The input tuples this one comes from: if it fails, they fail. Only for a plain ``Bolt``, and before they are
+            acked; without them nobody hears what becomes of the tuple. Other bolts anchor to the tuple that they are
+            given.
         **fields : Any
             In place of `values`: every field of the stream by its name. A field that is named as one of the other
             parameters can be emitted by position only.
@@ -96,12 +98,77 @@ class Collector(ABC):
 
     @abstractmethod
     def ack(self, tup: tuple[Any, ...]) -> None:
-        """Say that `tup` has been dealt with, as in Storm. It has no effect: tuples are not tracked one by one."""
+        """Say that `tup` has been dealt with, as in Storm.
+
+        A plain ``Bolt`` behind a `Spout` says so of each of its tuples, in this transaction or, of tuples that it has
+        kept, in a later one; again has no effect. Other bolts ack by themselves, and what comes from elsewhere is not
+        tracked tuple by tuple: then it has no effect.
+        """
 
     @abstractmethod
-    def fail(self, tup: tuple[Any, ...]) -> None:
-        """Say that `tup` could not be dealt with: the transaction is rolled back and tried again."""
+    def fail(self, tup: tuple[Any, ...], reason: str = "") -> None:
+        """Say that `tup` could not be dealt with.
+
+        Behind a `Spout` the spout is told ``fail(id)`` for each tuple of its own that `tup` comes from, when the
+        transaction is committed; state that was changed stays changed, as in Storm. A tuple that is not tracked has no
+        such id: the transaction is rolled back and tried again.
+
+        Parameters
+        ----------
+        tup : tuple
+        reason : str, optional
+            Shown in the log.
+        """
 
     @abstractmethod
     def resetTimeout(self, tup: tuple[Any, ...]) -> None:
-        """Give the tree of `tup` more time, as in Storm. It has no effect: tuples are not tracked one by one."""
+        """Give the trees of `tup` the time of ``topology.message.timeout.secs`` anew, as in Storm.
+
+        For tuples that a plain ``Bolt`` holds over transactions; what is not tracked has no timeout of its own.
+        """
+
+
+class SpoutCollector(ABC):
+    """Takes what a `Spout` emits; given to ``nextTuple``.
+
+    Contract
+    --------
+    - What is emitted waits in the task for the next transaction, and is emitted again, the same, in each attempt of it.
+    - It is of no use after the call that it was given to.
+    """
+
+    @abstractmethod
+    def emit(
+        self,
+        values: Iterable[Any] = (),
+        /,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        id: Any = None,
+        **fields: Any,
+    ) -> None:
+        """Emit one tuple, by position or by name.
+
+        Parameters
+        ----------
+        values, stream, task, **fields
+            As of `Collector.emit`; a field named ``id`` can be emitted by position only.
+        id : Any, optional
+            By which ``ack`` and ``fail`` name the tuple: whatever state can hold as a key. It comes back as it was
+            given. None: the tuple is not tracked.
+
+        Raises
+        ------
+        SchemaError
+            The stream is not declared, or the values do not fit its schema.
+        CodecError
+            The id is nothing that state could hold as a key.
+        BoltError
+            A tuple with that id waits to be acked or failed.
+        """
+
+    @abstractmethod
+    def emitDirect(
+        self, task: int, values: Iterable[Any] = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
+    ) -> None:
+        """Emit one tuple to one task of those that read the stream by directGrouping: ``emit(..., task=task)``."""

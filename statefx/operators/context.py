@@ -39,6 +39,9 @@ class Context:
         ``collector.attempt``, which has it together with the txid, does not.
     txid : int
         The present transaction. Live.
+    pending : tuple
+        For a `Spout` that is opened: the ids of its messages whose trees go on, since bolts keep tuples of them in
+        their state. They will be acked or failed, so pass over them if the source delivers them again.
     """
 
     config: Mapping[str, Any]
@@ -50,6 +53,7 @@ class Context:
     attempt: int = 0
     txid: int = 0
     ordered: bool = True
+    pending: tuple[Any, ...] = ()
 
     def enter(self, attempt: TransactionAttempt) -> None:
         """Name the transaction that begins; called by the runtime before any hook of it."""

@@ -95,5 +95,20 @@ SPOUTS = HookNames(
     generators=frozenset({"emitBatch", "emitPartitionBatch", "emitPartitionBatchNew"}),
 )
 
+TRACKED_SPOUTS = HookNames(
+    called={
+        "open": ("context",),
+        "activate": (),
+        "nextTuple": ("collector",),
+        "ack": ("id",),
+        "fail": ("id",),
+        "deactivate": (),
+        "close": (),
+        "reads": ("target",),
+    },
+    read=("outputFields",),
+    storm={"declareoutputfields": ("outputFields",)},
+)
+
 SINKS = HookNames(called={"conflict": ("other",), "check_schema": ("schema",)}, read=("identity", "exclusive"))
 """Those that a sink may leave out; of the others, Python says itself that they are missing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import cache
@@ -36,23 +38,40 @@ def tuple_class(fields: pa.Schema | Sequence[str]) -> type[Any]:
     return _tuple_class(tuple(names))
 
 
-def tuple_maker(fields: pa.Schema, source: str, stream: str) -> type[Any]:
+def tuple_maker(fields: pa.Schema, source: str, stream: str, *, rooted: bool = False) -> type[Any]:
     """Return what makes the tuples that a bolt is given, each out of one iterable of its values.
 
     A tuple has all that those of `tuple_class` have, and ``_source`` and ``_stream``, where it came from. Its own class
     is no subclass of that: a namedtuple's ``__new__`` takes the values one by one, and so every tuple would run Python
     code, or take two more steps around it. Without it ``map(maker, rows)`` is C alone, in 0.09 us a tuple, not 0.15.
+
+    `rooted` tuples may be given ``_roots``, the trees that they belong to.
     """
     named = tuple_class(fields)
     namespace = {name: value for kind in reversed(named.__mro__[:-2]) for name, value in vars(kind).items()}
     del namespace["__new__"]
+    if rooted:
+        del namespace["__slots__"]
     return type(named.__name__, (tuple,), {**namespace, "_source": source, "_stream": stream})
+
+
+def held_number(tup: Any) -> int:
+    """Return the number by which the acker knows a tuple that its bolt holds: random, and never 0."""
+    number: int | None = getattr(tup, "_held", None)
+    if number is None:
+        number = tup._held = _numbers.getrandbits(62) | 1 << 62
+    return number
 
 
 def is_tuple(value: Any) -> bool:
     """Tell whether a bolt was given `value` as a tuple, or kept it in its state."""
     return isinstance(value, tuple) and hasattr(type(value), "_names")
 
+
+# Not those of `random`, which users seed. And Spark forks its workers from one process: with the same numbers, two
+# tasks would ack each other's tuples.
+_numbers = random.Random()
+os.register_at_fork(after_in_child=_numbers.seed)
 
 _BY_TYPE = ("Value", "String", "Integer", "Long", "Double", "Float", "Boolean", "Short", "Byte", "Binary")
 
@@ -105,6 +124,8 @@ def _tuple_class(names: tuple[str, ...]) -> type[Any]:
         return f"Tuple({', '.join(f'{name}={value!r}' for name, value in zip(names, self, strict=True))})"
 
     def __reduce__(self: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: N807 - becomes a method below
+        if (roots := getattr(self, "_roots", None)) is not None:  # also in a state whose values are pickled
+            return _rebuild_rooted, (names, tuple(self), roots, held_number(self))
         return _rebuild, (names, tuple(self))
 
     # Python puts the class's name into "'...' object has no attribute": so it lists the fields.
@@ -124,19 +145,36 @@ def _tuple_class(names: tuple[str, ...]) -> type[Any]:
     )
 
 
+@cache
+def _rooted_class(names: tuple[str, ...]) -> type[Any]:
+    """Return the class of tuples that come back from state with the trees that they belong to."""
+    named = _tuple_class(names)
+    return type(named.__name__, (named,), {"__module__": __name__})
+
+
+def _rebuild_rooted(names: tuple[str, ...], values: Sequence[Any], roots: Any, held: int) -> Any:
+    made = _rooted_class(names)._make(values)
+    made._roots, made._held = roots, held
+    return made
+
+
 def _rebuild(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     return _tuple_class(names)._make(values)
 
 
 def _remade(fields: Sequence[str], elements: Sequence[Any], names: Any) -> Any:
-    """Make a tuple again that was kept in state."""
+    """Make a tuple again that was kept in state: `names` as `_renamed` returned it."""
+    if isinstance(names, dict):
+        return _rebuild_rooted(tuple(names["names"] or fields), elements, names["roots"], names["held"])
     return tuple_class(tuple(names or fields))._make(elements)
 
 
-def _renamed(tup: Any) -> list[str] | None:
-    """Return the stream's own names, where attributes can't have them."""
+def _renamed(tup: Any) -> Any:
+    """Return the stream's own names, where attributes can't have them; with its trees, if it belongs to some."""
     names: tuple[str, ...] = getattr(tup, "_names", tup._fields)
-    return None if names == tup._fields else list(names)
+    own = None if names == tup._fields else list(names)
+    roots = getattr(tup, "_roots", None)
+    return own if roots is None else {"names": own, "roots": roots, "held": held_number(tup)}
 
 
 register_namedtuples(_remade, _renamed)

@@ -8,14 +8,18 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from statefx.operators import BasicBolt
-from statefx.plan.wire import next_partition
+from statefx.operators import BasicBolt, Spout
+from statefx.operators.acker import ACKER
+from statefx.operators.bolts import may_hold
+from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.identity import TaskId
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import Grouping, Promise
 
 EDGE_COLUMN = "__edge"
 """Names the edge of a raw row, where more than one edge leaves the raw DataFrames."""
+
+ROOT, ROOTS = pa.int64(), pa.list_(pa.int64())
 
 INGEST = "__ingest-"
 """Begins the name of the bolt that takes a raw DataFrame's rows to a later level."""
@@ -72,6 +76,10 @@ class Plan:
     def spouts(self) -> tuple[TaskId, ...]:
         """Tasks of spouts, in order."""
         return tuple(sorted(task for task in self.tasks if self.components[task.component].kind is ComponentKind.SPOUT))
+
+    def lives(self, component: str) -> bool:
+        """Tell whether a component is a spout that lives in its tasks."""
+        return isinstance(self.components[component].operator, Spout)
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -182,6 +190,38 @@ class Plan:
         if edge.source in self.components:
             return self.components[edge.source].outputs[edge.stream]
         return self.streams[edge.source]
+
+    @cached_property
+    def root_types(self) -> Mapping[str, pa.DataType]:
+        """How the rows of a component say which trees they belong to; components that are not tracked are not in it.
+
+        What a plain bolt emits may be anchored to several tuples, and so to several roots.
+        """
+        found: dict[str, pa.DataType] = {}
+        for name, component in self.components.items():  # in topological order
+            if isinstance(component.operator, Spout):
+                found[name] = ROOT
+            sources = [found[edge.source] for edge in self.inputs[name] if self._is_tracked(edge, found)]
+            if sources:
+                several = may_hold(component.operator) or ROOTS in sources
+                found[name] = ROOTS if several else ROOT
+        return found
+
+    def tracks(self, edge: Edge) -> bool:
+        """Tell whether the rows of an edge travel with the roots of their trees."""
+        return self._is_tracked(edge, self.root_types)
+
+    def _is_tracked(self, edge: Edge, known: Mapping[str, pa.DataType]) -> bool:
+        # Not what is added up: a sum would belong to the trees of all that is in it. And a sink fails no single row.
+        target = self.components[edge.target]
+        if edge.target == ACKER:
+            return False
+        return edge.source in known and target.kind is ComponentKind.BOLT and not target.combines
+
+    def wire_schema(self, edge: Edge) -> pa.Schema:
+        """Return the schema of the rows of `edge` as they travel, with their roots where they are tracked."""
+        schema = self.schema(edge)
+        return with_roots(schema, self.root_types[edge.source]) if self.tracks(edge) else schema
 
     def multiplicity(self, edge: Edge) -> int:
         """Rows received for each row emitted on `edge`."""

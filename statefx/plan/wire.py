@@ -90,6 +90,11 @@ def attempt_of(head: bytes) -> tuple[int, int]:
     return txid, attempt
 
 
+def with_roots(schema: pa.Schema, root_type: pa.DataType) -> pa.Schema:
+    """Return the schema of rows that travel with the roots of their trees: one more column, behind all others."""
+    return schema.append(pa.field("roots", root_type))
+
+
 def to_batch(rows: Sequence[WireRow]) -> pa.RecordBatch:
     """Return rows as an Arrow batch; their payloads come to less than 2 GiB."""
     columns = zip(*rows, strict=True)

@@ -15,6 +15,7 @@ from statefx.errors import StatefxError
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
+from statefx.protocol.trees import NOTHING, TreeReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,10 @@ class Ack:
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
     # What a spout has left out; shown to people, and decides nothing.
     left_out: LeftOut = field(default=LeftOut(), compare=False)
+    # What the task says of trees of tracked tuples.
+    trees: TreeReport = field(default=NOTHING)
+    # What a task of a spout that lives counts, since its object was made; shown to people, and decides nothing.
+    counts: Mapping[str, int | float] = field(default_factory=dict, compare=False)
 
     @property
     def id(self) -> TaskId:

@@ -7,7 +7,8 @@
       | <------- HELLO (slot, proof) ------ |
       | -- WELCOME (proof) ----------------> |
       | -- RUN, RESOLVE, ABANDON, END -----> |
-      | <-- ACK, REPORT, CONFIRMED -------- |
+      | -- TOLD ---------------------------> |
+      | <-- ACK, REPORT, CONFIRMED, WAKE -- |
       | <-- ALIVE, each second, both ways -> |
 
 A frame is its length, its kind and its body. Bodies are MessagePack or the packed forms of `statefx.protocol`: whoever
@@ -21,6 +22,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
+
+from statefx.protocol.trees import TreeReport
 
 MAGIC = b"statefx-control-1\n"
 NONCE_BYTES = 32
@@ -36,6 +41,8 @@ _HEAD = struct.Struct(">IB")
 _HELLO = struct.Struct(">32sHI32s")
 _ATTEMPT = struct.Struct(">QI")
 
+_TOLD = msgspec.msgpack.Decoder(tuple[int, TreeReport])
+
 
 class Kind(IntEnum):
     """Of a frame."""
@@ -50,6 +57,8 @@ class Kind(IntEnum):
     ACK = 8  # slot: of one task
     REPORT = 9  # slot: of one task's commit or rollback
     CONFIRMED = 10  # slot: nothing of the attempt is under way any more
+    WAKE = 11  # slot: a spout has something for a transaction
+    TOLD = 12  # driver: a transaction is committed, and what became of trees
 
 
 class FrameError(ValueError):
@@ -132,6 +141,19 @@ def welcome(secret: bytes, nonce: bytes, run: bytes, slot: SlotId) -> bytes:
 def is_welcome(secret: bytes, nonce: bytes, run: bytes, slot: SlotId, body: bytes) -> bool:
     """Tell whether a WELCOME comes from the driver of the run."""
     return hmac.compare_digest(body, welcome(secret, nonce, run, slot))
+
+
+def pack_told(txid: int, report: TreeReport) -> bytes:
+    """Return the body of TOLD."""
+    return msgspec.msgpack.encode((txid, report))
+
+
+def unpack_told(body: bytes) -> tuple[int, TreeReport]:
+    """Read what `pack_told` wrote; FrameError if it is something else."""
+    try:
+        return _TOLD.decode(body)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"a TOLD that can't be read: {error}") from None
 
 
 def pack_attempt(txid: int, attempt: int) -> bytes:

@@ -72,6 +72,10 @@ class TaskOrder(Protocol):
 class RunOrder(TaskOrder, Protocol):
     """The order of an attempt, as a task sees it."""
 
+    @property
+    def clock_ms(self) -> int:
+        """When the attempt began, in milliseconds since the epoch, by the driver's clock."""
+
     def emission(self, task: TaskId) -> EmissionOrder:
         """Return what a task of a spout is told of its batch; OSError if that can't be read."""
 
@@ -96,6 +100,7 @@ class Order:
     snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
     snapshot_due: frozenset[str] = frozenset()  # tasks that write a snapshot of the version they open
     emissions: Mapping[TaskId, EmissionOrder] = field(default_factory=dict)  # for each task of a spout, what it emits
+    clock_ms: int = 0  # the driver's time when the attempt began, since the epoch: one time for all tasks
 
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state."""
@@ -151,6 +156,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     tasks: Runs = ()  # of a ResolutionOrder, who takes part: runs of numbers of stateful tasks
     file: str = ""  # name of the file that has the lines, in the checkpoint's storage; empty if they follow the head
     checksum: int = 0  # CRC-32 of that file
+    clock_ms: int = 0  # of an Order
 
     @property
     def parties(self) -> int:

@@ -18,7 +18,7 @@ from statefx.errors import (
     StateError,
     StatePhaseError,
 )
-from statefx.operators import Bolt, Context, ReplayingSpout, Stateful
+from statefx.operators import Bolt, Context, ReplayingSpout, Spout, Stateful
 from statefx.operators.user_errors import bolt_error
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
@@ -58,10 +58,18 @@ def hook(task: TaskId, name: str, txid: int, kind: str = "bolt") -> Iterator[Non
         raise bolt_error(error, *task, name, txid, kind) from error
 
 
-def open_operator(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt | ReplayingSpout:
+def open_operator(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt | ReplayingSpout | Spout:
     """Return a bolt or a spout of its own for a task, opened."""
+    made = made_operator(deployment, task, attempt)
+    with hook(task, "open", attempt.txid, deployment.plan.components[task.component].kind):
+        made.open(context_of(made))
+    return made
+
+
+def made_operator(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt | ReplayingSpout | Spout:
+    """Return a bolt or a spout of its own for a task, with its context, and not open."""
     part = deployment.plan.components[task.component]
-    assert isinstance(part.operator, Bolt | ReplayingSpout)
+    assert isinstance(part.operator, Bolt | ReplayingSpout | Spout)
     with hook(task, "open", attempt.txid, part.kind):  # tried on the driver, but code of the user's may tell them apart
         bolt = copy.deepcopy(part.operator)
     context = Context(
@@ -74,19 +82,17 @@ def open_operator(deployment: Deployment, task: TaskId, attempt: TransactionAtte
         ordered=deployment.plan.place[task][0] >= deployment.plan.cut,
     )
     context.enter(attempt)
-    with hook(task, "open", attempt.txid, part.kind):
-        bolt.open(context)
     bolt.__dict__[_CONTEXT] = context  # not an attribute of the class: users' classes own its names
     return bolt
 
 
-def context_of(bolt: Bolt | ReplayingSpout) -> Context:
+def context_of(bolt: Bolt | ReplayingSpout | Spout) -> Context:
     """Return the context with which a bolt was opened."""
     context: Context = bolt.__dict__[_CONTEXT]
     return context
 
 
-def close_bolt(bolt: Bolt | ReplayingSpout) -> None:
+def close_bolt(bolt: Bolt | ReplayingSpout | Spout) -> None:
     """Close a bolt that is given up."""
     try:
         bolt.close()

@@ -10,12 +10,17 @@ import pyarrow as pa
 
 from statefx.errors import BoltError, FailedException, SchemaError
 from statefx.operators import DEFAULT_STREAM, Collector
+from statefx.operators.acker import ACKS, ASKS
 from statefx.operators.fitting import MISFITS, fitted_table, shown
 from statefx.operators.schema import to_ddl
 from statefx.operators.tuples import is_tuple
 from statefx.protocol.identity import TransactionAttempt
-from statefx.runtime.gathering import Gathering
+from statefx.runtime.gathering import AnchoredGathering, Gathering
 from statefx.runtime.outlets import Outlet
+from statefx.runtime.trees import Trees
+
+INTERNAL = {ACKS, ASKS}
+"""Streams that statefx adds."""
 
 _PLAIN = (tuple, list)
 _NO_ANCHORS = ()
@@ -33,7 +38,10 @@ class TaskCollector(Collector):
         kind: str = "bolt",
         *,
         anchoring: bool = False,
+        trees: Trees | None = None,
+        root_type: pa.DataType | None = None,
     ) -> None:
+        self._trees = trees
         self.outlets = tuple(outlets)
         self._component = component
         self._who = f"{kind} {component!r}"
@@ -43,7 +51,9 @@ class TaskCollector(Collector):
         self._closed = False
         self._failed: FailedException | None = None
         self._streams = {
-            name: Gathering(component, name, schema, [o for o in outlets if o.edge.stream == name], kind)
+            name: gathering_of(
+                component, name, schema, [o for o in outlets if o.edge.stream == name], kind, trees, root_type
+            )
             for name, schema in outputs.items()
         }
         self._direct_streams = {stream for stream, gathering in self._streams.items() if gathering.direct}
@@ -75,11 +85,27 @@ class TaskCollector(Collector):
             if add is not None:
                 add(values)
             return
-        if anchors is not _NO_ANCHORS:
-            self._check_anchors(anchors)
-        self._emit(values, stream, task, fields)
+        if anchors is _NO_ANCHORS:
+            self._emit(values, stream, task, fields)
+            return
+        trees = self._trees
+        if trees is None:
+            self._checked_anchors(anchors)
+            self._emit(values, stream, task, fields)
+            return
+        roots = trees.open_roots(anchors)
+        trees.anchor.root = trees.roots_of(self._checked_anchors(anchors)) if roots is None else roots
+        try:
+            # As above: a plain row of the default stream goes the short way.
+            plain = task is None and not fields and stream is DEFAULT_STREAM and self._add_plain is not None
+            if plain and type(values) is tuple and len(values) == self._plain_width:
+                self._add_plain(values)  # type: ignore[misc]
+            else:
+                self._emit(values, stream, task, fields)
+        finally:
+            trees.anchor.root = None
 
-    def _check_anchors(self, anchors: Any) -> None:
+    def _checked_anchors(self, anchors: Any) -> Iterable[Any]:
         """Refuse anchors where they have no meaning, and what is no tuple of the bolt's input."""
         if not self._anchoring:
             raise self._misused("emit(..., anchors=)", "only a plain Bolt anchors by hand: leave anchors out")
@@ -88,21 +114,32 @@ class TaskCollector(Collector):
             raise self._misused(
                 f"emit(..., anchors={shown(anchors)})", "anchors are the tuples that execute was given: anchors=tup"
             )
+        return each
 
     def _misused(self, call: str, remedy: str) -> BoltError:
         return BoltError(f"{self._who} called {call}: {remedy}", component=self._component)
 
     def _emit(self, values: Iterable[Any], stream: str, task: int | None, fields: Mapping[str, Any]) -> None:
         """Emit what is no plain row of the default stream."""
-        try:
-            gathering = self._streams[stream]
-        except (KeyError, TypeError):  # a TypeError: what can't be hashed was given in its place
-            raise self._no_such_stream(stream, values) from None
+        gathering = self._gathering(stream, values)
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
         if task is not None or stream in self._direct_streams:
             gathering.choose(task)
         gathering.take(values)
+
+    def checked(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return what is emitted as a row of the stream that can be emitted later."""
+        gathering = self._gathering(stream, values)
+        if type(values) is not tuple or fields:
+            values = self.row(values, stream, fields)
+        return gathering.checked(values)
+
+    def _gathering(self, stream: str, values: Iterable[Any]) -> Gathering:
+        try:
+            return self._streams[stream]
+        except (KeyError, TypeError):  # a TypeError: what can't be hashed was given in its place
+            raise self._no_such_stream(stream, values) from None
 
     @property
     def count(self) -> int:
@@ -206,17 +243,25 @@ class TaskCollector(Collector):
             ) from error
 
     def ack(self, tup: Any) -> None:
-        """Do nothing: the barrier closes a transaction's tuples all at once."""
+        """Take note that a plain bolt has dealt with a tuple, if that is tracked; the barrier closes all others."""
         self._check_tuple("ack", tup)
+        if self._trees is not None:
+            self._trees.ack(tup)
 
-    def fail(self, tup: Any) -> None:
-        """Fail the transaction that `tup` is in."""
+    def fail(self, tup: Any, reason: str = "") -> None:
+        """Fail the trees of `tup`; the transaction that it is in, if it is not tracked."""
+        if self._trees is not None:
+            self._check_tuple("fail", tup)
+            if self._trees.fail(tup, reason or f"{self._component} failed it"):
+                return
         self._failed = FailedException(f"it called collector.fail({tup!r})", component=self._component)
         raise self._failed
 
     def resetTimeout(self, tup: Any) -> None:
-        """Do nothing: no tuple of a stream has a timeout of its own."""
+        """Let the time of the trees of `tup` begin anew, if it is tracked; no other tuple has a timeout of its own."""
         self._check_tuple("resetTimeout", tup)
+        if self._trees is not None:
+            self._trees.reset_timeout(tup)
 
     def _check_tuple(self, method: str, tup: Any) -> None:
         if not is_tuple(tup):
@@ -262,11 +307,27 @@ class TaskCollector(Collector):
                 f"{self._who} called emit({shown(values)}, {shown(stream)}); {remedy}",
                 component=self._component,
             )
+        declared = set(self._outputs) - INTERNAL
         several = f"; for one row of two values write emit(({values!r}, {stream!r}))" if isinstance(values, str) else ""
         return SchemaError(
             f"{self._who} emitted on stream {stream!r}, which its outputFields do not declare: "
-            f"declared are {sorted(self._outputs) or 'none'}{several}"
-            + ("" if self._outputs else '. Say what it emits: outputFields = "word string, count long"'),
+            f"declared are {sorted(declared) or 'none'}{several}"
+            + ("" if declared else '. Say what it emits: outputFields = "word string, count long"'),
             component=self._component,
             stream=stream,
         )
+
+
+def gathering_of(
+    component: str,
+    stream: str,
+    schema: pa.Schema,
+    outlets: Sequence[Outlet],
+    kind: str,
+    trees: Trees | None,
+    root_type: pa.DataType | None,
+) -> Gathering:
+    """Return what takes the rows of one stream of a task."""
+    if trees is None or root_type is None:
+        return Gathering(component, stream, schema, outlets, kind)
+    return AnchoredGathering(component, stream, schema, outlets, kind, trees.anchor, root_type)

@@ -13,7 +13,7 @@ from statefx.errors import SchemaError
 from statefx.operators.fitting import MISFITS, Fit, fitter, shown, to_array
 from statefx.operators.schema import to_ddl
 from statefx.plan.groupings import Direct
-from statefx.plan.wire import BATCH_BYTES, cut
+from statefx.plan.wire import BATCH_BYTES, cut, with_roots
 from statefx.runtime.outlets import Outlet
 
 FIXED_BYTES = 8
@@ -43,6 +43,21 @@ BATCH_ROWS = 4096
 
 GATHERED_ROWS_MAX = 65_536
 """Rows that a stream gathers at most, however many targets share them; as Python objects some 10 MB."""
+
+
+class Anchor:
+    """What the rows that are emitted now are anchored to.
+
+    Attributes
+    ----------
+    root : int, list of int or None
+        The roots of the trees that they belong to; None: of no tree.
+    """
+
+    __slots__ = ("root",)
+
+    def __init__(self) -> None:
+        self.root: int | list[int] | None = None
 
 
 class Gathering:
@@ -155,9 +170,18 @@ class Gathering:
         for route in self.direct:
             route.choose(task)
 
+    def checked(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a row that is to be taken later: its width is right, and its nested values are copies."""
+        if len(row) != len(self._schema):
+            raise self._wrong_width(row)
+        return self._copied(row)
+
     def fitted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a row whose nested values are copies that fit; without readers, as it is."""
-        if not (self._nested and self.outlets):
+        return self._copied(row) if self.outlets else row
+
+    def _copied(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not self._nested:
             return row
         values = list(row)
         for place, fit in self._nested:
@@ -232,3 +256,62 @@ class Gathering:
             component=self._component,
             stream=self.stream,
         )
+
+
+class AnchoredGathering(Gathering):
+    """The rows of one stream of a task where tuples are tracked, each with the roots that it is anchored to.
+
+    Outlets of tracked edges are given the roots as one more column; the others the rows alone.
+    """
+
+    __slots__ = ("_anchor", "_root_type", "_roots")
+
+    def __init__(
+        self,
+        component: str,
+        stream: str,
+        schema: pa.Schema,
+        outlets: Sequence[Outlet],
+        kind: str,
+        anchor: Anchor,
+        root_type: pa.DataType,
+    ) -> None:
+        super().__init__(component, stream, schema, outlets, kind)
+        self._anchor = anchor
+        self._root_type = root_type
+        self._roots: list[Any] = []
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """Take one row for the readers that there are."""
+        root = self._anchor.root
+        self._roots.append(root)
+        if type(root) is list:
+            self._held_bytes += FIXED_BYTES * len(root)
+        super().add(row)
+
+    def take_batch(self, batch: pa.RecordBatch) -> None:
+        """Take a whole batch, whose rows have one anchor, after what came before it."""
+        self.flush()
+        with self._all_or_nothing():
+            for part in cut(batch):
+                self._roots = [self._anchor.root] * part.num_rows
+                self._send(part)
+
+    def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
+        roots, self._roots = self._roots, []
+        anchored = batch
+        if any(outlet.tracked for outlet in self.outlets):
+            column = pa.array(roots, self._root_type)
+            anchored = pa.RecordBatch.from_arrays(
+                [*batch.columns, column], schema=with_roots(self._schema, column.type)
+            )
+        for outlet in self.outlets:
+            if not outlet.tracked:
+                outlet.send(batch, columns)
+            elif anchored.nbytes <= BATCH_BYTES:
+                outlet.send(anchored, columns)
+            else:
+                for part in cut(anchored):
+                    outlet.send(part)
+        if self.outlets:
+            self._gone += batch.num_rows

@@ -26,11 +26,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from statefx.operators import Bolt
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.protocol import messages
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import Kind, SlotId
+from statefx.runtime.bolts import ProcessGone, close_bolt
+from statefx.runtime.living_spout import LivingSpout
 from statefx.runtime.orders import SentOrder, SentResolution
 from statefx.runtime.outbox import BatchQueue
 from statefx.runtime.resolution import resolve_task
@@ -39,14 +42,18 @@ from statefx.runtime.worker import Worker
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
 
+IDLE_WAITS = 20
+"""How much longer than `topology.sleep.spout.wait.strategy.time.ms` a spout is left alone that has had nothing for a
+while: at 1 ms it is asked 50 times a second, which costs a tenth of a percent of a core."""
+
 
 class Control(Protocol):
     """A slot's connection to the driver."""
 
     abandoned: Callable[[tuple[int, int]], None]
 
-    def next(self) -> tuple[Kind, bytes]:
-        """Wait for what the driver says next."""
+    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes] | None:
+        """Wait for what the driver says next; None after `timeout_secs`."""
 
     def send(self, kind: Kind, body: bytes = b"") -> None:
         """Tell the driver."""
@@ -118,6 +125,10 @@ class LivingSlot:
         self._filler = bytes(filler_bytes)
         self._early = EarlyRows()
         self._states: dict[TaskId, LentState] = {}
+        self._spouts: dict[TaskId, LivingSpout] = {}
+        self._bolts: dict[TaskId, tuple[Bolt, int]] = {}
+        self._has_woken = False
+        """Whether the driver knows that a spout needs a transaction."""
         self._abandoned: set[TransactionAttempt] = set()
         self._running: Slot | None = None
         self._lock = threading.Lock()
@@ -128,16 +139,29 @@ class LivingSlot:
         """Take orders until the driver ends the run; yield the rows for the next level."""
         try:
             yield from self._orders(rows)
+        except ProcessGone:
+            self._spouts.clear()
+            self._bolts.clear()
+            raise
         finally:
             for state in self._states.values():
                 lent.close(state)
+            for spout in self._spouts.values():
+                spout.close()
+            for bolt, _ in self._bolts.values():
+                close_bolt(bolt)
 
     def _orders(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while True:
-            kind, body = self._control.next()
+            kind, body = self._next()
             match kind:
                 case Kind.RUN:
+                    self._has_woken = False  # before the spout is asked: what it emits from here on may be too late
                     yield from self._attempt(SentOrder(body.decode(), self._deployment), rows)
+                case Kind.TOLD:
+                    txid, report = messages.unpack_told(body)
+                    for spout in self._spouts.values():
+                        spout.tell(txid, report)
                 case Kind.RESOLVE:
                     self._resolve(body)
                 case Kind.ABANDON:
@@ -150,6 +174,27 @@ class LivingSlot:
                     return
                 case _:
                     raise messages.FrameError(f"the driver sent {kind.name}")
+
+    def _next(self) -> tuple[Kind, bytes]:
+        """Wait for what the driver says next; ask spouts meanwhile."""
+        waits = 0
+        while True:
+            if not self._has_woken and any(spout.is_waiting for spout in self._spouts.values()):
+                self._has_woken = True
+                self._control.send(Kind.WAKE)
+            asked = [spout for spout in self._spouts.values() if spout.may_be_asked]
+            frame = self._control.next(self._wait_secs(waits) if asked else None)
+            if frame is not None:
+                return frame
+            emitted = [spout.ask() for spout in asked]
+            waits = 0 if any(emitted) else min(waits + 1, IDLE_WAITS)
+
+    def _wait_secs(self, waits: int) -> float:
+        """Return how long a spout is left alone that has had nothing so many times in a row."""
+        if not waits:
+            return 0.0
+        first_ms: int = self._deployment.config["topology.sleep.spout.wait.strategy.time.ms"]
+        return first_ms * min(1 << (waits - 1), IDLE_WAITS) / 1000
 
     # ---- an attempt
 
@@ -171,6 +216,8 @@ class LivingSlot:
             check=self._control.check,
             behind_barriers=self._fillers(),
             states=self._states,
+            spouts=self._spouts,
+            bolts=self._bolts,
         )
         self._running = slot
         if attempt in self._abandoned:  # told between the look above and here

@@ -136,6 +136,8 @@ class Member:
             committable=prepared.committable,
             metadata=prepared.metadata,
             left_out=prepared.left_out,
+            trees=prepared.trees,
+            counts=prepared.counts,
         )
 
     def _run(

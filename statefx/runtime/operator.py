@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from statefx.errors import BoltError
+from statefx.operators import Bolt
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import LeftOut
 from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, StateOrder
+from statefx.protocol.trees import NOTHING, TreeReport
 from statefx.runtime import restoring
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.living_spout import LivingSpout
 from statefx.runtime.outbox import Outbox
+from statefx.runtime.trees import Trees
 from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateStore
 from statefx.state.view.lent import LentState
@@ -50,6 +55,13 @@ class TaskAttempt:
         How long its state took to be there, as last committed.
     states : dict or None
         Of tasks that live: the states with what they have prepared, from one attempt to the next.
+    spouts : dict or None
+        Of tasks that live: the spouts that live in them.
+    trees : Trees or None
+        Of a task whose tuples are tracked.
+    bolts : dict or None
+        Of tasks that live: plain bolts, which may hold tuples in their attributes, each with the transaction that it
+        has seen last.
     """
 
     worker: Worker
@@ -61,6 +73,9 @@ class TaskAttempt:
     outbox: Outbox
     restore_secs: float = 0.0
     states: dict[TaskId, LentState] | None = None
+    spouts: dict[TaskId, LivingSpout] | None = None
+    trees: Trees | None = None
+    bolts: dict[TaskId, tuple[Bolt, int]] | None = None
 
     @property
     def txid(self) -> int:
@@ -97,7 +112,7 @@ class PreparedTask:
         file, and the committable names the file with its checksum.
     metadata : JSON or None
         What an emitter needs to emit the same rows again, or the rows that come after them.
-    left_out : LeftOut
+    left_out, trees, counts
         As in `Ack`.
     """
 
@@ -108,6 +123,8 @@ class PreparedTask:
     committable: Json = None
     metadata: Json = None
     left_out: LeftOut = field(default=LeftOut())
+    trees: TreeReport = field(default=NOTHING)
+    counts: Mapping[str, int | float] = field(default_factory=dict)
 
     def check_size(self, id: TaskId) -> None:
         """Refuse what no ack may carry: BoltError."""

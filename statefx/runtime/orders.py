@@ -41,6 +41,11 @@ class SentOrder:
         """The generation of the driver that asks."""
         return self._head.generation
 
+    @property
+    def clock_ms(self) -> int:
+        """When the attempt began, in milliseconds since the epoch."""
+        return self._head.clock_ms
+
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state.
 

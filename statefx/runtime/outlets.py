@@ -27,13 +27,23 @@ class Outlet:
         Rows that were split, before they were copied for an all-grouping. Sums are what barriers and acks speak of.
     sent : list of int
         Rows that went, by target task.
+    tracked : bool
+        Whether rows travel with the roots of their trees.
     """
 
-    __slots__ = ("_combiner", "_deliver", "edge", "emitted", "route", "sent", "taken", "width")
+    __slots__ = ("_combiner", "_deliver", "edge", "emitted", "route", "sent", "taken", "tracked", "width")
 
     def __init__(
-        self, edge: Edge, route: Router, width: int, deliver: Deliver, combiner: Combiner | None = None
+        self,
+        edge: Edge,
+        route: Router,
+        width: int,
+        deliver: Deliver,
+        combiner: Combiner | None = None,
+        *,
+        tracked: bool = False,
     ) -> None:
+        self.tracked = tracked
         self.edge = edge
         self.route = route
         self.width = width
@@ -76,7 +86,9 @@ def outlet_of(
     fused: bool,
     deliver: Deliver,
     combiner: Combiner | None = None,
+    *,
+    tracked: bool = False,
 ) -> Outlet:
     """Build the way out of `task` along one edge; a fused edge stays with the task's own number."""
     sender = Fused if fused else ROUTERS[edge.grouping.kind]
-    return Outlet(edge, sender(edge, schema, width, task), width, deliver, combiner)
+    return Outlet(edge, sender(edge, schema, width, task), width, deliver, combiner, tracked=tracked)

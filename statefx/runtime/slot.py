@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.operators.bolts import BasicBolt, Bolt
+from statefx.operators import Bolt, Spout
+from statefx.operators.acker import ACKER
+from statefx.operators.bolts import anchors_by_hand, may_hold
 from statefx.plan import wire
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import EDGE_COLUMN
@@ -26,12 +28,14 @@ from statefx.protocol.order import RunOrder
 from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.combining import combiner_of
+from statefx.runtime.living_spout import LivingSpout
 from statefx.runtime.member import Member
 from statefx.runtime.operator import TaskAttempt, TaskOperator
 from statefx.runtime.outbox import Outbox
 from statefx.runtime.outlets import Deliver, Outlet, outlet_of
 from statefx.runtime.sink_operator import SinkOperator
-from statefx.runtime.spout_operator import SpoutOperator
+from statefx.runtime.spout_operator import LivingSpoutOperator, SpoutOperator
+from statefx.runtime.trees import Trees
 from statefx.runtime.worker import Worker
 from statefx.state.view.lent import LentState
 from statefx.topology.graph import Component, ComponentKind, Edge
@@ -45,7 +49,7 @@ def operator_of(component: Component) -> TaskOperator:
         case ComponentKind.SINK:
             return SinkOperator()
         case ComponentKind.SPOUT:
-            return SpoutOperator()
+            return LivingSpoutOperator() if isinstance(component.operator, Spout) else SpoutOperator()
         case _:
             return BoltOperator()
 
@@ -75,7 +79,7 @@ class Slot:
         Raises if the slot must prepare nothing more (rule 13.7).
     behind_barriers : sequence of wire.WireRow
         Sent behind the barriers.
-    states : dict, optional
+    states, spouts, bolts : dict, optional
         As of `TaskAttempt`.
     """
 
@@ -93,7 +97,10 @@ class Slot:
         check: Callable[[], None] = lambda: None,
         behind_barriers: Sequence[wire.WireRow] = (),
         states: dict[TaskId, LentState] | None = None,
+        spouts: dict[TaskId, LivingSpout] | None = None,
+        bolts: dict[TaskId, tuple[Bolt, int]] | None = None,
     ) -> None:
+        self._spouts, self._bolts = spouts, bolts
         self._states = states
         self._ack = ack
         self._check = check
@@ -175,6 +182,10 @@ class Slot:
         plan, (component, number) = self._plan, id
         token = uuid.uuid4().hex  # rule 1.3: also another run of this very attempt by Spark gets another one
         outputs = plan.components[component].outputs
+        trees = None
+        if component in plan.root_types:
+            by_hand = may_hold(plan.components[component].operator)
+            trees = Trees(component, by_hand=by_hand, acker=ACKER in plan.components)
         outlets = [
             outlet_of(
                 edge,
@@ -184,6 +195,7 @@ class Slot:
                 plan.fused(edge),
                 self._deliver(edge, component, number, token),
                 combiner_of(plan, edge, id, self._order.attempt.txid),
+                tracked=plan.tracks(edge),
             )
             for edge in plan.outputs[component]
         ]
@@ -195,9 +207,12 @@ class Slot:
                 self._order,
                 id,
                 token,
-                self._collector(component, outputs, outlets),
+                self._collector(component, outputs, outlets, trees),
                 self._outbox,
                 states=self._states,
+                spouts=self._spouts,
+                trees=trees,
+                bolts=self._bolts,
             ),
             self._operators(plan.components[component]),
             Alignment(component, number, self._order.attempt, plan.channels(component, number), raw=raw),
@@ -206,10 +221,20 @@ class Slot:
 
     _make_collector: Callable[..., TaskCollector] = TaskCollector
 
-    def _collector(self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet]) -> TaskCollector:
+    def _collector(
+        self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet], trees: Trees | None
+    ) -> TaskCollector:
         part = self._plan.components[component]
-        anchoring = isinstance(part.operator, Bolt) and not isinstance(part.operator, BasicBolt)
-        return self._make_collector(component, outputs, outlets, self._order.attempt, part.kind, anchoring=anchoring)
+        return self._make_collector(
+            component,
+            outputs,
+            outlets,
+            self._order.attempt,
+            part.kind,
+            anchoring=anchors_by_hand(part.operator),
+            trees=trees,
+            root_type=self._plan.root_types.get(component),
+        )
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
         """Return what takes the batches of `edge`: the follower's inbox, or the outbox."""
@@ -255,7 +280,7 @@ class Slot:
                 self._head.alignment.barrier(Barrier.unpack(payload))
             else:
                 edge = self._plan.edges[address.edge]
-                token, records = wire.deserialize(payload, self._plan.schema(edge))
+                token, records = wire.deserialize(payload, self._plan.wire_schema(edge))
                 yield from self._take(edge, records, token, address.task)
 
     def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:

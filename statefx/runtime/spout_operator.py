@@ -13,13 +13,16 @@ from statefx.operators import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     ReplayingSpout,
+    Spout,
     TransactionalSpout,
 )
+from statefx.operators.acker import ACKER
 from statefx.operators.spouts import check_json, plans
 from statefx.protocol.barrier import LeftOut
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import Emission, EmissionOrder
-from statefx.runtime.bolts import close_bolt, hook
+from statefx.runtime.bolts import close_bolt, hook, made_operator
+from statefx.runtime.living_spout import Limits, LivingSpout
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.topology.graph import Edge
 
@@ -171,6 +174,62 @@ class SpoutOperator(TaskOperator):
 
     def _hook(self, name: str) -> AbstractContextManager[None]:
         return hook(self._task.id, name, self._task.txid, kind="spout")
+
+
+class LivingSpoutOperator(TaskOperator):
+    """Emits what a spout that lives in its task has handed out for this transaction."""
+
+    _task: TaskAttempt
+    _living: LivingSpout
+
+    def open(self, task: TaskAttempt) -> None:
+        """Take the spout of the task; the first attempt of a run makes it."""
+        self._task = task
+        assert task.spouts is not None
+        assert task.trees is not None
+        living = task.spouts.get(task.id)
+        if living is None:
+            plan, config = task.deployment.plan, task.deployment.config
+            spout = made_operator(task.deployment, task.id, task.order.attempt)
+            assert isinstance(spout, Spout)
+            living = task.spouts[task.id] = LivingSpout(
+                task.id,
+                spout,
+                plan.components[task.id.component].outputs,
+                Limits(config["topology.spout.batch.ms"] / 1000, config["topology.max.spout.pending"]),
+                plan.spouts.index(task.id),
+                acker=ACKER in plan.components,
+            )
+        self._living = living
+
+    def begin(self) -> bool:
+        """Emit; True if it has paused."""
+        self._left = iter(self._living.batch(self._task.txid))
+        return self.resume()
+
+    def resume(self) -> bool:
+        """Go on emitting, until what was emitted has to leave the process first."""
+        collector, outbox, trees = self._task.collector, self._task.outbox, self._task.trees
+        assert trees is not None
+        anchor = trees.anchor
+        with hook(self._task.id, "emit", self._task.txid, kind="spout"):
+            for stream, values, task, root in self._left:
+                anchor.root = root
+                collector.emit(values, stream, task)
+                if outbox.pressing:
+                    return True
+        return False
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        """Take nothing: a spout has no inputs."""
+        raise AssertionError("a spout has no inputs")
+
+    def finish(self) -> PreparedTask:
+        """Tell how it is with the spout."""
+        return PreparedTask(counts=self._living.counts())
+
+    def close(self, *, keep: bool, acked: bool = False) -> None:
+        """Leave the spout where it lives: what it has emitted is emitted again if the attempt is rolled back."""
 
 
 def _no_emission(what: str) -> TypeError:

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from statefx.operators import Bolt, ReplayingSpout
+from statefx.operators import Bolt, ReplayingSpout, Spout
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.runtime.bolts import close_bolt, context_of, open_operator
@@ -72,7 +72,9 @@ class Worker:
         """Return an opened bolt or spout for a task: the one that was kept, or a new one."""
         kept = self._run(deployment).bolts.pop(task, None)
         if kept is None:
-            return open_operator(deployment, task, attempt)
+            opened = open_operator(deployment, task, attempt)
+            assert not isinstance(opened, Spout)  # those live in their slots
+            return opened
         context_of(kept).enter(attempt)
         return kept
 

@@ -36,6 +36,7 @@ from statefx.spark.session import check_session, hint
 from statefx.spark.spout_feed import SpoutFeed
 from statefx.spark.staged_rows import frame_of
 from statefx.topology.graph import Topology
+from statefx.topology.submission import check_trees
 
 logger = logging.getLogger("statefx")
 
@@ -121,7 +122,8 @@ def _submit(
     default_ms = launch.settings.state_checkpoint_interval_ms
     if default_ms is None:
         default_ms = PIPELINED_INTERVAL_MS if pipelined else INTERVAL_MS
-    arguments = _checked_trigger(trigger, default_ms) if streaming or topology.spouts else {}
+    arguments = _checked_trigger(trigger, default_ms) if streaming or topology.reads_spouts else {}
+    check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
     own = planning_session(session) if pipelined else clone(session)
     if pipelined:
         warm_up(own, launch.plan)
@@ -137,7 +139,7 @@ def _submit(
         engine.bind(own)  # for what is recovered before Spark's query has brought a session of its own
     coordinator = _coordinator(launch, log, engine, stopping, shown)
     feed: Feed
-    if frame is None or isinstance(engine, PipelinedEngine) or topology.spouts:
+    if frame is None or isinstance(engine, PipelinedEngine) or topology.reads_spouts:
         feed = SpoutFeed(launch.spout_source(coordinator, _spout_trigger(arguments)), coordinator, engine)
     elif streaming:
         unasked_ms = default_ms if trigger is None else None
@@ -167,7 +169,7 @@ def _stream_feed(
 
 def _check_frame(launch: Launch, session: SparkSession) -> DataFrame:
     """Return the rows of all streams as one DataFrame, if Spark can run it; for spouts one that has none."""
-    if launch.topology.spouts:
+    if launch.topology.reads_spouts:
         return no_rows(session, launch.plan)
     frame = unite({one.id: one.dataframe for one in launch.topology.components if one.is_stream})
     if launch.topology.streaming:
@@ -202,15 +204,16 @@ def _coordinator(
         engine,
         launch.janitor(log),
         pause=lambda secs: not stopping.wait(secs),
+        rest=engine.rest if isinstance(engine, PipelinedEngine) else None,
         committed=shown.committed if shown is not None else lambda done: None,
     )
 
 
 def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: Any) -> None:
     """Refuse arguments that the topology's kind of input has no use for."""
-    continuous = topology.streaming or topology.spouts
+    continuous = topology.streaming or topology.reads_spouts
     if continuous and batch_id is not None:
-        kind = "topology of spouts" if topology.spouts else "streaming query"
+        kind = "topology of spouts" if topology.reads_spouts else "streaming query"
         raise ConfigError(f"batchId is for batch DataFrames; a {kind} numbers its own batches")
     if not continuous and trigger is not None:
         raise ConfigError("trigger is for streaming DataFrames; a batch DataFrame is one transaction")
@@ -218,6 +221,14 @@ def _check_arguments(topology: Topology, trigger: Any, batch_id: Any, progress: 
         raise ConfigError(f"progress must be True, False or None (where stderr is a terminal), got {progress!r}")
     if batch_id is not None:
         check_batch_id(batch_id)
+    ending = {"availableNow", "once"} & set(trigger if isinstance(trigger, Mapping) else ())
+    if topology.tracked_spouts and ending:
+        spout = next(iter(topology.tracked_spouts))
+        raise ConfigError(
+            f"trigger is {ending.pop()}, but spout {spout!r} hands out tuples one by one and never says that it has no "
+            "more: leave trigger out, and call query.stop() when enough was read",
+            spout=spout,
+        )
 
 
 def _checked_trigger(trigger: Mapping[str, Any] | None, default_ms: int) -> dict[str, Any]:

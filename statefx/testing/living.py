@@ -210,6 +210,7 @@ class LocalSlot:
         self.error: BaseException | None = None
         self._inbox: deque[tuple[Kind, bytes]] = deque()
         self._waits_for = ""
+        self._has_rested = False
         self._killed = False
         self._last = slot.level + 1 == len(process.own.plan.widths)
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
@@ -285,10 +286,17 @@ class LocalSlot:
 
     # ---- as its thread sees it: the control connection, and rows
 
-    def next(self) -> tuple[Kind, bytes]:
+    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes] | None:
+        # A spout that has had nothing is asked once more, and then when something has come: no time passes here.
+        if timeout_secs is not None and not self._inbox and (timeout_secs == 0 or not self._has_rested):
+            self._refuse_hung_up()
+            self._has_rested = timeout_secs > 0
+            self._pause()
+            return None
         while not self._inbox:
             self._refuse_hung_up()
             self._pause("control")
+        self._has_rested = False
         return self._inbox.popleft()
 
     def send(self, kind: Kind, body: bytes = b"") -> None:

@@ -53,7 +53,7 @@ def given(topology: Topology, work: Any) -> Work:
     if not isinstance(work, Mapping):
         raise ConfigError(f"a transaction is given as {{stream: rows}}, such as {{'lines': [('a',)]}}, not as {work!r}")
     schemas = {one.id: one.outputs[DEFAULT_STREAM] for one in topology.components if one.is_stream}
-    if topology.spouts:
+    if topology.reads_spouts:
         raise ConfigError("the topology's spouts emit its rows: run a transaction with emit(), or all with drain()")
     found = {}
     for stream, sequence in work.items():

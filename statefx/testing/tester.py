@@ -209,7 +209,7 @@ class TopologyTester:
         log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
         deployment = launch.deployment(log, limits.files_max)
         self._engine: LocalEngine | LocalRunEngine
-        if launch.settings.engine == "pipelined":
+        if launch.settings.engine == "pipelined" or self.topology.tracked_spouts:
             worker = partial(Process, deployment, steps, self._cache, fresh=fresh)
             timeout_secs = launch.settings.transaction_timeout_secs
             self._engine = LocalRunEngine(deployment, worker, seed or 0, timeout_secs, self._clock)
@@ -247,12 +247,21 @@ class TopologyTester:
         return self.txid - before
 
     def _run_spouts(self, trigger: SpoutTrigger) -> None:
-        source = self._launch.spout_source(self._coordinator, trigger)
-        try:
-            source.open()
-            self._coordinator.run(source)
-        finally:
-            source.close()
+        if isinstance(self._engine, LocalRunEngine):
+            self._engine.woken.set()  # a spout that lives in its task is asked when the transaction begins
+        while True:
+            source = self._launch.spout_source(self._coordinator, trigger)
+            try:
+                source.open()
+                self._coordinator.run(source)
+            finally:
+                source.close()
+            if not self.topology.tracked_spouts:
+                return
+            assert isinstance(self._engine, LocalRunEngine)
+            self._engine.wake()  # what they are told, and what they emit between transactions
+            if trigger.once or not self._engine.woken.is_set():
+                return
 
     def send(self, work: Work, *faults: Fault) -> Sent:
         """Run the next transaction over the rows of `work`, until it is committed.

@@ -17,6 +17,7 @@ from statefx.operators import (
     PartitionedTransactionalSpout,
     ReplayingSpout,
     Sink,
+    Spout,
     Stateful,
     TransactionalSpout,
     overrides,
@@ -26,7 +27,7 @@ from statefx.topology.combiners import check_combiner, combined_schema
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import DeclaredInput, Grouping
 
-_BASES = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
+_BASES = (Spout, TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
 
 
 def check_spout(id: str, spout: Any, parallelism: Any) -> None:
@@ -214,16 +215,16 @@ class TopologyBuilder:
         schema = checks.stream_schema(id, dataframe)
         self._components[id] = Component(id, ComponentKind.STREAM, 0, {DEFAULT_STREAM: schema}, dataframe=dataframe)
 
-    def setSpout(self, id: str, spout: ReplayingSpout, parallelism: int = 1) -> None:
-        """Add a spout, which emits the topology's input in transactions that can be tried again.
+    def setSpout(self, id: str, spout: ReplayingSpout | Spout, parallelism: int = 1) -> None:
+        """Add a spout, which emits the topology's input.
 
         Parameters
         ----------
         id : str
             Letters, digits, ``_``, ``-`` and ``.``; not used before. Names what the spout has read in the checkpoint.
-        spout : ReplayingSpout
-            The object, not the class; the driver and each task have copies. A topology has spouts or DataFrames, not
-            both.
+        spout : Spout, TransactionalSpout, PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout
+            The object, not the class; each task has a copy, and for the last three kinds the driver too. A topology
+            has spouts or DataFrames, not both.
         parallelism : int
             The number of tasks that emit, 1 or more. May change from run to run.
 

@@ -17,6 +17,7 @@ from statefx.operators import (
     Bolt,
     ReplayingSpout,
     Sink,
+    Spout,
     Stateful,
     overrides,
     parse_schema,
@@ -133,7 +134,7 @@ def check_sinks(components: Mapping[str, Component], edges: Sequence[Edge]) -> N
 def check_loops(components: Iterable[Component], wanted: Collection[str]) -> None:
     """Refuse spouts that read what a sink of the same topology writes, other than the sinks that are `wanted` so."""
     operators = [(component.id, component.operator) for component in components]
-    spouts = [(id, operator) for id, operator in operators if isinstance(operator, ReplayingSpout)]
+    spouts = [(id, operator) for id, operator in operators if isinstance(operator, ReplayingSpout | Spout)]
     sinks = [(id, operator.target) for id, operator in operators if isinstance(operator, Sink) and id not in wanted]
     for (spout, operator), (sink, target) in product(spouts, sinks):
         if operator.reads(target):
@@ -166,7 +167,7 @@ def _check_version(id: str, bolt: Stateful) -> None:
         )
 
 
-def streams_of(kind: str, id: str, operator: Bolt | ReplayingSpout) -> dict[str, pa.Schema]:
+def streams_of(kind: str, id: str, operator: Bolt | ReplayingSpout | Spout) -> dict[str, pa.Schema]:
     """Return the schemas of the streams that a bolt or a spout emits."""
     try:
         return parse_streams(operator.outputFields)

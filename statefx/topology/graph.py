@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import TopologyError
-from statefx.operators import DEFAULT_STREAM, Bolt, ReplayingSpout, Sink, Stateful, to_ddl
+from statefx.operators import DEFAULT_STREAM, Bolt, ReplayingSpout, Sink, Spout, Stateful, to_ddl
 from statefx.topology.groupings import Grouping
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Component:
         The number of its tasks; 0 for a stream, whose rows Spark makes.
     outputs : Mapping[str, pyarrow.Schema]
         The schema of each stream it emits.
-    operator : Bolt, ReplayingSpout, Sink or None
+    operator : Bolt, ReplayingSpout, Spout, Sink or None
         What the user has given; its tasks have copies. None for a stream.
     dataframe : Any
         A stream's DataFrame, else None.
@@ -79,7 +79,7 @@ class Component:
     kind: ComponentKind
     parallelism: int
     outputs: Mapping[str, pa.Schema]
-    operator: Bolt | ReplayingSpout | Sink | None = None
+    operator: Bolt | ReplayingSpout | Spout | Sink | None = None
     dataframe: Any = None
     committer: bool = False
     combined: pa.Schema | None = None
@@ -166,9 +166,19 @@ class Topology:
             if isinstance(one.operator, Sink)
         }
 
+    @property
+    def reads_spouts(self) -> bool:
+        """Whether its rows come from spouts, of any kind."""
+        return any(one.kind is ComponentKind.SPOUT for one in self.components)
+
     @cached_property
-    def spouts(self) -> Mapping[str, ReplayingSpout]:
-        """The spouts by id."""
+    def tracked_spouts(self) -> Mapping[str, Spout]:
+        """The spouts that live in their tasks, by id."""
+        return {one.id: one.operator for one in self.components if isinstance(one.operator, Spout)}
+
+    @cached_property
+    def replaying_spouts(self) -> Mapping[str, ReplayingSpout]:
+        """The spouts of transactions, by id."""
         return {one.id: one.operator for one in self.components if isinstance(one.operator, ReplayingSpout)}
 
     def describe(self) -> str:

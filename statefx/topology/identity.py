@@ -40,7 +40,7 @@ def identify(
         for component in topology.components
         if component.stateful
     }
-    input = "spout" if topology.spouts else "stream" if topology.streaming else "batch"
+    input = "spout" if topology.reads_spouts else "stream" if topology.streaming else "batch"
     return TopologyIdentity(topology.name, input, stateful)
 
 

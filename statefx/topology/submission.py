@@ -10,10 +10,11 @@ from typing import Any
 from statefx.config import Config
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.sinks import Sink
+from statefx.protocol.trees import SPOUT_TASKS_MAX
 from statefx.state.contract.store import StateProvider
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.checks import named
-from statefx.topology.graph import Topology
+from statefx.topology.graph import ComponentKind, Topology
 from statefx.topology.groupings import Grouping, Promise
 
 logger = logging.getLogger("statefx")
@@ -32,7 +33,7 @@ def check_settings(topology: Any, config: Any, caller: str) -> Config:
         raise TopologyError(f"{caller} needs a Topology, got {given}: pass builder.createTopology()")
     settings = Config.parse(config, topology.name)
     check_config(topology, settings)
-    for doubt in [*doubts(topology), *settings.doubts()]:
+    for doubt in [*doubts(topology), *settings.doubts(), *_untracked(topology, config)]:
         logger.warning("%s", doubt)
     return settings
 
@@ -47,13 +48,20 @@ def check_config(topology: Topology, config: Config) -> None:
     """
     streams = [component.id for component in topology.components if component.is_stream]
     # Spark plans a micro-batch when the one before it has ended: there is no input for a second transaction.
-    if streams and config.max_spout_pending > 1:
+    if streams and (config.max_spout_pending or 1) > 1:
         raise ConfigError(
             f"topology.max.spout.pending is {config.max_spout_pending}, but {topology.name!r} reads DataFrames "
             f"({', '.join(streams)}), whose micro-batches come one at a time; leave it at 1",
             key="topology.max.spout.pending",
             value=config.max_spout_pending,
         )
+    tasks = sum(one.parallelism for one in topology.components if one.kind is ComponentKind.SPOUT)
+    if topology.tracked_spouts and tasks > SPOUT_TASKS_MAX:
+        raise TopologyError(
+            f"{topology.name!r} has {tasks} tasks of spouts, and with a Spout there may be {SPOUT_TASKS_MAX}: take "
+            "less parallelism, or several topologies"
+        )
+    check_trees(topology, config, (config.state_checkpoint_interval_ms or 0) / 1000)
     if streams and config.engine == "pipelined":
         raise ConfigError(
             f"topology.engine is 'pipelined', but {topology.name!r} reads DataFrames ({', '.join(streams)}), whose "
@@ -61,6 +69,30 @@ def check_config(topology: Topology, config: Config) -> None:
             key="topology.engine",
             value=config.engine,
         )
+
+
+def check_trees(topology: Topology, config: Config, interval_secs: float) -> None:
+    """Refuse an interval in which tuples would time out; ConfigError."""
+    if topology.tracked_spouts and interval_secs > config.message_timeout_secs:
+        raise ConfigError(
+            f"a transaction begins each {interval_secs:g} s, and topology.message.timeout.secs is "
+            f"{config.message_timeout_secs:g}: tuples are acked when a transaction is committed, so they would time "
+            "out. Take a shorter topology.state.checkpoint.interval.ms or trigger, or a longer timeout",
+            key="topology.message.timeout.secs",
+            value=config.message_timeout_secs,
+        )
+
+
+def _untracked(topology: Topology, config: Mapping[str, Any] | None) -> list[str]:
+    """Name the settings of trees, where there are none."""
+    if topology.tracked_spouts:
+        return []
+    given = [key for key in ("topology.message.timeout.secs", "topology.acker.executors") if key in (config or {})]
+    return [
+        f"{key} has no effect: {topology.name!r} has no Spout, and only tuples of one are tracked; "
+        "topology.transaction.timeout.secs is how long a transaction may take"
+        for key in given
+    ]
 
 
 def doubts(topology: Topology) -> list[str]:

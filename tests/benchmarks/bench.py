@@ -171,6 +171,8 @@ def spout_cases(args: argparse.Namespace) -> list[Case]:
              args.batches, ("--shape", shape))
         for shape, what in (("waits", "a bolt waits for 200 ms, 8 cores"), ("works", "all compute, 2 cores"))
     ] + [
+        Case("1,000 sentences of a spout, tracked or not", "in turns", "spout_acks.py",
+             inputs.Shape(1000, args.rows), args.warmup, args.batches),
         Case("Partitions of a spout", "in turns", "spout_partitions.py", few, args.warmup, args.batches),
         Case("From one tuple at a time to pipelined batches", "in turns", "spout_steps.py",
              inputs.Shape(min(args.keys), args.rows), args.warmup, args.batches),

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,19 @@ def test_the_global_count_has_each_tuple_once(programs: Programs) -> None:
         "transaction 3, attempt 0: 16 + 3 = 19",
         "transaction 3, attempt 1: found 19",
         "global count: 19",
+    ]
+
+
+def test_messages_are_processed_or_given_up(programs: Programs) -> None:
+    words = "to be or not to be that is the question whether it is nobler to suffer"
+    counts = dict(sorted(Counter(words.split()).items()))
+    assert told(programs, "guaranteed_word_count.py") == [
+        "'to be or not to be': done after 1 try",
+        "'that is the question': done after 1 try",
+        "'?': given up after 3 tries",
+        "'whether it is nobler': done after 1 try",
+        "'to suffer': done after 1 try",
+        f"{counts}",
     ]
 
 

@@ -36,9 +36,17 @@ def is_pipelined(topology: Topology, settings: Config, plan: Plan, session: Spar
     ConfigError
         ``pipelined`` was asked for, and can't be; names the remedy.
     """
-    if not topology.spouts:
+    if not topology.reads_spouts:
         return False  # `check_config` has refused what can't be
     asked = settings.engine
+    lives = next(iter(topology.tracked_spouts), None)
+    if lives is not None and asked == "jobs":
+        raise ConfigError(
+            f"topology.engine is 'jobs', but spout {lives!r} is a Spout, which lives in its task, and the tasks of a "
+            "job end with each transaction: leave it at 'auto', or read with a TransactionalSpout or one of its like",
+            key="topology.engine",
+            value=asked,
+        )
     if asked == "jobs":
         logger.info("%s runs as Spark jobs, one for each transaction: topology.engine says so", topology.name)
         return False
@@ -48,6 +56,11 @@ def is_pipelined(topology: Topology, settings: Config, plan: Plan, session: Spar
         return True
     if asked == "pipelined":
         raise ConfigError(f"topology.engine is 'pipelined', but {why}", key="topology.engine", value=asked)
+    if lives is not None:
+        raise ConfigError(
+            f"spout {lives!r} is a Spout, which lives in its task, and so the topology has to run pipelined; but {why}",
+            spout=lives,
+        )
     # A warning: who does not know of it has transactions that are ten times slower, and no error.
     logger.warning(
         "%s runs as Spark jobs, one for each transaction, and not pipelined: %s. If jobs are meant, set "

@@ -408,14 +408,16 @@ class SlotControl:
             raise ControlLostError(f"{where} did not answer: {error}") from error
         threading.Thread(target=self._read, args=(incoming,), name="statefx-control", daemon=True).start()
 
-    def next(self) -> tuple[Kind, bytes]:
-        """Wait for what the driver says next; ControlLostError when the connection is gone."""
+    def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes] | None:
+        """Wait for what the driver says next; None after `timeout_secs`; ControlLostError without a connection."""
         with self._ready:
-            while not self._frames:
-                if self._lost is not None:
-                    raise ControlLostError(self._lost)
-                self._ready.wait()
-            return self._frames.popleft()
+            if not self._frames and self._lost is None and timeout_secs != 0:
+                self._ready.wait_for(lambda: self._frames or self._lost is not None, timeout_secs)
+            if self._frames:
+                return self._frames.popleft()
+            if self._lost is not None:
+                raise ControlLostError(self._lost)
+            return None
 
     def send(self, kind: Kind, body: bytes = b"") -> None:
         """Tell the driver; ControlLostError when the connection is gone."""

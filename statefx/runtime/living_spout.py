@@ -1,0 +1,325 @@
+"""A spout that lives in its task: what it emits waits for a transaction, and is kept until that is decided.
+
+::
+
+    nextTuple -> waiting -> transaction t: kept -> COMMITTED(t): ack, fail
+                                ^          |
+                                +----------+ rolled back: the same tuples once more, the spout is not asked
+
+Each tuple with an id has a root, a number that travels with all that is anchored to it. A task that fails a tuple
+tells its roots, and the trees that nobody has failed are acked (rule 11).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from statefx.errors import BoltError, FencedError, StatefxError
+from statefx.operators import DEFAULT_STREAM, Spout, SpoutCollector
+from statefx.operators.acker import ACKS, ASKS, Kind
+from statefx.operators.user_errors import bolt_error
+from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.trees import ROOTS_MAX, TreeReport, root_of
+from statefx.runtime.bolts import close_bolt, context_of, hook
+from statefx.runtime.collector import TaskCollector
+from statefx.runtime.gathering import is_text, weight
+from statefx.state.encoding.keys import key_decoder, key_encoder
+
+ROWS_MAX = 100_000
+"""Tuples of a task in one transaction: as Python objects some 20 MB, and as much of those that wait meanwhile."""
+
+BYTES_MAX = 64 << 20
+"""Of texts, bytes and nested values in them."""
+
+LATENCIES_KEPT = 1000
+"""Of which the median and the 99th percentile are told."""
+
+_encode, _decode = key_encoder(), key_decoder()
+
+
+class Delivery(NamedTuple):
+    """A tuple that a spout has emitted."""
+
+    stream: str
+    values: tuple[Any, ...]
+    task: int | None
+    root: int | None
+    """None: it is not tracked."""
+
+
+class Limits(NamedTuple):
+    """How much a spout may hand out.
+
+    Attributes
+    ----------
+    batch_secs : float
+        How long it is asked when a transaction begins.
+    pending_max : int or None
+        Tuples that were neither acked nor failed.
+    """
+
+    batch_secs: float
+    pending_max: int | None
+
+
+class _Tracked(NamedTuple):
+    id: Any
+    key: bytes
+    emitted: float
+    """When, in seconds of the clock."""
+
+
+class LivingSpout(SpoutCollector):
+    """A spout in its task, and the collector that it is given.
+
+    Parameters
+    ----------
+    task : TaskId
+    spout : Spout
+        With its context, and not open: it is opened when the acker has told which of its trees go on.
+    outputs : Mapping[str, pyarrow.Schema]
+        What it may emit, by stream.
+    limits : Limits
+    number : int
+        Of the task among those of all spouts, for its roots.
+    acker : bool
+        Whether trees may outlive their transaction.
+    clock : callable
+        Seconds.
+
+    Attributes
+    ----------
+    failure : StatefxError or None
+        What the spout has raised between two transactions: the next one raises it.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        spout: Spout,
+        outputs: Mapping[str, pa.Schema],
+        limits: Limits,
+        number: int,
+        *,
+        acker: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._number, self._acker = number, acker
+        self._task, self._spout, self._limits, self._clock = task, spout, limits, clock
+        self._checks = TaskCollector(task.component, outputs, (), TransactionAttempt(0, 0), "spout")
+        self._weighed = {
+            name: [at for at, field in enumerate(schema) if is_text(field.type) or pa.types.is_nested(field.type)]
+            for name, schema in outputs.items()
+        }
+        self._waiting: list[tuple[str, tuple[Any, ...], int | None, _Tracked | None]] = []
+        self._waiting_bytes = 0
+        self._kept: dict[int, Sequence[Delivery]] = {}
+        """What a transaction has emitted that is not decided, by txid."""
+        self._tracked: dict[int, _Tracked] = {}
+        """By root: what was emitted in a transaction, and neither acked nor failed."""
+        self._pending: set[bytes] = set()
+        """The ids of these, and of what waits for a transaction, as keys."""
+        self._restored: set[bytes] = set()
+        """Those of messages that another object of this task has emitted, whose trees go on."""
+        self._unnamed: list[tuple[int, int]] = []
+        """Trees that go on, of which the acker does not know the ids, behind their transactions."""
+        self._is_open = False
+        self._counts = dict.fromkeys(("emitted", "ack", "fail"), 0)
+        self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
+        self.failure: StatefxError | None = None
+
+    # ---- between transactions
+
+    @property
+    def may_be_asked(self) -> bool:
+        """Whether there is room for what it would emit, and it has not raised."""
+        pending_max = self._limits.pending_max
+        return (
+            self._is_open
+            and self.failure is None
+            and len(self._waiting) < ROWS_MAX
+            and self._waiting_bytes < BYTES_MAX
+            and (pending_max is None or len(self._pending) < pending_max)
+        )
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a transaction is needed: for what was emitted, or to say what the spout has raised, or an id."""
+        return bool(self._waiting or self._unnamed) or self.failure is not None
+
+    def ask(self) -> bool:
+        """Call nextTuple; tell whether it has emitted anything."""
+        before = len(self._waiting)
+        self._call("nextTuple", self._spout.nextTuple, self)
+        return len(self._waiting) > before
+
+    def tell(self, txid: int, report: TreeReport) -> None:
+        """Tell the spout what became of its tuples, now that a transaction is committed."""
+        if not self._is_open:
+            self._open(report.pending.get(str(self._task), ()))
+        failed = {root for roots in report.failed.values() for root in roots}
+        held = set(report.held)
+        for delivery in self._kept.pop(txid, ()):
+            root = delivery.root
+            if root is None:
+                continue
+            if root in failed:
+                self._end(root, "fail", self._spout.fail)
+            elif root in held:  # the acker is told by which id it has to be named, should this task be lost
+                self._unnamed.append((txid, root))
+            else:
+                self._end(root, "ack", self._spout.ack)
+        for root in report.acked:
+            self._end(root, "ack", self._spout.ack)
+        for root in sorted(failed):
+            self._end(root, "fail", self._spout.fail)
+
+    def _end(self, root: int, name: str, method: Callable[[Any], object]) -> None:
+        """Tell the spout how a tree has ended, if it is one of its own."""
+        if self.failure is not None or (tracked := self._tracked.pop(root, None)) is None:
+            return
+        self._pending.discard(tracked.key)
+        self._restored.discard(tracked.key)
+        self._latencies.append(self._clock() - tracked.emitted)
+        self._counts[name] += 1
+        self._call(name, method, tracked.id)
+
+    def _open(self, pending: Iterable[tuple[int, bytes]]) -> None:
+        """Let the spout begin, which knows by now the ids of its trees that go on."""
+        self._is_open = True
+        for root, key in pending:
+            self._tracked[root] = _Tracked(_decode(key), key, self._clock())
+            self._pending.add(key)
+            self._restored.add(key)
+        object.__setattr__(context_of(self._spout), "pending", tuple(each.id for each in self._tracked.values()))
+        self._call("open", self._spout.open, context_of(self._spout))
+        if self.failure is None:
+            self._call("activate", self._spout.activate)
+
+    def close(self) -> None:
+        """Deactivate and close it."""
+        if self._is_open:
+            self._call("deactivate", self._spout.deactivate)
+            close_bolt(self._spout)
+
+    def _call(self, name: str, method: Callable[..., object], *arguments: object) -> None:
+        """Call the spout; what it raises, the next transaction tells the driver."""
+        try:
+            returned = method(*arguments)
+            if returned is None:
+                return
+            raise TypeError(f"{name} returned {returned!r}, which nobody would see")
+        except BaseException:  # noqa: BLE001 - as `with hook` around the call, which takes longer than all the rest
+            try:
+                with hook(self._task, name, 0, kind="spout"):
+                    raise
+            except (BoltError, FencedError) as error:
+                self.failure = self.failure or error
+            except StatefxError as error:  # a FailedException too: no transaction could be tried again because of it
+                self.failure = self.failure or bolt_error(error, *self._task, name, 0, "spout")
+
+    # ---- a transaction
+
+    def batch(self, txid: int) -> Sequence[Delivery]:
+        """Return what a transaction emits: the same in each of its attempts."""
+        if txid not in self._kept:
+            if not self._acker and not self._is_open:
+                self._open(())
+            self._fill()
+            self._kept[txid] = self._numbered(txid)
+            self._waiting, self._waiting_bytes = [], 0
+        if self.failure is not None:
+            raise self.failure
+        return self._kept[txid]
+
+    def _numbered(self, txid: int) -> list[Delivery]:
+        """Return what waits as what a transaction emits, and what the acker is told before."""
+        found, name = [], str(self._task).encode()
+        if not self._is_open:
+            found.append(Delivery(ASKS, (0, Kind.ASK, 0, name), None, None))
+        # Most trees that go on end with the transaction after: their ids are never needed.
+        for began, root in self._unnamed:
+            if root in self._tracked and began < txid - 1:
+                data = name + b"\0" + self._tracked[root].key
+                found.append(Delivery(ACKS, (root, Kind.ID, 0, data), None, None))
+        self._unnamed = [(began, root) for began, root in self._unnamed if began >= txid - 1]
+        for place, (stream, values, task, tracked) in enumerate(self._waiting):
+            own: int | None = None
+            if tracked is not None:
+                own = root_of(txid, self._number, place)
+                self._tracked[own] = tracked
+            found.append(Delivery(stream, values, task, own))
+        return found
+
+    def _fill(self) -> None:
+        """Ask until it has nothing, or there is enough for a transaction."""
+        ends = self._clock() + self._limits.batch_secs
+        while self.may_be_asked and self.ask() and self._clock() < ends:
+            pass
+
+    def counts(self) -> dict[str, int | float]:
+        """Return what is shown of it to people (see `Ack.counts`)."""
+        counts = self._counts
+        found: dict[str, int | float] = {
+            "emitted": counts["emitted"],
+            "acked": counts["ack"],
+            "failed": counts["fail"],
+            "pending": len(self._pending),
+        }
+        if self._latencies:
+            ordered = sorted(self._latencies)
+            found["latencyP50Ms"] = round(ordered[len(ordered) // 2] * 1000, 3)
+            found["latencyP99Ms"] = round(ordered[len(ordered) * 99 // 100] * 1000, 3)
+            oldest = next(iter(self._tracked.values()), None)
+            found["oldestPendingMs"] = round((self._clock() - oldest.emitted) * 1000, 3) if oldest else 0.0
+        return found
+
+    # ---- as the collector of nextTuple
+
+    def emit(
+        self,
+        values: Iterable[Any] = (),
+        /,
+        stream: str = DEFAULT_STREAM,
+        task: int | None = None,
+        id: Any = None,
+        **fields: Any,
+    ) -> None:
+        """Emit one tuple (see `SpoutCollector.emit`)."""
+        row = self._checks.checked(values, stream, fields)
+        if id is not None and self._restored and _encode(id) in self._restored:
+            return  # its source delivers it again, and its tree goes on: it will be acked or failed
+        if len(self._waiting) >= ROOTS_MAX or self._waiting_bytes >= 2 * BYTES_MAX:
+            raise BoltError(
+                f"spout {self._task.component!r} has emitted {len(self._waiting):,} tuples of {self._waiting_bytes:,} "
+                "bytes that wait for a transaction, and nextTuple does not return: let it emit a few tuples and "
+                "return, it is called again",
+                component=self._task.component,
+            )
+        for at in self._weighed[stream]:
+            self._waiting_bytes += weight(row[at])
+        self._waiting.append((stream, row, task, None if id is None else self._track(id)))
+        self._counts["emitted"] += 1
+
+    def emitDirect(
+        self, task: int, values: Iterable[Any] = (), /, stream: str = DEFAULT_STREAM, id: Any = None, **fields: Any
+    ) -> None:
+        """Emit one tuple to one task (see `SpoutCollector.emitDirect`)."""
+        self.emit(values, stream=stream, task=task, id=id, **fields)
+
+    def _track(self, id: Any) -> _Tracked:
+        key = _encode(id)
+        if key in self._pending:
+            # One answer could not be told from the other.
+            raise BoltError(
+                f"spout {self._task.component!r} emitted id {id!r}, and a tuple with that id was neither acked nor "
+                "failed yet: wait for that, or give each tuple an id of its own",
+                component=self._task.component,
+            )
+        self._pending.add(key)
+        return _Tracked(id, key, self._clock())

@@ -1,0 +1,177 @@
+"""The trees of tuples, as one task of a bolt knows them in one attempt: what it anchors to, holds and fails.
+
+A tuple that a plain bolt has neither acked nor failed when the transaction ends is **held**: it gets a random number,
+of which the acker is told. When the bolt acks or fails it in a later transaction, the acker is told the number again
+(rule 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from statefx.errors import BoltError
+from statefx.operators.acker import Kind
+from statefx.operators.fitting import shown
+from statefx.operators.tuples import held_number
+from statefx.runtime.gathering import Anchor
+
+Roots = int | list[int] | None
+
+REASON_CHARS, REASONS_MAX, OTHERS = 200, 100, "other reasons"
+"""Of why trees have failed: a transaction may fail a hundred thousand, each with a text of its own."""
+
+
+class Trees:
+    """What becomes of the trees of a task's tuples.
+
+    A BasicBolt's tuple is acked when ``execute`` returns, so nothing is noted of it unless it fails. A plain bolt says
+    so itself, of each tuple.
+
+    Parameters
+    ----------
+    component : str
+    by_hand : bool
+        Whether it is a plain bolt's.
+    acker : bool
+        Whether there is an acker: without one nothing may be held.
+
+    Attributes
+    ----------
+    anchor : Anchor
+        Of what is emitted now.
+    by_hand : bool
+    """
+
+    def __init__(self, component: str, *, by_hand: bool, acker: bool) -> None:
+        self.anchor = Anchor()
+        self._component = component
+        self.by_hand = by_hand
+        self._acker = acker
+        self._failed: dict[str, set[int]] = {}
+        self._open: dict[int, Any] = {}
+        """Tuples of this transaction that a plain bolt has neither acked nor failed, by their objects."""
+        self._acked: dict[int, Roots] = {}
+        """Tuples that came from an earlier transaction, or out of state, and were acked or failed: by number, as each
+        look into state gives another object. `_ended`: numbers of tuples of this transaction that were."""
+        self._ended: set[int] = set()
+        self._told = False
+        self._reset: set[int] = set()
+
+    # ---- what a bolt says
+
+    def begin(self, tup: Any, roots: Roots) -> None:
+        """Give a plain bolt a tuple."""
+        tup._roots = roots
+        if roots is not None:
+            self._open[id(tup)] = tup
+
+    def ack(self, tup: Any) -> None:
+        """Take note that a plain bolt has dealt with a tuple; a second time changes nothing."""
+        number = getattr(tup, "_held", None)
+        if self._told and (number is not None or getattr(tup, "_roots", None) is not None):
+            raise BoltError(
+                f"bolt {self._component!r} acked or failed {shown(tup)} after its input of the transaction had ended: "
+                "do it in execute or finishBatch",
+                component=self._component,
+            )
+        if self._open.pop(id(tup), None) is not None:
+            if number is not None:
+                self._ended.add(number)
+        elif number is not None:
+            self._acked[number] = tup._roots
+            tup._held = None
+
+    def fail(self, tup: Any, reason: str) -> bool:
+        """Fail the trees of a tuple; False if it belongs to none."""
+        return self.fail_tuple(tup, getattr(tup, "_roots", None) if self.by_hand else self.anchor.root, reason)
+
+    def fail_tuple(self, tup: Any, roots: Roots, reason: str) -> bool:
+        """Fail the trees of a tuple with these roots; False if there are none."""
+        self.ack(tup)
+        if roots is None:
+            return False
+        reason = reason[:REASON_CHARS]
+        if reason not in self._failed and len(self._failed) >= REASONS_MAX:
+            reason = OTHERS
+        self._failed.setdefault(reason, set()).update(_each(roots))
+        return True
+
+    def reset_timeout(self, tup: Any) -> None:
+        """Let the time of a tuple's trees begin anew."""
+        self._reset.update(_each(getattr(tup, "_roots", None) if self.by_hand else self.anchor.root))
+
+    def open_roots(self, tup: Any) -> Roots:
+        """Return the roots of a tuple that this transaction has brought, if it may be anchored to without a look."""
+        return tup._roots if id(tup) in self._open else None
+
+    def roots_of(self, anchors: Iterable[Any]) -> Roots:
+        """Return the roots of all trees that the anchors belong to, each once."""
+        found: set[int] = set()
+        for tup in anchors:
+            roots: Roots = getattr(tup, "_roots", None)
+            if roots is None:
+                continue
+            if id(tup) not in self._open and getattr(tup, "_held", None) is None:
+                # Its tree may have ended: nobody would wait for what is emitted now.
+                raise BoltError(
+                    f"bolt {self._component!r} anchored to {shown(tup)}, which it has acked or failed: emit first, "
+                    "then ack",
+                    component=self._component,
+                )
+            found.update(_each(roots))
+        return sorted(found) or None
+
+    # ---- at the end of the transaction
+
+    def rows(self) -> list[tuple[int, Kind, int, None]]:
+        """Hold what is open; return what the acker is told, if there is one."""
+        if not self._acker:
+            return []
+        self._told = True
+        held: dict[int, int] = {}
+        released: dict[int, int] = {}
+        for tup in self._open.values():
+            number = held_number(tup)
+            self._ended.add(number)  # of this transaction: none of them was held before
+            if number not in self._acked:
+                _toggle(held, tup._roots, number)
+        for number, roots in self._acked.items():
+            if number not in self._ended:
+                _toggle(released, roots, number)
+        self._open.clear()
+        return [
+            *((root, Kind.HELD, number, None) for root, number in held.items()),
+            *((root, Kind.RELEASED, number, None) for root, number in released.items()),
+            *((root, Kind.FAILED, 0, None) for roots in self._failed.values() for root in roots),
+            *((root, Kind.RESET, 0, None) for root in self._reset),
+        ]
+
+    def failed(self) -> dict[str, tuple[int, ...]]:
+        """Return the roots of the trees that have failed, by why.
+
+        Raises
+        ------
+        BoltError
+            A plain bolt has neither acked nor failed a tuple, and there is no acker.
+        """
+        if self._open:
+            tup = next(iter(self._open.values()))
+            raise BoltError(
+                f"bolt {self._component!r} has neither acked nor failed {len(self._open):,} tuples of the "
+                f"transaction, the first: {shown(tup)}. topology.acker.executors is 0, so none may be kept: call "
+                "collector.ack(tup) or collector.fail(tup) for each, or let there be an acker",
+                component=self._component,
+            )
+        return {reason: tuple(sorted(roots)) for reason, roots in self._failed.items()}
+
+
+def _toggle(bits: dict[int, int], roots: Roots, number: int) -> None:
+    for root in _each(roots):
+        bits[root] = bits.get(root, 0) ^ number
+
+
+def _each(roots: Roots) -> Iterable[int]:
+    if roots is None:
+        return ()
+    return (roots,) if isinstance(roots, int) else roots

@@ -1,0 +1,81 @@
+"""Spouts that live in their tasks on Spark: workers and drivers are killed; against what lies at the source."""
+
+import os
+
+import pytest
+
+from statefx import submit
+from statefx.errors import ConfigError
+from tests.spark import tracking
+from tests.spark.running import state
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+EACH = 60
+MESSAGES = range(tracking.TASKS * EACH)
+REFUSED = sorted(message for message in MESSAGES if message % tracking.REFUSED == 0)
+
+
+@pytest.fixture
+def started(drivers, place):
+    """Start a driver; the folders are made with the first."""
+    tracking.prepared(place, EACH)
+
+    def start():
+        return drivers(place, "rocksdb", program="tests.spark.tracking", more={"each": EACH})
+
+    return start
+
+
+def acked(place):
+    return sorted(map(int, os.listdir(place / "acked")))
+
+
+def failed(place):
+    return sorted(map(int, (place / "failed").read_text().split()))
+
+
+def test_each_message_is_counted_once_and_acked_and_those_that_fail_come_again(started, place):
+    said = started().end()
+    assert acked(place) == list(MESSAGES)
+    assert failed(place) == REFUSED
+    assert state(place / "ck", "tally") == dict.fromkeys(MESSAGES, 1)
+    counts = said["sources"]["folder"]
+    assert counts["pending"] <= 2 * 10
+    assert said["runs"] == 1
+
+
+def test_workers_are_killed_at_each_step_and_no_message_is_lost(started, place):
+    for what, message in (("emit", 5), ("execute", 20), ("prepare", 4), ("ack", 30), ("execute", EACH + 1)):
+        (place / f"kill-{what}-{message}").touch()
+    said = started().end()
+    assert said["runs"] >= 4
+    assert acked(place) == list(MESSAGES)
+    tallies = state(place / "ck", "tally")
+    assert sorted(tallies) == list(MESSAGES)
+    # What was committed and not told is delivered again, as it says: never less than once, and few more often.
+    again = {message: count for message, count in tallies.items() if count > 1}
+    assert len(again) <= said["runs"] * 2 * 10
+    assert set(failed(place)) <= set(REFUSED)  # an attempt that was lost may have refused too
+
+
+def test_drivers_are_killed_and_no_message_is_lost(started, place):
+    for goal in (EACH // 2, EACH):
+        driver = started()
+        driver.wait_until(lambda log, goal=goal: len(acked(place)) >= goal, "messages to be acked")
+        driver.kill()
+    started().end()
+    assert acked(place) == list(MESSAGES)
+    assert sorted(state(place / "ck", "tally")) == list(MESSAGES)
+
+
+def test_what_needs_living_tasks_is_refused_before_anything_runs(spark, place):
+    tracking.prepared(place, 1)
+    topology = tracking.topology(place, 1)
+    with pytest.raises(ConfigError, match=r"'folder' is a Spout, .* has to run pipelined; but its"):
+        submit(topology, spark, place / "ck")
+    with pytest.raises(ConfigError, match="tasks of a job end"):
+        submit(topology, spark, place / "ck", {"topology.engine": "jobs"})
+    with pytest.raises(ConfigError, match=r"availableNow, but spout 'folder'.*query.stop"):
+        submit(topology, spark, place / "ck", trigger={"availableNow": True})
+    assert not (place / "ck").exists()

@@ -1,0 +1,564 @@
+"""Spouts that live in their tasks, in this process: what is acked, failed, emitted again; by Storm's rules."""
+
+import random
+from collections import Counter, defaultdict
+from zlib import crc32
+
+import pytest
+
+from statefx import (
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    FailedException,
+    Spout,
+    StatefulBolt,
+    TopologyBuilder,
+)
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import BoltError, CodecError, SchemaError
+from statefx.testing import Limits, TopologyTester
+from tests.testing.living import LivingTester
+
+HEARD = []
+"""What spouts were told, as (what, id); cleared by `heard`."""
+
+
+@pytest.fixture(autouse=True)
+def heard():
+    HEARD.clear()
+    return HEARD
+
+
+class Words(Spout):
+    """Emits words, each with its place as id."""
+
+    outputFields = "word string"
+
+    def __init__(self, *words, at_once=1):
+        self.words, self.at_once = words, at_once
+
+    def open(self, context):
+        self.left = list(enumerate(self.words))
+
+    def nextTuple(self, collector):
+        for id, word in self.left[: self.at_once]:
+            collector.emit((word,), id=id)
+        del self.left[: self.at_once]
+
+    def ack(self, id):
+        HEARD.append(("ack", id))
+
+    def fail(self, id):
+        HEARD.append(("fail", id))
+
+
+class Twice(BasicBolt):
+    outputFields = "word string"
+
+    def execute(self, tup, collector):
+        collector.emit((tup.word,))
+        collector.emit((tup.word,))
+
+
+class Count(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
+
+
+class Refuses(BasicBolt):
+    """Fails the words that begin with ``bad``."""
+
+    outputFields = "word string"
+
+    def execute(self, tup, collector):
+        if tup.word.startswith("bad"):
+            raise FailedException(f"{tup.word} is refused")
+        collector.emit((tup.word,))
+
+
+def chain(spout, *bolts, parallelism=2):
+    """Return a topology of bolts in a row, the last of which counts."""
+    builder, source = TopologyBuilder("tracked"), "words"
+    builder.setSpout("words", spout)
+    for number, bolt in enumerate(bolts):
+        builder.setBolt(f"bolt-{number}", bolt, parallelism).fieldsGrouping(source, "word")
+        source = f"bolt-{number}"
+    builder.setBolt("count", Count(), 2).fieldsGrouping(source, "word")
+    return builder.createTopology()
+
+
+def test_what_is_processed_is_acked_once_it_is_committed(place):
+    when = []
+
+    class Watching(Words):
+        def ack(self, id):
+            when.append(tester.state("count"))
+            super().ack(id)
+
+    with TopologyTester(chain(Watching("a", "b", "a"), Twice()), place) as tester:
+        tester.emit()
+        assert tester.state("count") == {"a": 4, "b": 2}
+    assert HEARD == [("ack", 0), ("ack", 1), ("ack", 2)]
+    assert when == [{"a": 4, "b": 2}] * 3
+
+
+def test_a_tuple_that_fails_fails_its_message_alone(place):
+    with TopologyTester(chain(Words("a", "bad", "b"), Twice(), Refuses()), place) as tester:
+        tester.emit()
+        assert tester.state("count") == {"a": 2, "b": 2}
+        assert tester.txid == 1
+    assert HEARD == [("ack", 0), ("fail", 1), ("ack", 2)]
+
+
+def test_what_a_tree_has_changed_before_it_failed_stays(place):
+    """As in Storm: a message that is delivered again counts again in what had counted it before."""
+    builder = TopologyBuilder("tracked")
+    builder.setSpout("words", Words("bad", "a"))
+    builder.setBolt("count", Count()).globalGrouping("words")
+    builder.setBolt("refuses", Refuses()).globalGrouping("words")
+    builder.setBolt("end", Count()).globalGrouping("refuses")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        tester.emit()
+        assert tester.state("count") == {"bad": 1, "a": 1}
+    assert HEARD == [("fail", 0), ("ack", 1)]
+
+
+def test_what_nobody_processes_is_acked(place):
+    class Other(Words):
+        outputFields = {"default": "word string", "unread": "word string"}
+
+        def nextTuple(self, collector):
+            if self.left:
+                id, word = self.left.pop(0)
+                collector.emit((word,), id=id, stream="unread" if id % 2 else "default")
+
+    with TopologyTester(chain(Other("a", "b", "c")), place) as tester:
+        tester.emit()
+        assert tester.state("count") == {"a": 1, "c": 1}
+    assert HEARD == [("ack", 0), ("ack", 1), ("ack", 2)]
+
+
+def test_a_tuple_without_an_id_is_not_tracked_and_fails_the_transaction(place):
+    class Untracked(Words):
+        def nextTuple(self, collector):
+            if self.left:
+                collector.emit((self.left.pop(0)[1],))
+
+    refused = []
+
+    class Once(Refuses):
+        def execute(self, tup, collector):
+            if tup.word == "bad" and not refused:
+                refused.append(collector.attempt)
+                raise FailedException("once")
+            collector.emit((tup.word,))
+
+    with TopologyTester(chain(Untracked("a", "bad"), Once()), place) as tester:
+        sent = tester.emit()
+        assert sent.progress.attempt == 1
+        assert tester.state("count") == {"a": 1, "bad": 1}
+    assert HEARD == []
+
+
+def test_an_attempt_that_is_rolled_back_emits_the_same_and_the_spout_is_not_asked(place):
+    asked, seen = [], defaultdict(list)
+
+    class Asked(Words):
+        def nextTuple(self, collector):
+            asked.append(len(self.left))
+            super().nextTuple(collector)
+
+    class Notes(BatchBolt):
+        outputFields = "word string"
+
+        def execute(self, tup, collector):
+            seen[collector.attempt.attempt].append(tup.word)
+            collector.emit((tup.word,))
+
+        def finishBatch(self, collector):
+            if collector.attempt.attempt < 2:
+                raise FailedException("twice")
+
+    with TopologyTester(chain(Asked("a", "b"), Notes(), parallelism=1), place) as tester:
+        tester.emit()
+        assert tester.state("count") == {"a": 1, "b": 1}
+    assert seen == {0: ["a", "b"], 1: ["a", "b"], 2: ["a", "b"]}
+    assert asked[:3] == [2, 1, 0]
+    assert HEARD == [("ack", 0), ("ack", 1)]
+
+
+def test_an_id_comes_back_as_it_was_given(place):
+    ids = [1, "1", 1.0, True, b"1", ("a", (2, None))]
+
+    class Ids(Words):
+        def nextTuple(self, collector):
+            while self.left:
+                self.left.pop()
+                collector.emit(("w",), id=ids[len(self.left)])
+
+    with TopologyTester(chain(Ids(*"abcdef")), place) as tester:
+        tester.emit()
+    assert sorted(map(repr, ids)) == sorted(repr(id) for _, id in HEARD)
+
+
+def test_no_more_than_pending_are_out(place):
+    out = []
+
+    class Watching(Words):
+        def nextTuple(self, collector):
+            out.append(len(self.words) - len(self.left) - len(HEARD))
+            super().nextTuple(collector)
+
+    with TopologyTester(chain(Watching(*"abcdefg")), place, {"topology.max.spout.pending": 3}) as tester:
+        tester.drain()
+        assert sum(tester.state("count").values()) == 7
+        assert tester.txid >= 3
+    assert max(out) == 2  # asked with two out, it emits the third
+    assert sorted(HEARD) == [("ack", id) for id in range(7)]
+
+
+@pytest.mark.parametrize("by", ["fail", "raise"])
+def test_a_plain_bolt_anchors_and_acks_by_hand(place, by):
+    """A join of two messages: what fails behind it fails both; what is not anchored fails nobody's."""
+
+    class Pairs(Bolt):
+        outputFields = "word string"
+
+        def open(self, context):
+            self.kept = []
+
+        def execute(self, tup, collector):
+            self.kept.append(tup)
+            if len(self.kept) == 2:
+                collector.emit((tup.word,), anchors=self.kept)
+                for each in self.kept:
+                    collector.ack(each)
+                self.kept.clear()
+
+    class Fails(Bolt):
+        outputFields = "word string"
+
+        def execute(self, tup, collector):
+            if tup.word == "d":
+                if by == "raise":
+                    raise FailedException("no d")
+                collector.fail(tup, "no d")
+                return
+            collector.emit((tup.word,), anchors=(tup, tup))
+            collector.ack(tup)
+            collector.ack(tup)
+
+    with TopologyTester(chain(Words(*"abcdef"), Pairs(), Fails(), Twice(), parallelism=1), place) as tester:
+        tester.drain()
+        assert tester.state("count") == {"b": 2, "f": 2}
+    assert HEARD == [("ack", 0), ("ack", 1), ("fail", 2), ("fail", 3), ("ack", 4), ("ack", 5)]
+
+
+def test_what_is_not_anchored_fails_no_message(place):
+    class Loose(Bolt):
+        outputFields = "word string"
+
+        def execute(self, tup, collector):
+            collector.ack(tup)
+            if tup.word != "bad" or collector.attempt.attempt:
+                collector.emit((tup.word,))
+
+    with TopologyTester(chain(Words("a", "bad"), Loose(), parallelism=1), place) as tester:
+        tester.drain()
+    assert HEARD == [("ack", 0), ("ack", 1)]
+
+
+# ---- at random, against Storm's rules
+
+SOURCE = {}
+"""The messages of each task that were not acked, with how often each was delivered."""
+DELIVERED = Counter()
+TOLD = defaultdict(list)
+"""By delivery: what the spout was told."""
+
+
+class Queue(Spout):
+    """Hands out what its source has; what fails, and what was handed out by an object that is gone, comes again."""
+
+    outputFields = {
+        "default": "task long, message long, delivery long",
+        "side": "task long, message long, delivery long",
+    }
+
+    def open(self, context):
+        self.task, self.chance = context.task, random.Random(context.task)
+        self.left = list(SOURCE[self.task])
+
+    def nextTuple(self, collector):
+        for _ in range(self.chance.randrange(3)):
+            if self.left:
+                message = self.left.pop(0)
+                DELIVERED[self.task, message] += 1
+                delivery = DELIVERED[self.task, message]
+                stream = "side" if (message + delivery) % 5 == 0 else "default"
+                collector.emit((self.task, message, delivery), id=(message, delivery), stream=stream)
+
+    def ack(self, id):
+        TOLD[self.task, *id].append("ack")
+        SOURCE[self.task].discard(id[0])
+
+    def fail(self, id):
+        TOLD[self.task, *id].append("fail")
+        self.left.append(id[0])
+
+
+def draw(*of):
+    """Return a number that depends on these alone."""
+    return crc32(repr(of).encode())
+
+
+def fails(bolt, tup):
+    """Tell whether a bolt refuses a delivery, in each of its attempts the same."""
+    return draw(bolt, tup.task, tup.message, tup.delivery) % 9 == 0
+
+
+class Grows(BasicBolt):
+    """Emits a few tuples for each; refuses some deliveries."""
+
+    outputFields = "task long, message long, delivery long, leaf long"
+
+    def __init__(self, name):
+        self.name = name
+
+    def execute(self, tup, collector):
+        leaves = draw(self.name, tup.message) % 3
+        for leaf in range(leaves):
+            collector.emit((tup.task, tup.message, tup.delivery, leaf))
+        if fails(self.name, tup):
+            raise FailedException(self.name)
+
+
+class Joins(Bolt):
+    """Emits for two tuples one that is anchored to both; a last one alone."""
+
+    outputFields = "task long, message long, delivery long, leaf long"
+
+    def execute(self, tup, collector):
+        if fails("joins", tup):
+            collector.fail(tup, "joins")
+            return
+        collector.emit((tup.task, tup.message, tup.delivery, tup.leaf), anchors=[tup])
+        collector.ack(tup)
+
+
+class Tally(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        key = (tup.task, tup.message, tup.delivery, tup.leaf)
+        self.state.put(key, self.state.get(key, 0) + 1)
+
+
+def trees():
+    builder = TopologyBuilder("trees")
+    builder.setSpout("queue", Queue(), 2)
+    builder.setBolt("grows", Grows("grows"), 2).fieldsGrouping("queue", "message").shuffleGrouping(
+        "queue", stream="side"
+    )
+    builder.setBolt("again", Grows("again"), 3).fieldsGrouping("queue", "task")
+    builder.setBolt("joins", Joins(), 2).fieldsGrouping("grows", "message")
+    builder.setBolt("tally", Tally(), 2).fieldsGrouping("joins", "message", "leaf")
+    builder.setBolt("other", Tally(), 1).globalGrouping("again")
+    return builder.createTopology()
+
+
+class _Delivered:
+    def __init__(self, task, message, delivery):
+        self.task, self.message, self.delivery = task, message, delivery
+
+
+def expected(task, message, delivery):
+    """Return what Storm tells of a delivery that is processed."""
+    tup = _Delivered(task, message, delivery)
+    side = (message + delivery) % 5 == 0
+    failed = fails("grows", tup) or (not side and fails("again", tup))
+    failed = failed or (draw("grows", message) % 3 > 0 and fails("joins", tup))
+    return "fail" if failed else "ack"
+
+
+def live(place, seed, breaks):
+    chance = random.Random(seed)
+    SOURCE.clear()
+    DELIVERED.clear()
+    TOLD.clear()
+    SOURCE.update({task: set(range(chance.randrange(12))) for task in range(2)})
+    config = {
+        "topology.transaction.attempts.max": 1000,
+        "topology.state.provider": chance.choice(["memory", "rocksdb"]),
+    }
+    if chance.random() < 0.5:
+        config["topology.max.spout.pending"] = chance.randrange(1, 5)
+    wanted = {(task, message) for task, messages in SOURCE.items() for message in messages}
+    with LivingTester(trees(), place, config, seed=seed, breaks=breaks, limits=Limits(pauses=10_000)) as tester:
+        for _ in range(200):
+            if not any(SOURCE.values()):
+                break
+            tester.drain()
+        assert not any(SOURCE.values()), "messages that were never acked"
+        tester.wake()
+        tallies = [tester.state("tally", task) for task in range(2)]
+        tallies.append(tester.state("other", 0))
+    assert {(task, message) for (task, message, _), said in TOLD.items() if "ack" in said} == wanted
+    for delivery, said in TOLD.items():
+        assert said == [expected(*delivery)], delivery
+    counted = Counter()
+    for tally in tallies[:2]:
+        for (task, message, delivery, _), count in tally.items():
+            assert count == 1
+            counted[task, message, delivery] += 1
+    for (task, message, delivery), said in TOLD.items():
+        leaves = draw("grows", message) % 3
+        whole = leaves if said == ["ack"] or not fails("joins", _Delivered(task, message, delivery)) else 0
+        assert counted[task, message, delivery] == whole
+    return tester.runs
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_trees(place, seed):
+    live(place, seed, breaks=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lives", [8, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+def test_random_trees_with_slots_lost_and_frozen(place, lives):
+    runs = sum(live(place / str(seed), seed, breaks=True) for seed in range(lives))
+    assert runs > 1.5 * lives  # slots were lost
+
+
+# ---- mistakes
+
+
+def refused(place, spout, *bolts, config=None):
+    with TopologyTester(chain(spout, *bolts, parallelism=1), place, config) as tester:
+        tester.drain()
+
+
+@pytest.mark.parametrize("method", ["open", "activate", "nextTuple", "ack", "fail"])
+def test_a_spout_that_raises_ends_the_query_and_is_named(place, method):
+    class Raises(Words):
+        pass
+
+    def raises(self, *arguments):
+        raise ZeroDivisionError(method)
+
+    setattr(Raises, method, raises)
+    topology = chain(Raises("a", "bad"), Refuses(), parallelism=1)
+    with pytest.raises(BoltError, match=rf"words.*\b{method}\b") as raised, TopologyTester(topology, place) as tester:
+        tester.drain()
+    assert raised.value.data["hook"] == method
+
+
+def test_a_failed_exception_of_a_spout_ends_the_query_at_once(place):
+    """No transaction could be tried again because of it: it is raised between two of them."""
+
+    class Fails(Words):
+        def nextTuple(self, collector):
+            raise FailedException("not now")
+
+    with pytest.raises(BoltError, match=r"words.*nextTuple.*not now"):
+        refused(place, Fails("a"))
+
+
+def test_an_id_that_is_pending_is_refused(place):
+    class Same(Words):
+        def nextTuple(self, collector):
+            collector.emit(("a",), id=7)
+
+    with pytest.raises(BoltError, match=r"id 7, and .* neither acked nor failed"):
+        refused(place, Same())
+
+
+def test_an_id_that_no_state_could_hold_is_refused(place):
+    class Odd(Words):
+        def nextTuple(self, collector):
+            collector.emit(("a",), id=[1])
+
+    with pytest.raises((BoltError, CodecError), match="list"):
+        refused(place, Odd())
+
+
+@pytest.mark.parametrize(
+    ("emit", "match"),
+    [
+        (lambda collector: collector.emit(("a", "b"), id=1), "2 values"),
+        (lambda collector: collector.emit(("a",), stream="other"), "does not declare|do not declare"),
+        (lambda collector: collector.emit(wrod="a"), "nearest is 'word'"),
+        (lambda collector: collector.emit((5,)), "string"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(place, emit, match):
+    class Misfit(Words):
+        def nextTuple(self, collector):
+            emit(collector)
+
+    with pytest.raises((BoltError, SchemaError), match=match):
+        refused(place, Misfit())
+
+
+def test_a_bolt_that_neither_acks_nor_fails_is_named(place):
+    class Forgets(Bolt):
+        outputFields = "word string"
+
+        def execute(self, tup, collector):
+            pass
+
+    with pytest.raises(BoltError, match="'bolt-0' has neither acked nor failed 2 tuples"):
+        refused(place, Words("a", "b"), Forgets(), config={"topology.acker.executors": 0})
+
+
+def test_anchoring_to_what_was_acked_is_refused(place):
+    class Late(Bolt):
+        outputFields = "word string"
+
+        def execute(self, tup, collector):
+            collector.ack(tup)
+            collector.emit((tup.word,), anchors=tup)
+
+    with pytest.raises(BoltError, match="acked or failed: emit first"):
+        refused(place, Words("a"), Late())
+
+
+def test_a_near_miss_of_a_methods_name_is_refused():
+    with pytest.raises(TypeError, match="nextTuple"):
+        type("Near", (Spout,), {"outputFields": "a long", "next_tuple": lambda self, collector: None})
+
+
+def test_it_takes_no_other_methods_arguments():
+    with pytest.raises(TypeError, match="def ack"):
+        type(
+            "Odd",
+            (Spout,),
+            {"outputFields": "a long", "nextTuple": lambda self, collector: None, "ack": lambda self: 0},
+        )
+
+
+def test_beside_a_spout_of_transactions(place):
+    """Both emit in the same transactions."""
+    builder = TopologyBuilder("both")
+    builder.setSpout("words", Words("a", "b"))
+    builder.setSpout("batches", MemoryTransactionalSpout([[("a",), ("c",)]], "word string"))
+    builder.setBolt("count", Count()).globalGrouping("words").globalGrouping("batches")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        tester.drain()
+        assert tester.state("count") == {"a": 2, "b": 1, "c": 1}
+    assert sorted(HEARD) == [("ack", 0), ("ack", 1)]
+
+
+def test_a_spout_that_emits_without_end_is_refused(place):
+    class Endless(Words):
+        def nextTuple(self, collector):
+            while True:
+                collector.emit(("a",))
+
+    with pytest.raises(BoltError, match="nextTuple does not return: let it emit a few"):
+        refused(place, Endless())
