@@ -11,7 +11,7 @@ from statefx import StatefulBolt, TopologyBuilder
 from statefx.errors import FailedException, TransactionTimeoutError
 from tests.spark.bolts import Once
 from tests.spark.drivers import log_of
-from tests.spark.running import feed, kinds, lines_of, run, state
+from tests.spark.running import feed, kinds, lines_of, reasons, run, state
 from tests.spark.test_faults import held
 
 pytestmark = pytest.mark.slow
@@ -68,13 +68,18 @@ def test_after_a_verdict_too_nothing_is_left_of_a_shuffled_input(spark, place, c
         run(counting(frame, odd), spark, place / "ck", **NOW)
     assert state(place / "ck", "count") == dict.fromkeys(FILES["a"] + FILES["b"], 1)
     assert log_of(place).generation == 1
-    assert computed.read_text(encoding="ascii").split("\n").count("b 0") == 2
     assert ("Spark's query is started again" in caplog.text) is shuffled
-    assert kinds(place / "ck")[-4:] == [
-        ("PREPARING", 2, 0),
-        ("ROLLED_BACK", 2, 0),
-        ("PREPARING", 2, 1),
-        ("COMMITTING", 2, 1),
+    stale, *lost = reasons(place / "ck")
+    assert "the feed is stale" in stale
+    # Spark may give a task a worker whose connection it has closed with a query that was stopped before.
+    assert all("ClosedChannelException" in reason for reason in lost)
+    tries = 2 + len(lost)
+    assert computed.read_text(encoding="ascii").split("\n").count("b 0") == tries
+    rolled_back = [(kind, 2, attempt) for attempt in range(tries - 1) for kind in ("PREPARING", "ROLLED_BACK")]
+    assert kinds(place / "ck")[-2 * tries :] == [
+        *rolled_back,
+        ("PREPARING", 2, tries - 1),
+        ("COMMITTING", 2, tries - 1),
     ]
 
 
