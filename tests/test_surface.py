@@ -63,8 +63,8 @@ EXPORTS = {
     },
     statefx.connectors: {
         "CollectSink", "CommitterContext", "ConsoleSink", "ForeachTransactionSink", "Marker",
-        "MemoryTransactionalSpout", "Owner", "CheckpointPosition", "Sink", "SinkCommitter", "SinkWriter", "StagedRows",
-        "StagedSink", "Target", "WriterContext", "is_published", "refuse_twin",
+        "MemoryTransactionalSpout", "Message", "Owner", "CheckpointPosition", "QueueSpout", "Sink", "SinkCommitter",
+        "SinkWriter", "StagedRows", "StagedSink", "Target", "WriterContext", "is_published", "refuse_twin",
         "starting_point",
     },
     statefx.connectors.files: {

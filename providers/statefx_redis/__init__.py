@@ -1,6 +1,7 @@
-"""State on a Redis server (or cluster), shared by all machines; and a sink that writes rows to one."""
+"""State on a Redis server (or cluster), shared by all machines; a sink that writes to one; a spout of a stream."""
 
 from statefx_redis.provider import RedisStateProvider
 from statefx_redis.sink import RedisSink
+from statefx_redis.spout import RedisStreamSpout
 
-__all__ = ["RedisSink", "RedisStateProvider"]
+__all__ = ["RedisSink", "RedisStateProvider", "RedisStreamSpout"]

@@ -7,6 +7,7 @@
     json_values           the one form of values in JSON
     fields                the fields that a user gives a spout: types that Spark has
     foreach               a function as a sink
+    queue                 base of a spout for a queue, which waits to hear of each message
     console, memory       rows on the console, in a list, from a list: for a first look and for tests
 
 RedisSink is in ``statefx_redis``: it shares its client with the state provider, and statefx imports no provider.
@@ -15,6 +16,7 @@ RedisSink is in ``statefx_redis``: it shares its client with the state provider,
 from statefx.connectors.console import CollectSink, ConsoleSink
 from statefx.connectors.foreach import ForeachTransactionSink
 from statefx.connectors.memory import MemoryTransactionalSpout
+from statefx.connectors.queue import Message, QueueSpout
 from statefx.connectors.staged import StagedRows, StagedSink, Target
 from statefx.operators.sinks import (
     CheckpointPosition,
@@ -38,7 +40,9 @@ __all__ = [
     "ForeachTransactionSink",
     "Marker",
     "MemoryTransactionalSpout",
+    "Message",
     "Owner",
+    "QueueSpout",
     "Sink",
     "SinkCommitter",
     "SinkWriter",

@@ -1,0 +1,191 @@
+"""RedisStreamSpout: the messages of a stream of a Redis server, by a consumer group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.types as kinds
+
+from statefx.connectors.queue import Message, QueueSpout
+from statefx.errors import ConfigError, TopologyError
+from statefx.state.contract.options import require
+from statefx_redis.settings import Settings
+
+if TYPE_CHECKING:
+    from statefx_redis.server import Server
+
+
+class RedisStreamSpout(QueueSpout):
+    """Emits the entries of a Redis stream, each to one task of those that read it in the same group.
+
+    Parameters
+    ----------
+    url : str
+        Of the server, as for the redis state provider.
+    stream : str
+        The key of the stream; it is made if it is not there.
+    fields : str or StructType
+        The fields of an entry, of type ``string`` or ``binary``; one that an entry lacks is null, others are left out.
+        ``"row string"`` reads what `RedisSink` writes into a stream.
+    group : str
+        The consumer group; it is made if it is not there, to begin with the oldest entry.
+    idleSecs : float
+        After which an entry that was handed out and not acknowledged is taken from a consumer that is gone. Those of a
+        task that lives are renewed.
+    maxTries, retryDelay
+        As of `QueueSpout`.
+    options : Mapping, optional
+        Further options of the redis state provider.
+
+    Raises
+    ------
+    ConfigError, TopologyError
+        An argument can't be used, or redis-py is not installed.
+
+    Notes
+    -----
+    At least once: an entry is acknowledged (XACK) after the commit, so a crash between the two has it delivered again.
+    Its id is the entry's, ``1700000000000-0``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        fields: Any,
+        group: str,
+        *,
+        idleSecs: float = 60.0,
+        maxTries: int = 5,
+        retryDelay: float = 1.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        require("redis", "redis", "RedisStreamSpout", "the driver", ConfigError)
+        super().__init__(fields, maxTries=maxTries, retryDelay=retryDelay)
+        for what, value in (("stream", stream), ("group", group)):
+            if not isinstance(value, str) or not value:
+                raise ConfigError(f"RedisStreamSpout needs the name of a {what}, got {value!r}")
+        if isinstance(idleSecs, bool) or not isinstance(idleSecs, int | float) or not idleSecs >= 1:
+            raise ConfigError(f"RedisStreamSpout: idleSecs is a number of seconds from 1, got {idleSecs!r}")
+        self._fields = []
+        for field in self.schema:
+            if not (kinds.is_string(field.type) or kinds.is_binary(field.type)):
+                raise TopologyError(
+                    f"RedisStreamSpout: field {field.name!r} is {field.type}, and entries of a stream have texts and "
+                    "bytes: declare it string, and turn it into a number in a bolt",
+                    field=field.name,
+                )
+            self._fields.append((field.name.encode(), kinds.is_string(field.type)))
+        # No tries of the client's own: a call that waits holds up what the task is told.
+        self.settings = Settings.of({"retries": 0, **(options or {}), "url": url}, "RedisStreamSpout")
+        self.stream, self.group = stream, group
+        self.renewSecs = idleSecs / 4
+        self._idle_ms = int(idleSecs * 1000)
+
+    def reads(self, target: str) -> bool:
+        """Tell whether a sink writes to the stream."""
+        return target == f"{self.settings.address}#{self.stream}"
+
+    def connect(self, context: Any) -> None:
+        """Make the group; begin with what this task had been given before."""
+        from statefx_redis.server import Server  # noqa: PLC0415 - redis-py is not needed to declare a spout
+
+        self._server: Server = Server(self.settings)
+        self._consumer = f"{context.origin[:12]}-{context.component}-{context.task}"
+        self._has_group = False
+        self._own: str | None = "0"
+        self._claims = time.monotonic()
+
+    def receive(self, limit: int) -> Iterable[Message]:
+        """Return entries that this task had before, then those of consumers that are gone, then new ones."""
+        if not self._has_group:
+            self._make_group()
+        if self._own is not None:
+            found = self._read(self._own, limit)
+            self._own = found[-1][0].decode() if found else None
+            if found:
+                return self._again(found)
+        now = time.monotonic()
+        if now >= self._claims:
+            claimed = self._claimed(limit)
+            if claimed:
+                return claimed
+            self._claims = now + self.renewSecs
+        return [Message(id.decode(), self._values(values)) for id, values in self._read(">", limit)]
+
+    def finish(self, ids: Sequence[Any]) -> None:
+        """Acknowledge entries."""
+        self._call(lambda client: client.xack(self.stream, self.group, *ids))
+
+    def renew(self, ids: Sequence[Any]) -> None:
+        """Let the time of entries begin anew."""
+        self._call(lambda client: client.xclaim(self.stream, self.group, self._consumer, 0, list(ids), justid=True))
+
+    def _call(self, do: Any) -> Any:
+        return self._server.call(self.stream, do)
+
+    def _make_group(self) -> None:
+        def make(client: Any) -> None:
+            from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
+
+            try:
+                client.xgroup_create(self.stream, self.group, id="0", mkstream=True)
+            except ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):  # it is there
+                    raise
+
+        self._call(make)
+        self._has_group = True
+
+    def _read(self, after: str, limit: int) -> list[Any]:
+        found = self._call(
+            lambda client: client.xreadgroup(self.group, self._consumer, {self.stream: after}, count=limit)
+        )
+        entries: list[Any] = found[0][1] if isinstance(found, list) and found else []
+        return entries
+
+    def _claimed(self, limit: int) -> list[Message]:
+        """Take over entries of consumers that are gone."""
+        # Not by XAUTOCLAIM: before Redis 7 it does not tell which entries were deleted, and claims them ever again.
+        idle = self._call(
+            lambda client: client.xpending_range(self.stream, self.group, "-", "+", limit, idle=self._idle_ms)
+        )
+        if not idle:
+            return []
+        tries = {each["message_id"]: each["times_delivered"] for each in idle}
+        found = self._call(
+            lambda client: client.xclaim(self.stream, self.group, self._consumer, self._idle_ms, list(tries))
+        )
+        entries = [entry for entry in found if entry[0] is not None]
+        there = {id for id, values in entries if values}
+        # The others were deleted, or another task was quicker.
+        gone = [id for id in tries if id not in there and not self._call(partial(_entry, self.stream, id))]
+        if gone:
+            self.finish(gone)
+        return [Message(id.decode(), self._values(values), tries[id]) for id, values in entries if values]
+
+    def _again(self, entries: Sequence[Any]) -> list[Message]:
+        """Return entries that this task had been given before; those that were deleted since are given up."""
+        first, last = entries[0][0], entries[-1][0]
+        found = self._call(
+            lambda client: client.xpending_range(
+                self.stream, self.group, first, last, 10 * len(entries), consumername=self._consumer
+            )
+        )
+        # To read them once more does not count as handed out; to take them over does.
+        tries = {each["message_id"]: max(0, each["times_delivered"] - 1) for each in found}
+        gone = [id for id, values in entries if not values]
+        if gone:
+            self.finish(gone)
+        return [Message(id.decode(), self._values(values), tries.get(id, 0)) for id, values in entries if values]
+
+    def _values(self, entry: Mapping[bytes, bytes]) -> tuple[Any, ...]:
+        values = [(entry.get(name), is_text) for name, is_text in self._fields]
+        return tuple([value.decode() if is_text and value is not None else value for value, is_text in values])
+
+
+def _entry(stream: str, id: bytes, client: Any) -> Any:
+    return client.xrange(stream, id, id)
