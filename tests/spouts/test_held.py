@@ -8,6 +8,7 @@ from zlib import crc32
 import pytest
 
 from statefx import BasicBolt, Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
+from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import BoltError, ConfigError
 from statefx.operators.acker import ACKER
 from statefx.testing import Limits, TopologyTester
@@ -210,6 +211,18 @@ def test_a_transaction_comes_when_a_tree_times_out_though_nothing_is_read(place)
         tester.drain()
         assert tester.txid > before
         assert HEARD == ["fail a"]
+
+
+def test_a_tree_whose_time_is_over_needs_a_transaction_at_that_time(place):
+    """Where nothing wakes the driver, it looks at the time that the acker has told."""
+    with begun(place, Gathers(2), topology__message__timeout__secs=10) as tester:
+        fed(tester, "a")
+        source = tester._launch.spout_source(tester._coordinator, SpoutTrigger())
+        source.due_ms = int(tester._clock() * 1000) + 10_000
+        tester._engine.woken.clear()
+        assert not source.ready(tester.txid + 1)
+        tester.advance(11)
+        assert source.ready(tester.txid + 1)
 
 
 def test_resetting_the_timeout_gives_the_whole_time_anew(place):

@@ -272,6 +272,58 @@ def test_what_is_not_anchored_fails_no_message(place):
     assert HEARD == [("ack", 0), ("ack", 1)]
 
 
+def test_what_the_end_of_a_batch_emits_belongs_to_no_message(place):
+    """It comes of many: if it fails, the transaction fails."""
+
+    class Sums(BatchBolt):
+        outputFields = "word string"
+
+        def open(self, context):
+            self.words = []
+
+        def execute(self, tup, collector):
+            self.words.append(tup.word)
+
+        def finishBatch(self, collector):
+            collector.emit(("".join(self.words),))
+
+    class Once(Refuses):
+        def execute(self, tup, collector):
+            if collector.attempt.attempt == 0:
+                raise FailedException("once")
+            collector.emit((tup.word,))
+
+    with TopologyTester(chain(Words("a", "b"), Sums(), Once(), parallelism=1), place) as tester:
+        assert tester.emit().progress.attempt == 1
+        assert tester.state("count") == {"ab": 1}
+    assert HEARD == [("ack", 0), ("ack", 1)]
+
+
+def test_what_is_added_up_before_it_is_sent_belongs_to_no_message(place):
+    class Adds(StatefulBolt):
+        combinedFields = "word string, count long"
+
+        def initCombine(self, tup):
+            return (tup.word, 1)
+
+        def combine(self, a, b):
+            return (a[0], a[1] + b[1])
+
+        def initState(self, state):
+            self.state = state
+
+        def execute(self, tup, collector):
+            self.state.put(tup.word, self.state.get(tup.word, 0) + tup.count)
+
+    builder = TopologyBuilder("tracked")
+    builder.setSpout("words", Words(*"aabab", at_once=5))
+    builder.setBolt("adds", Adds(), 2).fieldsGrouping("words", "word")
+    with TopologyTester(builder.createTopology(), place) as tester:
+        tester.emit()
+        assert tester.state("adds") == {"a": 3, "b": 2}
+    assert HEARD == [("ack", id) for id in range(5)]
+
+
 # ---- at random, against Storm's rules
 
 SOURCE = {}
