@@ -321,7 +321,7 @@ def test_what_is_added_up_before_it_is_sent_belongs_to_no_message(place):
     with TopologyTester(builder.createTopology(), place) as tester:
         tester.emit()
         assert tester.state("adds") == {"a": 3, "b": 2}
-    assert HEARD == [("ack", id) for id in range(5)]
+    assert [("ack", id) for id in range(5)] == HEARD
 
 
 # ---- at random, against Storm's rules
