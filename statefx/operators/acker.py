@@ -1,8 +1,8 @@
 """The acker: knows of every tree that outlives its transaction, because a bolt holds a tuple of it.
 
-As in Storm, it keeps 64 bits for a tree, whatever the tree's size: each held tuple has a random number, and the bits
+As in Storm, what it keeps of a tree does not grow with the tree: each held tuple has a random number, and the bits
 are the XOR of those that are held. A tuple that is held comes in, one that is acked or failed later goes out, and when
-all are out the bits are zero. Two different sets have the same XOR once in 2**63: so rarely a tree is acked too early.
+all are out the bits are zero. Two different sets have the same XOR once in 2**62: so rarely a tree is acked too early.
 
 It is a stateful bolt behind all others, made by statefx, with its state in the topology's own provider: what it says
 is true of committed transactions alone, and a crash loses nothing of it.
