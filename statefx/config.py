@@ -77,7 +77,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "The least time between the beginnings of two transactions of a DataFrame; of spouts as many begin in it as "
         "`topology.max.spout.pending` says, evenly spread. `trigger` overrules it.",
-        implied="1000, and 100 with the pipelined engine",
+        implied="1000; 100 with the pipelined engine, and 25 with a `Spout`",
     ),
     Setting(
         "topology.message.timeout.secs",
