@@ -123,7 +123,7 @@ class Player:
 
     # the control connection
 
-    def next(self) -> Frame:
+    def next(self, timeout_secs: float | None = None) -> Frame:
         while not self.inbox:
             self._refuse_gone()
             self._take("control")
