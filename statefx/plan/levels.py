@@ -13,7 +13,7 @@ from statefx.operators.acker import ACKER
 from statefx.operators.bolts import may_hold
 from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.identity import TaskId
-from statefx.topology.graph import Component, ComponentKind, Edge, Topology
+from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
 from statefx.topology.groupings import Grouping, Promise
 
 EDGE_COLUMN = "__edge"
@@ -201,22 +201,15 @@ class Plan:
         for name, component in self.components.items():  # in topological order
             if isinstance(component.operator, Spout):
                 found[name] = ROOT
-            sources = [found[edge.source] for edge in self.inputs[name] if self._is_tracked(edge, found)]
-            if sources:
+            sources = [found[edge.source] for edge in self.inputs[name] if is_tracked(edge, component, found)]
+            if sources and name != ACKER:
                 several = may_hold(component.operator) or ROOTS in sources
                 found[name] = ROOTS if several else ROOT
         return found
 
     def tracks(self, edge: Edge) -> bool:
         """Tell whether the rows of an edge travel with the roots of their trees."""
-        return self._is_tracked(edge, self.root_types)
-
-    def _is_tracked(self, edge: Edge, known: Mapping[str, pa.DataType]) -> bool:
-        # Not what is added up: a sum would belong to the trees of all that is in it. And a sink fails no single row.
-        target = self.components[edge.target]
-        if edge.target == ACKER:
-            return False
-        return edge.source in known and target.kind is ComponentKind.BOLT and not target.combines
+        return edge.target != ACKER and is_tracked(edge, self.components[edge.target], self.root_types)
 
     def wire_schema(self, edge: Edge) -> pa.Schema:
         """Return the schema of the rows of `edge` as they travel, with their roots where they are tracked."""

@@ -289,16 +289,9 @@ class AnchoredGathering(Gathering):
             self._held_bytes += FIXED_BYTES * len(root)
         super().add(row)
 
-    def take_batch(self, batch: pa.RecordBatch) -> None:
-        """Take a whole batch, whose rows have one anchor, after what came before it."""
-        self.flush()
-        with self._all_or_nothing():
-            for part in cut(batch):
-                self._roots = [self._anchor.root] * part.num_rows
-                self._send(part)
-
     def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
-        roots, self._roots = self._roots, []
+        # The rows of a batch that was taken whole were not added one by one: they have one anchor.
+        roots, self._roots = self._roots or [self._anchor.root] * batch.num_rows, []
         anchored = batch
         if any(outlet.tracked for outlet in self.outlets):
             column = pa.array(roots, self._root_type)

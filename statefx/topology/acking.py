@@ -7,7 +7,7 @@ from dataclasses import replace
 from statefx.operators import Spout, parse_schema
 from statefx.operators.acker import ACKER, ACKS, ASKS, ROWS, Acker
 from statefx.operators.bolts import may_hold
-from statefx.topology.graph import Component, ComponentKind, Edge, Topology
+from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
 from statefx.topology.groupings import Grouping
 
 EXECUTORS = 1
@@ -22,9 +22,8 @@ def with_acker(topology: Topology, timeout_secs: float, executors: int | None) -
     """
     tracked: set[str] = set()
     for component in topology.components:  # in topological order
-        sources = {edge.source for edge in topology.inputs(component.id)}
-        bolt = component.kind is ComponentKind.BOLT and not component.combines
-        if isinstance(component.operator, Spout) or (bolt and sources & tracked):
+        inputs = topology.inputs(component.id)
+        if isinstance(component.operator, Spout) or any(is_tracked(edge, component, tracked) for edge in inputs):
             tracked.add(component.id)
     by_hand = any(may_hold(topology.component(id).operator) for id in tracked)
     if not by_hand or executors == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -98,6 +98,14 @@ class Component:
     def is_stream(self) -> bool:
         """Whether it is a raw DataFrame."""
         return self.kind is ComponentKind.STREAM
+
+
+def is_tracked(edge: Edge, target: Component, tracked: Collection[str]) -> bool:
+    """Tell whether the rows of an edge belong to the trees of tuples, if those of the components `tracked` do.
+
+    Not what is added up: a sum would belong to the trees of all that is in it. And a sink fails no single row.
+    """
+    return edge.source in tracked and target.kind is ComponentKind.BOLT and not target.combines
 
 
 @dataclass(frozen=True, eq=False, repr=False)
