@@ -6,12 +6,13 @@ Each runs in a process of its own, so that it takes no turn of the interpreter t
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from multiprocessing import get_context
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 PARTITIONS = 2
@@ -94,7 +95,11 @@ def watch(client: dict[str, Any], topic: str, enough: int, stop: Any, answers: A
     seen: list[tuple[float, int]] = []
     while not stop.wait(LOOK_SECS):
         ends = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
-        end = sum(each.result(WAIT_SECS).offset for each in ends.values())
+        try:
+            end = sum(each.result(WAIT_SECS).offset for each in ends.values())
+        except (KafkaException, TimeoutError) as error:  # a broker that is flooded answers late: the next look counts
+            print(f"the observer was not answered: {error}", file=sys.stderr, flush=True)
+            continue
         if not seen or seen[-1][1] != end:
             seen.append((time.monotonic(), end))
         if end >= enough:
