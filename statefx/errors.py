@@ -33,6 +33,7 @@
     |-- ValueMismatchError                a value in the user's database is another one's, or of another time
     |-- TransactionError
     |   |-- FailedException               raised by a bolt: fails the transaction, not the query
+    |   |-- TransactionConflictError      another one has what this transaction was to take or to change
     |   |-- TransactionTimeoutError       topology.transaction.timeout.secs has passed
     |   `-- AttemptsExhaustedError        topology.transaction.attempts.max has been reached
     `-- BoltError                         a bolt's own code raised
@@ -200,6 +201,10 @@ class FailedException(TransactionError):
     Traceback (most recent call last):
     statefx.errors.FailedException: the price feed is stale
     """
+
+
+class TransactionConflictError(TransactionError):
+    """Another transaction, or another reader, has what this one was to take or to change; nothing of it is kept."""
 
 
 class TransactionTimeoutError(TransactionError):

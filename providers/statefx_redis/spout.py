@@ -9,13 +9,52 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.types as kinds
 
-from statefx.connectors.queue import Message, QueueSpout
-from statefx.errors import ConfigError, TopologyError
+from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, sealed_by
+from statefx.errors import ConfigError, TopologyError, TransactionConflictError
 from statefx.state.contract.options import require
 from statefx_redis.settings import Settings
 
 if TYPE_CHECKING:
     from statefx_redis.server import Server
+
+
+CHUNK = 1000
+"""Entries that one call of a script is given; a script may unpack some thousands."""
+
+SEAL = """
+local owner, name, sealed = ARGV[2], ARGV[3], ARGV[4]
+for i = 5, #ARGV do
+  local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)
+  local has = found[1] and found[1][2] or ''
+  if has ~= owner and string.sub(has, 1, #sealed) ~= sealed then return {'LOST', ARGV[i], has} end
+end
+for i = 5, #ARGV do redis.call('XCLAIM', KEYS[1], ARGV[1], name, 0, ARGV[i], 'JUSTID') end
+return {'OK'}
+"""
+"""stream; group, owner, name, how names of the owner begin, id, ... -> OK; LOST, id, who has it."""
+
+_EACH = """
+repeat
+  local found = redis.pcall('XPENDING', KEYS[1], ARGV[1], '-', '+', 1000, ARGV[2])
+  if found.err then  -- the group may be gone, with its stream
+    if string.find(found.err, 'NOGROUP') then return {{'OK'}} end
+    return found
+  end
+  local ids = {{}}
+  for i, each in ipairs(found) do ids[i] = each[1] end
+  if #ids > 0 then {do} end
+until #ids == 0
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+return {{'OK'}}
+"""
+
+FINISH = _EACH.format(do="redis.call('XACK', KEYS[1], ARGV[1], unpack(ids))")
+"""stream; group, consumer -> OK: acknowledged is what the consumer had."""
+
+MOVE = _EACH.format(
+    do="for _, id in ipairs(ids) do redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, id, 'JUSTID') end"
+)
+"""stream; group, consumer, other consumer -> OK: the other one has what this one had."""
 
 
 class RedisStreamSpout(QueueSpout):
@@ -35,7 +74,7 @@ class RedisStreamSpout(QueueSpout):
     idleSecs : float
         After which an entry that was handed out and not acknowledged is taken from a consumer that is gone. Those of a
         task that lives are renewed.
-    maxTries, retryDelay
+    maxTries, retryDelay, exactlyOnce
         As of `QueueSpout`.
     options : Mapping, optional
         Further options of the redis state provider.
@@ -47,8 +86,10 @@ class RedisStreamSpout(QueueSpout):
 
     Notes
     -----
-    At least once: an entry is acknowledged (XACK) after the commit, so a crash between the two has it delivered again.
-    Its id is the entry's, ``1700000000000-0``.
+    By default an entry is acknowledged (XACK) after the commit, so a crash between the two has it delivered again. With
+    `exactlyOnce` it is passed to a consumer whose name is that of the transaction before that is decided, and
+    acknowledged with the decision: ``XINFO CONSUMERS`` shows these as ``.../sealed/<txid>/...``. Readers of the group
+    that are not of statefx must leave them alone. The id of an entry is the server's, ``1700000000000-0``.
     """
 
     def __init__(
@@ -61,10 +102,11 @@ class RedisStreamSpout(QueueSpout):
         idleSecs: float = 60.0,
         maxTries: int = 5,
         retryDelay: float = 1.0,
+        exactlyOnce: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         require("redis", "redis", "RedisStreamSpout", "the driver", ConfigError)
-        super().__init__(fields, maxTries=maxTries, retryDelay=retryDelay)
+        super().__init__(fields, maxTries=maxTries, retryDelay=retryDelay, exactlyOnce=exactlyOnce)
         for what, value in (("stream", stream), ("group", group)):
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"RedisStreamSpout needs the name of a {what}, got {value!r}")
@@ -89,20 +131,24 @@ class RedisStreamSpout(QueueSpout):
         """Tell whether a sink writes to the stream."""
         return target == f"{self.settings.address}#{self.stream}"
 
+    def pendingAcks(self) -> PendingAcks:
+        """Return what passes entries to transactions."""
+        return _PendingAcks(self.settings, self.stream, self.group)
+
     def connect(self, context: Any) -> None:
-        """Make the group; begin with what this task had been given before."""
+        """Begin with what this task had been given before."""
         from statefx_redis.server import Server  # noqa: PLC0415 - redis-py is not needed to declare a spout
 
         self._server: Server = Server(self.settings)
-        self._consumer = f"{context.origin[:12]}-{context.component}-{context.task}"
-        self._has_group = False
+        self._context = context
+        self._begun = False
         self._own: str | None = "0"
         self._claims = time.monotonic()
 
     def receive(self, limit: int) -> Iterable[Message]:
         """Return entries that this task had before, then those of consumers that are gone, then new ones."""
-        if not self._has_group:
-            self._make_group()
+        if not self._begun:
+            self._begin()
         if self._own is not None:
             found = self._read(self._own, limit)
             self._own = found[-1][0].decode() if found else None
@@ -122,12 +168,14 @@ class RedisStreamSpout(QueueSpout):
 
     def renew(self, ids: Sequence[Any]) -> None:
         """Let the time of entries begin anew."""
-        self._call(lambda client: client.xclaim(self.stream, self.group, self._consumer, 0, list(ids), justid=True))
+        self._call(lambda client: client.xclaim(self.stream, self.group, self.owner, 0, list(ids), justid=True))
 
     def _call(self, do: Any) -> Any:
         return self._server.call(self.stream, do)
 
-    def _make_group(self) -> None:
+    def _begin(self) -> None:
+        """Make the group, and take what other objects of this task had."""
+
         def make(client: Any) -> None:
             from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
 
@@ -138,26 +186,36 @@ class RedisStreamSpout(QueueSpout):
                     raise
 
         self._call(make)
-        self._has_group = True
+        for name in _consumers(self._server, self.stream, self.group, self.place):
+            sealed = Sealed.read(name)
+            # A transaction that is tried again from here on was rolled back; that of an earlier one is decided.
+            if name != self.owner and (sealed is None or sealed.txid >= self._context.txid):
+                self._server.eval(MOVE, [self.stream], self.group, name, self.owner)
+        self._begun = True
 
     def _read(self, after: str, limit: int) -> list[Any]:
-        found = self._call(
-            lambda client: client.xreadgroup(self.group, self._consumer, {self.stream: after}, count=limit)
-        )
+        found = self._call(lambda client: client.xreadgroup(self.group, self.owner, {self.stream: after}, count=limit))
         entries: list[Any] = found[0][1] if isinstance(found, list) and found else []
         return entries
 
     def _claimed(self, limit: int) -> list[Message]:
         """Take over entries of consumers that are gone."""
         # Not by XAUTOCLAIM: before Redis 7 it does not tell which entries were deleted, and claims them ever again.
-        idle = self._call(
-            lambda client: client.xpending_range(self.stream, self.group, "-", "+", limit, idle=self._idle_ms)
-        )
-        if not idle:
-            return []
+        idle: list[Any] = []
+        after = "-"
+        while not idle:
+            page = self._call(
+                lambda client, after=after: client.xpending_range(
+                    self.stream, self.group, after, "+", limit, idle=self._idle_ms
+                )
+            )
+            if not page:
+                return []
+            idle = [each for each in page if Sealed.read(each["consumer"].decode()) is None]
+            after = f"({page[-1]['message_id'].decode()}"
         tries = {each["message_id"]: each["times_delivered"] for each in idle}
         found = self._call(
-            lambda client: client.xclaim(self.stream, self.group, self._consumer, self._idle_ms, list(tries))
+            lambda client: client.xclaim(self.stream, self.group, self.owner, self._idle_ms, list(tries))
         )
         entries = [entry for entry in found if entry[0] is not None]
         there = {id for id, values in entries if values}
@@ -172,7 +230,7 @@ class RedisStreamSpout(QueueSpout):
         first, last = entries[0][0], entries[-1][0]
         found = self._call(
             lambda client: client.xpending_range(
-                self.stream, self.group, first, last, 10 * len(entries), consumername=self._consumer
+                self.stream, self.group, first, last, 10 * len(entries), consumername=self.owner
             )
         )
         # To read them once more does not count as handed out; to take them over does.
@@ -189,3 +247,64 @@ class RedisStreamSpout(QueueSpout):
 
 def _entry(stream: str, id: bytes, client: Any) -> Any:
     return client.xrange(stream, id, id)
+
+
+def _consumers(server: Server, stream: str, group: str, prefix: str) -> list[str]:
+    """Return the consumers of a group whose names begin so; none if there is no such group."""
+
+    def ask(client: Any) -> Any:
+        from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
+
+        try:
+            return client.xinfo_consumers(stream, group)
+        except ResponseError as error:
+            if str(error).startswith("NOGROUP") or "no such key" in str(error):
+                return []
+            raise
+
+    names = [each["name"].decode() for each in server.call(stream, ask)]
+    return [name for name in names if name.startswith(prefix)]
+
+
+class _PendingAcks(PendingAcks):
+    """A name is that of a consumer, which has the entries of its transaction."""
+
+    def __init__(self, settings: Settings, stream: str, group: str) -> None:
+        self._settings, self._stream, self._group = settings, stream, group
+
+    @property
+    def target(self) -> str:
+        return f"{self._settings.address}#{self._stream}/{self._group}"
+
+    @property
+    def _server(self) -> Server:
+        from statefx_redis.server import server_of  # noqa: PLC0415 - as above
+
+        return server_of(self._settings)
+
+    def seal(self, owner: str, ids: Sequence[str], name: str) -> None:
+        for at in range(0, len(ids), CHUNK):
+            some = ids[at : at + CHUNK]
+            answer = self._server.eval(SEAL, [self._stream], self._group, owner, name, sealed_by(owner), *some)
+            if answer[0] == b"LOST":
+                has = answer[2].decode()
+                raise TransactionConflictError(
+                    f"{self.target}: entry {answer[1].decode()} was taken over "
+                    f"{f'by consumer {has!r}' if has else 'and acknowledged by another consumer'}: this task has stood "
+                    "still for longer than idleSecs. Nothing of the transaction is kept; start again, and set idleSecs "
+                    "higher",
+                    txid=(Sealed.read(name) or Sealed(owner, 0)).txid,
+                )
+
+    def acknowledge(self, name: str) -> None:
+        self._each(FINISH, name)
+
+    def sealed(self, prefix: str) -> Iterable[str]:
+        names = _consumers(self._server, self._stream, self._group, prefix)
+        return [name for name in names if Sealed.read(name) is not None]
+
+    def release(self, name: str) -> None:
+        self._each(MOVE, name, name.partition("/sealed/")[0])
+
+    def _each(self, script: str, *arguments: str) -> None:
+        self._server.eval(script, [self._stream], self._group, *arguments)

@@ -1,17 +1,44 @@
-"""QueueSpout: the base of a spout for a queue, which hands out messages and waits to hear of each."""
+"""QueueSpout: the base of a spout for a queue, which hands out messages and waits to hear of each.
+
+Acknowledged after the commit, a message may come a second time if a crash comes between the two. With ``exactlyOnce``
+it is acknowledged in the transaction, as Pulsar's pending acks are::
+
+    spout      takes messages, as their owner
+    sink       prepare: SEAL, the messages that this owner has pass over to the transaction, which nobody can take away
+    driver     COMMITTING is durable
+               commit: they leave the queue, by the name that the decision has; again is a no-op
+               rolled back: their owner still has them, or who takes its place, and seals them anew
+
+FINISH comes behind COMMITTING, and COMMITTING behind SEAL; a message has one owner, and none that is sealed is handed
+out (section 12 of the protocol). So what reads the messages is exactly once with them, and the sinks are too.
+"""
 
 from __future__ import annotations
 
 import heapq
 import logging
+import secrets
 import time
-from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statefx.errors import TopologyError, UnreachableError
-from statefx.operators import Spout, SpoutCollector, parse_schema, to_ddl
+from statefx.operators import Sink, Spout, SpoutCollector, TransactionAttempt, parse_schema, to_ddl
+from statefx.operators.acker import ACKNOWLEDGES
 from statefx.operators.context import Context
+from statefx.operators.sinks import (
+    CheckpointPosition,
+    Committable,
+    CommitterContext,
+    SinkCommitter,
+    SinkWriter,
+    WriterContext,
+)
+from statefx.operators.tracked_spouts import TAKEN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger("statefx")
 
@@ -56,6 +83,9 @@ class QueueSpout(Spout):
         reads the stream.
     retryDelay : float
         Seconds until a message that has failed is tried again; each further time twice as long.
+    exactlyOnce : bool
+        Whether messages are acknowledged in the transaction, where the queue can (`pendingAcks`). There are no tries
+        and no stream ``dead`` then.
 
     Attributes
     ----------
@@ -66,12 +96,17 @@ class QueueSpout(Spout):
     --------
     - A message leaves the queue after its transaction is committed, and never before.
     - A queue that can't be reached (UnreachableError) is asked again after a pause that grows; nothing is lost.
+    - With ``exactlyOnce`` a message leaves the queue with its transaction: state, sinks and queue agree, whatever
+      crashes. If a bolt fails it, the transaction is rolled back and tried again.
     """
 
     renewSecs = 0.0
     """How often `renew` is called, in seconds; 0: never."""
 
-    def __init__(self, fields: Any, *, maxTries: int = 5, retryDelay: float = 1.0) -> None:
+    pollSecs = 0.0
+    """How long the queue is left alone when it had nothing."""
+
+    def __init__(self, fields: Any, *, maxTries: int = 5, retryDelay: float = 1.0, exactlyOnce: bool = False) -> None:
         name = type(self).__name__
         if isinstance(maxTries, bool) or not isinstance(maxTries, int) or maxTries < 1:
             raise TopologyError(f"{name}: maxTries is a whole number from 1, not {maxTries!r}")
@@ -79,8 +114,15 @@ class QueueSpout(Spout):
             raise TopologyError(f"{name}: retryDelay is a number of seconds from 0, not {retryDelay!r}")
         self.schema = parse_schema(fields)
         ddl = to_ddl(self.schema)
-        self.outputFields = {"default": ddl, DEAD: f"{ddl}, _id string, _tries int"}
-        self._max_tries, self._retry_secs = maxTries, retryDelay
+        self.outputFields = {"default": ddl}
+        if not exactlyOnce:
+            self.outputFields[DEAD] = f"{ddl}, _id string, _tries int"
+        elif type(self).pendingAcks is QueueSpout.pendingAcks:
+            raise TopologyError(
+                f"{name} has no pendingAcks, so its messages can't be acknowledged in the transaction: leave out "
+                "exactlyOnce, or define pendingAcks"
+            )
+        self._max_tries, self._retry_secs, self._exactly_once = maxTries, retryDelay, exactlyOnce
 
     # ---- what a queue has to do
 
@@ -98,10 +140,21 @@ class QueueSpout(Spout):
     def renew(self, ids: Sequence[Any]) -> None:
         """Tell the queue that these messages are still being processed, so that nobody else is given them."""
 
+    def pendingAcks(self) -> PendingAcks:
+        """Return what acknowledges messages in the transaction, as picklable as the spout; for ``exactlyOnce``."""
+        raise NotImplementedError
+
     # ---- as a spout
+
+    def acknowledging(self) -> Sink | None:
+        """Return the sink that acknowledges in the transaction."""
+        return _Acknowledging(self.pendingAcks()) if self._exactly_once else None
 
     def open(self, context: Context) -> None:
         """Begin with nothing; what another object had been given, the queue hands out again."""
+        # Of this object alone: what a task did that was taken for lost, and is not, must not count as this one's.
+        self.place = f"{context.origin}/{context.component}/{context.task}/"
+        self.owner = self.place + secrets.token_hex(4)
         self._out: dict[Any, Message] = {}
         """What was emitted, or waits to be tried again."""
         self._due: list[tuple[float, int, Any]] = []
@@ -109,7 +162,7 @@ class QueueSpout(Spout):
         self._number = 0
         self._done: list[Any] = []
         self._renewed = time.monotonic()
-        self._away_secs = self._away_until = 0.0
+        self._away_secs = self._away_until = self._poll_at = 0.0
         self.connect(context)
 
     def nextTuple(self, collector: SpoutCollector) -> None:
@@ -124,7 +177,10 @@ class QueueSpout(Spout):
             left -= 1
         try:
             self._tell(now)
-            for message in self.receive(left) if left else ():
+            found = list(self.receive(left)) if left and now >= self._poll_at else None
+            if found is not None and not found:
+                self._poll_at = now + self.pollSecs
+            for message in found or ():
                 if message.id not in self._out:  # else the queue took this task for dead
                     self._out[message.id] = message
                     self._emit(collector, message)
@@ -136,9 +192,10 @@ class QueueSpout(Spout):
         self._away_secs = 0.0
 
     def ack(self, id: Any) -> None:
-        """Have the queue told with the next call."""
+        """Have the queue told with the next call, unless the transaction has done that."""
         self._out.pop(id, None)
-        self._done.append(id)
+        if not self._exactly_once:
+            self._done.append(id)
 
     def fail(self, id: Any) -> None:
         """Try the message again later."""
@@ -167,7 +224,171 @@ class QueueSpout(Spout):
             self.renew(list(self._out))
 
     def _emit(self, collector: SpoutCollector, message: Message) -> None:
-        if message.tries < self._max_tries:
+        if self._exactly_once:
+            # Both in one transaction: what a call of nextTuple emits is not parted. The values have no id: a bolt that
+            # fails them fails the transaction, which alone can take back what the others have done with them.
+            collector.emit((self.owner, str(message.id)), stream=TAKEN, id=message.id)
+            collector.emit(message.values)
+        elif message.tries < self._max_tries:
             collector.emit(message.values, id=message.id)
         else:
             collector.emit((*message.values, str(message.id), message.tries), stream=DEAD, id=message.id)
+
+
+_SEALED = "/sealed/"
+
+
+def sealed_by(owner: str) -> str:
+    """Return how the names begin under which the messages of an owner are sealed."""
+    return owner + _SEALED
+
+
+class Sealed(NamedTuple):
+    """Under which name a transaction has messages.
+
+    >>> Sealed.of("5d1e/jobs/0/a7", TransactionAttempt(12, 1), "9f")
+    '5d1e/jobs/0/a7/sealed/12/1/9f'
+    >>> Sealed.read("5d1e/jobs/0/a7/sealed/12/1/9f")
+    Sealed(owner='5d1e/jobs/0/a7', txid=12)
+    >>> Sealed.read("somebody")
+    """
+
+    owner: str
+    txid: int
+
+    @staticmethod
+    def of(owner: str, attempt: TransactionAttempt, token: str) -> str:
+        """Return the name for an attempt of a task."""
+        return f"{sealed_by(owner)}{attempt.txid}/{attempt.attempt}/{token}"
+
+    @classmethod
+    def read(cls, name: str) -> Sealed | None:
+        """Return what a name says; None if it is none of a transaction."""
+        owner, found, rest = name.partition(_SEALED)
+        txid = rest.partition("/")[0]
+        return cls(owner, int(txid)) if found and txid.isdecimal() else None
+
+
+class PendingAcks(ABC):
+    """What a queue does for messages that are acknowledged in the transaction. Called in tasks and on the driver.
+
+    An **owner** is a text that names one object of a spout; a **name** begins with that of its owner, and names one
+    attempt of one transaction.
+
+    Each method raises UnreachableError if the queue can't be reached.
+    """
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """Which queue it is, without secrets."""
+
+    @abstractmethod
+    def seal(self, owner: str, ids: Sequence[str], name: str) -> None:
+        """Let messages pass from their owner to a transaction: nobody is handed them, and no time runs out.
+
+        Also those that the owner has sealed under another name: that attempt was rolled back.
+
+        Raises
+        ------
+        TransactionConflictError
+            The owner does not have one of them any more.
+        """
+
+    @abstractmethod
+    def acknowledge(self, name: str) -> None:
+        """Take what is sealed under a name off the queue; a no-op if nothing is."""
+
+    @abstractmethod
+    def sealed(self, prefix: str) -> Iterable[str]:
+        """Return the names that begin so and have messages; others that had some may be among them."""
+
+    @abstractmethod
+    def release(self, name: str) -> None:
+        """Give what is sealed under a name back to its owner; a no-op if nothing is."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+class _Acknowledging(Sink):
+    """The sink that a queue's messages leave it by."""
+
+    exclusive = False
+
+    def __init__(self, acks: PendingAcks) -> None:
+        self._acks = acks
+
+    @property
+    def target(self) -> str:
+        """The queue."""
+        return self._acks.target
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Make what seals."""
+        return _Sealing(self._acks, context)
+
+    def committer(self, context: CommitterContext) -> SinkCommitter:
+        """Make what acknowledges."""
+        return _Finishing(self._acks, context)
+
+
+class _Sealing(SinkWriter):
+    """Seals what its tasks are told of, when the transaction is prepared."""
+
+    def __init__(self, acks: PendingAcks, context: WriterContext) -> None:
+        self._acks, self._context = acks, context
+        self._ids: dict[str, list[str]] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for owner, id in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            self._ids.setdefault(owner, []).append(id)
+
+    def prepare(self, txid: int) -> Committable | None:
+        names = []
+        for owner, ids in self._ids.items():
+            names.append(Sealed.of(owner, self._context.attempt, self._context.token))
+            self._acks.seal(owner, ids, names[-1])
+        return {"sealed": names} if names else None
+
+    def close(self) -> None:
+        self._acks.close()
+
+
+class _Finishing(SinkCommitter):
+    """Takes messages off the queue whose transaction is decided."""
+
+    def __init__(self, acks: PendingAcks, context: CommitterContext) -> None:
+        self._acks, self._context = acks, context
+
+    def _names(self) -> Iterable[tuple[str, int]]:
+        """Yield the names of this spout, of all its starts, with their transactions."""
+        spout = self._context.component.removeprefix(ACKNOWLEDGES)
+        for name in self._acks.sealed(f"{self._context.owner.origin}/{spout}/"):
+            found = Sealed.read(name)
+            if found is not None:
+                yield name, found.txid
+
+    def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
+        """See whether the queue can be reached."""
+        list(self._names())
+
+    def fence(self, reached: CheckpointPosition, *, takeover: bool) -> None:
+        """Release what no decision names: what is decided is acknowledged by `commit`, which names it."""
+        for name, txid in self._names():
+            if not reached.committed < txid <= reached.decided:
+                self._acks.release(name)
+
+    def commit(self, attempt: TransactionAttempt, committables: Mapping[int, Committable]) -> None:
+        for each in committables.values():
+            for name in each["sealed"]:
+                self._acks.acknowledge(name)
+
+    def sweep(self, committed: int) -> None:
+        """Release what a task has sealed so late that its attempt was rolled back by then."""
+        for name, txid in self._names():
+            if txid <= committed:
+                self._acks.release(name)
+
+    def close(self) -> None:
+        self._acks.close()

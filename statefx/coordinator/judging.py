@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from statefx.coordinator.engine import AttemptFailedError
 from statefx.coordinator.transaction import received_rows
 from statefx.errors import BoltError, FailedException, FencedError, StateCorruptedError, StatefxError
-from statefx.operators.acker import ACKER
+from statefx.operators.acker import is_of_acks
 from statefx.plan.levels import Plan
 from statefx.plan.segments import segments_of
 from statefx.protocol.barrier import Ack
@@ -35,7 +35,7 @@ class Judge:
             for segment, part in segments_of(plan).items()
         }
         self.segments = len(self._segments)
-        edges = [edge for edge in plan.edges if edge.target != ACKER]  # its rows are nobody's input or output
+        edges = [edge for edge in plan.edges if not is_of_acks(edge.target)]
         self._sources = frozenset(edge.source for edge in edges)
         self._spout_edges = [e for e in edges if e.source in {task.component for task in plan.spouts}]
         self._raw = [(edge.id, edge.source, plan.multiplicity(edge)) for edge in plan.raw]

@@ -24,7 +24,7 @@ from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import LOOK_SECS, Batch
 from statefx.errors import FailedException
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
-from statefx.operators.acker import ACKER
+from statefx.operators.acker import is_of_acks
 from statefx.operators.context import DRIVER
 from statefx.operators.hooks import overrides
 from statefx.operators.spouts import check_json, plans
@@ -327,7 +327,7 @@ class _Emissions:
         found = any(order.emission is Emission.AGAIN and order.partitions for order in self._orders.values())
         due_ms = 0
         plan = self.source.plan
-        rows = {edge.id for edge in plan.edges if edge.target != ACKER}
+        rows = {edge.id for edge in plan.edges if not is_of_acks(edge.target)}
         for ack in acks:
             due_ms = min(filter(None, (due_ms, ack.trees.due_ms)), default=0)
             order = self._orders.get(TaskId(ack.component, ack.task))

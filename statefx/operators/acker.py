@@ -22,6 +22,9 @@ ACKER = "__acker"
 ACKS, ASKS = "__acks", "__asks"
 """Streams of internal rows: of trees, by root; and of spouts that begin, to all tasks of the acker."""
 
+ACKNOWLEDGES = "__acks-"
+"""Before the name of a spout: the sink that acknowledges in the transaction what the spout hands out."""
+
 ROWS = "root long, kind int, number long, data binary"
 
 _ENTRY = struct.Struct("<QQ")
@@ -33,6 +36,11 @@ EXPIRED_MAX = 100_000
 PENDING_BYTES_MAX = 32 << 20
 """Of ids that spouts are told when they begin, oldest first. Messages beyond that are taken for new if their source
 delivers them again, as all are that are held in attributes."""
+
+
+def is_of_acks(component: str) -> bool:
+    """Tell whether a component is statefx's own, for acks: its rows are nobody's input or output."""
+    return component == ACKER or component.startswith(ACKNOWLEDGES)
 
 
 class Kind(IntEnum):

@@ -105,6 +105,7 @@ TRACKED_SPOUTS = HookNames(
         "deactivate": (),
         "close": (),
         "reads": ("target",),
+        "acknowledging": (),
     },
     read=("outputFields",),
     storm={"declareoutputfields": ("outputFields",)},

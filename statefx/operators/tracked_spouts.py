@@ -26,6 +26,10 @@ from statefx.operators.hooks import check_hooks
 if TYPE_CHECKING:
     from statefx.operators.collector import SpoutCollector
     from statefx.operators.context import Context
+    from statefx.operators.sinks import Sink
+
+TAKEN, TAKEN_ROWS = "__taken", "owner string, id string"
+"""Internal stream of a spout whose messages are acknowledged in the transaction: those that it has taken."""
 
 
 class Spout(ABC):
@@ -116,6 +120,14 @@ class Spout(ABC):
 
     def close(self) -> None:
         """Release what `open` made, in good order; not called if the process dies."""
+
+    def acknowledging(self) -> Sink | None:
+        """Return the sink that acknowledges, in the transaction itself, what the spout hands out; None: it has none.
+
+        The sink gets what the spout emits on the stream `TAKEN`, as many tasks as the spout has, and its own place in
+        each transaction (see `statefx.connectors.queue`).
+        """
+        return None
 
     def reads(self, target: str) -> bool:
         """Tell, when the topology is made, whether it would read what a sink writes (see `ReplayingSpout.reads`)."""

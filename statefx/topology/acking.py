@@ -1,18 +1,34 @@
-"""Puts the acker into a topology in which trees of tuples may outlive their transaction."""
+"""Puts into a topology what acknowledges: the acker of trees that outlive their transaction, and sinks for queues."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from statefx.operators import Spout, parse_schema
-from statefx.operators.acker import ACKER, ACKS, ASKS, ROWS, Acker
+from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, ROWS, Acker
 from statefx.operators.bolts import may_hold
+from statefx.operators.tracked_spouts import TAKEN, TAKEN_ROWS
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
 from statefx.topology.groupings import Grouping
 
 EXECUTORS = 1
 """Tasks of the acker if nobody says: one takes what hundreds of thousands of held tuples a second come to. Storm takes
 as many as there are workers; here their number is part of the checkpoint, and must not change with the cluster."""
+
+
+def with_acknowledging(topology: Topology) -> Topology:
+    """Return the topology with a sink for each spout whose messages are acknowledged in the transaction."""
+    schema = parse_schema(TAKEN_ROWS)
+    components, sinks, edges = [], [], list(topology.edges)
+    for component in topology.components:
+        sink = component.operator.acknowledging() if isinstance(component.operator, Spout) else None
+        if sink is not None:
+            name = ACKNOWLEDGES + component.id
+            component = replace(component, outputs={**component.outputs, TAKEN: schema})
+            sinks.append(Component(name, ComponentKind.SINK, component.parallelism, {}, sink, committer=True))
+            edges.append(Edge(len(edges), component.id, TAKEN, name, Grouping("shuffle")))
+        components.append(component)
+    return Topology(topology.name, (*components, *sinks), tuple(edges)) if sinks else topology
 
 
 def with_acker(topology: Topology, timeout_secs: float, executors: int | None) -> Topology:

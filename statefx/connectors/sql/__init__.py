@@ -8,13 +8,15 @@
     spout      spout        the hooks
                source       the table that is read
                settling     which rows are there for good, with no transaction open that may add more before them
+    queue      queue        a table of jobs: who has which row
     values     backend      values that bolts keep (`statefx.values`)
     all        url          where a database is, and its driver
                types        types of the database, and of Spark
 """
 
 from statefx.connectors.sql.backend import SqlBackend
+from statefx.connectors.sql.queue import SqlQueueSpout
 from statefx.connectors.sql.sink import SqlSink
 from statefx.connectors.sql.spout import SqlPartitionedSpout
 
-__all__ = ["SqlBackend", "SqlPartitionedSpout", "SqlSink"]
+__all__ = ["SqlBackend", "SqlPartitionedSpout", "SqlQueueSpout", "SqlSink"]

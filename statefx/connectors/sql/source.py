@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -66,8 +67,8 @@ class SourceTable:
         return value if self.numeric else datetime.fromisoformat(value)
 
 
-def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | None, database: str) -> SourceTable:
-    """Look at a table; TopologyError if it is not there, lacks a column, or can't be read in the order of `order`."""
+def table_columns(connection: Any, name: str, wanted: Sequence[str], database: str) -> dict[str, Any]:
+    """Return what SQLAlchemy tells of a table's columns; TopologyError if one of `wanted` is not there, or no table."""
     sqlalchemy = alchemy()
     space, _, plain = name.rpartition(".")
     inspector = sqlalchemy.inspect(connection)
@@ -78,11 +79,32 @@ def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | Non
     except sqlalchemy.exc.NoSuchTableError:
         near = ", ".join(sorted(inspector.get_table_names(schema=space or None))[:10]) or "none"
         raise TopologyError(f"{database} has no table {name!r}; there are {near}") from None
-    view = plain in inspector.get_view_names(schema=space or None)
-    wanted = [order, *(given.names if given is not None else [])]
     for column in wanted:
         if column not in columns:
             raise TopologyError(f"{database}: {name} has no column {column!r} (it has {', '.join(columns)})")
+    return columns
+
+
+def column_of(field: pa.Field, text_columns: Collection[str], *, lite: bool) -> Any:
+    """Return what a field is read by: the column as the driver gives it, or a text that the database makes of it.
+
+    SQLAlchemy's types have no part in it: they round numbers, and take any value for a boolean.
+    """
+    sqlalchemy = alchemy()
+    column = sqlalchemy.column(field.name)
+    # SQLite would make a text of 15 digits of a double.
+    if pa.types.is_string(field.type) and field.name not in text_columns and not lite:
+        return sqlalchemy.cast(column, sqlalchemy.Text).label(field.name)
+    return column
+
+
+def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | None, database: str) -> SourceTable:
+    """Look at a table; TopologyError if it is not there, lacks a column, or can't be read in the order of `order`."""
+    sqlalchemy = alchemy()
+    space, _, plain = name.rpartition(".")
+    inspector = sqlalchemy.inspect(connection)
+    columns = table_columns(connection, name, [order, *(given.names if given is not None else [])], database)
+    view = plain in inspector.get_view_names(schema=space or None)
     kind = columns[order]["type"]
     numeric = isinstance(kind, sqlalchemy.Integer)
     what = f"{database}: {name}.{order}"
@@ -111,7 +133,7 @@ def inspect_table(connection: Any, name: str, order: str, given: pa.Schema | Non
         if each["unique"] and not partial:
             keys.append(each["column_names"])
     unique, lite = [order] in keys, connection.dialect.name == "sqlite"
-    fields = _fields(columns, f"{database}: {name}", lite=lite) if given is None else given
+    fields = fields_of(columns, f"{database}: {name}", lite=lite) if given is None else given
     if given is not None and not lite:
         _check_zones(given, columns, f"{database}: {name}")
     text_columns = frozenset(column for column, each in columns.items() if isinstance(each["type"], sqlalchemy.String))
@@ -139,7 +161,8 @@ def _warn_of_reuse(connection: Any, table: str, what: str) -> None:
         )
 
 
-def _fields(columns: Any, what: str, *, lite: bool) -> pa.Schema:
+def fields_of(columns: Any, what: str, *, lite: bool) -> pa.Schema:
+    """Return the fields that the columns fit; TopologyError for one of which that has to be said."""
     found = {}
     for name, column in columns.items():
         kind = arrow_type(column["type"], lite=lite)

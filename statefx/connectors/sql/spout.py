@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from statefx.connectors.json_values import refuse_keys
 from statefx.connectors.sql.settling import Settling, holders_of
-from statefx.connectors.sql.source import SourceTable, inspect_table
+from statefx.connectors.sql.source import SourceTable, column_of, inspect_table
 from statefx.connectors.sql.types import reader
 from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
@@ -261,7 +261,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         with self._connected() as connection:
             sqlalchemy = alchemy()
             lite = connection.dialect.name == "sqlite"
-            columns = [_column(field, table, lite) for field in self.schema]
+            columns = [column_of(field, table.text_columns, lite=lite) for field in self.schema]
             asked = sqlalchemy.select(*columns).select_from(table.clause).where(*conditions)
             streamed = connection.execution_options(stream_results=True, yield_per=_FETCH_ROWS)
             for found in streamed.execute(asked.order_by(table.order_column)).partitions():
@@ -333,19 +333,6 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
             if away and not reason.startswith("no such "):  # of SQLite: a table or a column is gone
                 raise FailedException(f"{self.database} can't be read: {reason}") from error
             raise InputError(f"{self.database}: {reason}") from error
-
-
-def _column(field: pa.Field, table: SourceTable, lite: bool) -> Any:
-    """Return what a field is read by: the column as the driver gives it, or a text that the database makes of it.
-
-    SQLAlchemy's types have no part in it: they round numbers, and take any value for a boolean.
-    """
-    sqlalchemy = alchemy()
-    column = sqlalchemy.column(field.name)
-    # SQLite would make a text of 15 digits of a double.
-    if pa.types.is_string(field.type) and field.name not in table.text_columns and not lite:
-        return sqlalchemy.cast(column, sqlalchemy.Text).label(field.name)
-    return column
 
 
 def _check_arguments(tables: Sequence[str], partitions: Any, take: Any, settle_secs: Any) -> None:

@@ -97,8 +97,10 @@ def watch(client: dict[str, Any], topic: str, enough: int, stop: Any, answers: A
         ends = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
         try:
             end = sum(each.result(WAIT_SECS).offset for each in ends.values())
-        except (KafkaException, TimeoutError) as error:  # a broker that is flooded answers late: the next look counts
+        except (KafkaException, TimeoutError) as error:
+            # A flooded broker answers late, or has been its partitions' leader anew, which a client does not notice.
             print(f"the observer was not answered: {error}", file=sys.stderr, flush=True)
+            admin = AdminClient(client)
             continue
         if not seen or seen[-1][1] != end:
             seen.append((time.monotonic(), end))

@@ -1,0 +1,308 @@
+"""Rows of a table as messages of a queue: several tasks, and other programs, take them without meeting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from statefx.connectors.json_values import refuse_keys
+from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, sealed_by
+from statefx.connectors.sql.connection import SqlConnection
+from statefx.connectors.sql.source import column_of, fields_of, table_columns
+from statefx.connectors.sql.types import reader
+from statefx.connectors.sql.url import SqlUrl, alchemy
+from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
+from statefx.operators import Context, parse_schema, to_ddl
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+_NAME = "SqlQueueSpout"
+
+OWNER, UNTIL, TRIES = "statefx_owner", "statefx_until", "statefx_tries"
+_NOTES = {OWNER: "text", UNTIL: "double precision", TRIES: "integer"}
+
+POLL_SECS = 0.05
+CHUNK = 500
+"""Rows that one statement names."""
+
+
+class _Jobs:
+    """The table, and who has which of its rows; plain data, and a connection that is made where it is needed."""
+
+    def __init__(self, url: str, location: str, name: str, id: str) -> None:
+        self.url, self.name, self.id = url, name, id
+        self.target = f"{location}#{name}"
+        self._connection: SqlConnection | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "table"} | {"_connection": None}
+
+    @cached_property
+    def table(self) -> Any:
+        """The table with the columns that are of interest here."""
+        sa = alchemy()
+        space, _, plain = self.name.rpartition(".")
+        notes = (sa.column(OWNER, sa.Text()), sa.column(UNTIL, sa.Float()), sa.column(TRIES, sa.Integer()))
+        return sa.table(plain, sa.column(self.id), *notes, schema=space or None)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """Yield a connection within a transaction; UnreachableError if the database does not answer, or refuses."""
+        if self._connection is None:
+            self._connection = SqlConnection(self.url, self.target)
+        try:
+            with self._connection.transaction() as connection:
+                yield connection
+        except SinkError as error:
+            raise UnreachableError(error.message) from error
+
+    def now(self, connection: sa.Connection) -> float:
+        """Return the time by the clock that all who take rows have in common, in seconds."""
+        if connection.dialect.name == "sqlite":  # a file of this machine
+            return time.time()
+        return float(connection.exec_driver_sql("select extract(epoch from clock_timestamp())").scalar_one())
+
+    def rows(self, ids: Sequence[Any]) -> Iterator[Any]:
+        """Yield conditions that name these rows, some at a time."""
+        column = self.table.c[self.id]
+        for at in range(0, len(ids), CHUNK):
+            yield column.in_(ids[at : at + CHUNK])
+
+    def of(self, prefix: str) -> Any:
+        """Return the condition of rows whose owner's name begins so."""
+        return self.table.c[OWNER].startswith(prefix, autoescape=True)
+
+    def names(self, connection: sa.Connection, prefix: str) -> list[str]:
+        """Return the names of transactions that begin so and have rows."""
+        table = self.table
+        found = connection.execute(table.select().with_only_columns(table.c[OWNER]).where(self.of(prefix)).distinct())
+        return [name for name in found.scalars() if Sealed.read(name) is not None]
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class SqlQueueSpout(QueueSpout):
+    """Emits the rows of a table of jobs, each to one task; a row that is processed is deleted.
+
+    Who has a row stands in three columns of the table, which it must have::
+
+        ALTER TABLE jobs ADD COLUMN statefx_owner text;
+        ALTER TABLE jobs ADD COLUMN statefx_until double precision;
+        ALTER TABLE jobs ADD COLUMN statefx_tries integer;
+        CREATE INDEX jobs_statefx_owner ON jobs (statefx_owner);
+
+    A row is free while ``statefx_owner`` is null, or the time ``statefx_until`` is over. On PostgreSQL tasks take rows
+    with ``SELECT ... FOR UPDATE SKIP LOCKED``, and none waits for another; on SQLite one after the other.
+
+    Parameters
+    ----------
+    url : str
+        As SQLAlchemy has it: ``sqlite:///jobs.db``, ``postgresql+psycopg://user:password@host/database``. Driver and
+        executors connect.
+    table : str
+        Optionally with a schema, ``schema.table``.
+    fields : str, StructType or None
+        The columns to emit. By default all columns but the three, by their types.
+    id : str
+        The column that names a row: unique, of whole numbers or texts. Rows are taken in its order, as far as several
+        tasks keep one.
+    idleSecs : float
+        How long a row stays taken, in seconds by the database's clock, unless its task renews that; tasks that live do.
+    maxTries, retryDelay, exactlyOnce
+        As of `QueueSpout`.
+
+    Raises
+    ------
+    ConfigError
+        SQLAlchemy or the driver is not installed, or `url` is not a URL of SQLite or PostgreSQL.
+    TopologyError
+        There is no such table or column, or it lacks the columns above.
+    InputError
+        The database can't be reached, to look at the table.
+    """
+
+    pollSecs = POLL_SECS
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        fields: Any = None,
+        *,
+        id: str = "id",
+        idleSecs: float = 60.0,
+        maxTries: int = 5,
+        retryDelay: float = 1.0,
+        exactlyOnce: bool = False,
+    ) -> None:
+        parsed = SqlUrl(url, _NAME, "MemoryTransactionalSpout for rows that the program has")
+        parsed.require_driver()
+        if parsed.backend not in ("sqlite", "postgresql"):
+            raise ConfigError(f"{_NAME} reads tables of SQLite and PostgreSQL, not of {parsed.backend}")
+        if isinstance(idleSecs, bool) or not isinstance(idleSecs, int | float) or not idleSecs >= 1:
+            raise ConfigError(f"{_NAME}: idleSecs is a number of seconds from 1, got {idleSecs!r}")
+        self._jobs = _Jobs(url, parsed.location, table, id)
+        self._idle_secs, self.renewSecs = float(idleSecs), idleSecs / 4
+        try:
+            with self._jobs.transaction() as connection:
+                schema = self._inspect(connection, parsed.location, None if fields is None else parse_schema(fields))
+        except UnreachableError as error:
+            raise InputError(f"{_NAME}: {error.message}") from error
+        finally:
+            self._jobs.close()
+        refuse_keys(schema, _NAME)
+        super().__init__(to_ddl(schema), maxTries=maxTries, retryDelay=retryDelay, exactlyOnce=exactlyOnce)
+
+    def _inspect(self, connection: sa.Connection, location: str, given: pa.Schema | None) -> pa.Schema:
+        jobs = self._jobs
+        columns = table_columns(connection, jobs.name, [jobs.id, *(given.names if given is not None else [])], location)
+        lacking = [name for name in _NOTES if name not in columns]
+        if lacking:
+            adds = [f"ALTER TABLE {jobs.name} ADD COLUMN {name} {_NOTES[name]}" for name in lacking]
+            index = f"CREATE INDEX {jobs.name.rpartition('.')[2]}_{OWNER} ON {jobs.name} ({OWNER})"
+            raise TopologyError(
+                f"{location}: {jobs.name} lacks columns in which tasks note who has a row: {'; '.join([*adds, index])}"
+            )
+        lite = connection.dialect.name == "sqlite"
+        self._is_text = isinstance(columns[jobs.id]["type"], alchemy().String)
+        if not self._is_text and not isinstance(columns[jobs.id]["type"], alchemy().Integer):
+            kind = columns[jobs.id]["type"]
+            raise TopologyError(f"{location}: {jobs.name}.{jobs.id} is {kind}; an id is a whole number or a text")
+        others = {name: column for name, column in columns.items() if name not in _NOTES}
+        schema = fields_of(others, f"{location}: {jobs.name}", lite=lite) if given is None else given
+        self._texts = frozenset(name for name, each in columns.items() if isinstance(each["type"], alchemy().String))
+        self._reads = [
+            None if pa.types.is_string(field.type) and field.name in self._texts else reader(field.type)
+            for field in schema
+        ]
+        return schema
+
+    def reads(self, target: str) -> bool:
+        """Tell whether a sink writes to the table."""
+        return target == self._jobs.target
+
+    def pendingAcks(self) -> PendingAcks:
+        """Return what passes rows to transactions."""
+        return _PendingAcks(self._jobs, is_text=self._is_text)
+
+    def connect(self, context: Context) -> None:
+        """Begin with what this task had been given before."""
+        self._context = context
+        self._begun = False
+
+    def receive(self, limit: int) -> Iterable[Message]:
+        """Take rows that nobody has."""
+        sa, jobs = alchemy(), self._jobs
+        table = jobs.table
+        with jobs.transaction() as connection:
+            if not self._begun:
+                self._free_own(connection)
+            now = jobs.now(connection)
+            lite = connection.dialect.name == "sqlite"
+            columns = [column_of(field, self._texts, lite=lite) for field in self.schema]
+            free = sa.or_(table.c[OWNER].is_(None), table.c[UNTIL] < now)
+            key, tries = table.c[jobs.id].label("_id"), sa.func.coalesce(table.c[TRIES], 0).label("_tries")
+            asked = sa.select(key, tries, *columns).select_from(table).where(free)
+            found = connection.execute(asked.order_by(table.c[jobs.id]).limit(limit).with_for_update(skip_locked=True))
+            rows = found.all()
+            if rows:
+                taken = {
+                    OWNER: self.owner,
+                    UNTIL: now + self._idle_secs,
+                    TRIES: sa.func.coalesce(table.c[TRIES], 0) + 1,
+                }
+                for some in jobs.rows([row[0] for row in rows]):
+                    connection.execute(table.update().where(some).values(taken))
+        self._begun = True
+        return [Message(row[0], self._values(row[2:]), row[1]) for row in rows]
+
+    def finish(self, ids: Sequence[Any]) -> None:
+        """Delete rows."""
+        with self._jobs.transaction() as connection:
+            for some in self._jobs.rows(ids):
+                connection.execute(self._jobs.table.delete().where(some))
+
+    def renew(self, ids: Sequence[Any]) -> None:
+        """Let the time of rows begin anew."""
+        table = self._jobs.table
+        with self._jobs.transaction() as connection:
+            until = {UNTIL: self._jobs.now(connection) + self._idle_secs}
+            for some in self._jobs.rows(ids):
+                # Not those that are sealed, whose owner has another name.
+                connection.execute(table.update().where(some, table.c[OWNER] == self.owner).values(until))
+
+    def close(self) -> None:
+        """Tell which rows are done, and close the connection."""
+        super().close()
+        self._jobs.close()
+
+    def _free_own(self, connection: sa.Connection) -> None:
+        """Free what other objects of this task had."""
+        jobs = self._jobs
+        for name in jobs.names(connection, self.place):
+            # A transaction that is tried again from here on was rolled back; that of an earlier one is decided.
+            if Sealed.read(name).txid >= self._context.txid:  # type: ignore[union-attr]
+                connection.execute(jobs.table.update().where(jobs.table.c[OWNER] == name).values({OWNER: None}))
+        unsealed = jobs.table.c[UNTIL].is_not(None)
+        free = {OWNER: None, UNTIL: None}
+        connection.execute(jobs.table.update().where(jobs.of(self.place), unsealed).values(free))
+
+    def _values(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple([value if read is None else read(value) for read, value in zip(self._reads, row, strict=True)])
+
+
+class _PendingAcks(PendingAcks):
+    """A name stands in the place of the owner, with no time."""
+
+    def __init__(self, jobs: _Jobs, *, is_text: bool) -> None:
+        self._jobs = jobs
+        self._is_text = is_text
+
+    @property
+    def target(self) -> str:
+        return self._jobs.target
+
+    def seal(self, owner: str, ids: Sequence[str], name: str) -> None:
+        jobs = self._jobs
+        table = jobs.table
+        mine = alchemy().or_(table.c[OWNER] == owner, jobs.of(sealed_by(owner)))
+        with jobs.transaction() as connection:
+            count = 0
+            for some in jobs.rows(list(ids) if self._is_text else list(map(int, ids))):
+                change = table.update().where(some, mine).values({OWNER: name, UNTIL: None})
+                count += connection.execute(change).rowcount
+            if count != len(ids):
+                raise TransactionConflictError(
+                    f"{jobs.target}: {len(ids) - count} of {len(ids)} rows were taken over by another reader, or "
+                    "deleted: this task has stood still for longer than idleSecs. Nothing of the transaction is kept; "
+                    "start again, and set idleSecs higher"
+                )
+
+    def acknowledge(self, name: str) -> None:
+        with self._jobs.transaction() as connection:
+            connection.execute(self._jobs.table.delete().where(self._jobs.table.c[OWNER] == name))
+
+    def sealed(self, prefix: str) -> Iterable[str]:
+        with self._jobs.transaction() as connection:
+            return self._jobs.names(connection, prefix)
+
+    def release(self, name: str) -> None:
+        found = Sealed.read(name)
+        assert found is not None
+        table = self._jobs.table
+        with self._jobs.transaction() as connection:
+            # Its time is over at once: the owner that lives renews it, or has emitted it already and seals it anew.
+            connection.execute(table.update().where(table.c[OWNER] == name).values({OWNER: found.owner, UNTIL: 0.0}))
+
+    def close(self) -> None:
+        self._jobs.close()

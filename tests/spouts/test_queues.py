@@ -1,0 +1,285 @@
+"""Messages that are acknowledged in the transaction: queue, state and sinks agree, whatever crashes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder
+from statefx.connectors import Message, QueueSpout
+from statefx.connectors.files import FileSink, committedFiles
+from statefx.connectors.queue import PendingAcks
+from statefx.errors import BoltError, TopologyError
+from statefx.testing import TopologyTester
+from statefx.testing.steps import Crash
+from tests.providers.redis_server import RedisServer
+from tests.sinks.database import SqliteDatabase
+from tests.spouts.queues import RedisQueue, SqlQueue
+
+BOUND_SECS = 60
+TEXTS = [f"{word}-{number}" for number in range(6) for word in ("to", "be", "or")]
+
+Queue = RedisQueue | SqlQueue
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.server]),
+        pytest.param("redis", marks=[pytest.mark.server]),
+    ]
+)
+def make(request: pytest.FixtureRequest, place: Path) -> Iterator[Callable[[Path], Queue]]:
+    """Make a queue of its own for each folder."""
+    if request.param == "sqlite":
+        yield lambda folder: SqlQueue(SqliteDatabase(folder))
+    elif request.param == "postgres":
+        from tests.sinks.database import PostgresDatabase
+
+        server = request.getfixturevalue("postgres")
+        yield lambda folder: SqlQueue(PostgresDatabase(server, folder))
+    else:
+        with RedisServer() as server:
+            yield lambda folder: RedisQueue(server, f"jobs-{folder.name}")
+
+
+@pytest.fixture
+def queue(make: Callable[[Path], Queue], place: Path) -> Queue:
+    return make(place)
+
+
+class Upper(BasicBolt):
+    outputFields = "text string"
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        collector.emit((tup.text.upper(),))
+
+
+class Count(StatefulBolt):
+    outputFields = "text string"
+
+    def initState(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        self.state.put(tup.text, self.state.get(tup.text, 0) + 1)
+        collector.emit((tup.text,))
+
+
+REFUSED: list[str] = []
+
+
+class RefusesOnce(Upper):
+    """Fails the first time that it is given a text that begins with ``bad``."""
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        if tup.text.startswith("bad") and not REFUSED:
+            REFUSED.append(tup.text)
+            raise FailedException("refused")
+        super().execute(tup, collector)
+
+
+def topology(queue: Queue, bolt: BasicBolt | None = None, parallelism: int = 2, out: str = "out") -> Any:
+    builder = TopologyBuilder("jobs")
+    builder.setSpout("jobs", queue.spout(), parallelism)
+    builder.setBolt("upper", bolt or Upper(), 2).shuffleGrouping("jobs")
+    builder.setBolt("count", Count(), 2).fieldsGrouping("upper", "text")
+    builder.setSink("out", FileSink(out, format="json")).shuffleGrouping("count")
+    return builder.createTopology()
+
+
+def once(texts: list[str] = TEXTS) -> dict[str, int]:
+    return dict(Counter(text.upper() for text in texts))
+
+
+def drain_until(tester: TopologyTester, condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + BOUND_SECS
+    while not condition():
+        assert time.monotonic() < limit
+        tester.drain()
+
+
+def check(tester: TopologyTester, queue: Queue, place: Path, texts: list[str] = TEXTS) -> None:
+    """Take all there is, and compare: each message is in state and in the sink once, and none is in the queue."""
+    drain_until(tester, lambda: not queue.owners())
+    assert tester.state("count") == once(texts)
+    lines = [line for file in committedFiles(place / "out") for line in Path(file).read_text("utf-8").splitlines()]
+    rows = [json.loads(line)["text"] for line in lines]
+    assert Counter(rows) == once(texts)
+
+
+def start(queue: Queue, folder: Path, **given: Any) -> TopologyTester:
+    return TopologyTester(topology(queue), folder / "ck", **given)
+
+
+def test_a_message_leaves_the_queue_with_its_transaction(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    sealed = []
+    with start(queue, place) as tester:
+        tester.when("before COMMITTING(1, 0)", lambda: sealed.append(queue.owners()))
+        check(tester, queue, place)
+    assert [owner for owner in sealed[0] if "/sealed/1/0/" in owner], sealed
+
+
+@pytest.mark.slow
+def test_a_crash_at_any_durable_step_loses_and_doubles_nothing(make, place, stride, monkeypatch):
+    def life(name: str, at: int | None) -> TopologyTester:
+        folder = place / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        queue = make(folder)
+        queue.add(*TEXTS[:9])
+        try:
+            tester = start(queue, folder, crash_at=at)
+            drain_until(tester, lambda: not queue.owners())
+            queue.add(*TEXTS[9:])
+            check(tester, queue, folder)
+            tester.close()
+        except Crash:
+            with start(queue, folder) as tester:
+                if len(tester.state("count")) + len(queue.owners()) < len(TEXTS):
+                    queue.add(*TEXTS[9:])
+                check(tester, queue, folder)
+        return tester
+
+    moments = life("rehearsal", None).steps
+    assert "after COMMITTING(1, 0)" in moments
+    for at in range(1, len(moments) + 1, stride):
+        life(str(at), at)
+
+
+class Steps:
+    """Raises `Crash` before or after one of the calls of a queue, counted."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.passed, self.crashed = at, list[str](), False
+
+    def step(self, name: str) -> None:
+        self.passed.append(name)
+        if self.crashed or len(self.passed) == self.at:
+            self.crashed = True
+            raise Crash(f"crashed {name}")
+
+    def around(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.step(f"before {name}")
+            returned = method(*arguments)
+            self.step(f"after {name}")
+            return returned
+
+        return call
+
+
+@pytest.mark.slow
+def test_a_crash_around_any_call_of_the_queue_loses_and_doubles_nothing(make, place, monkeypatch):
+    at = 1
+    while True:
+        folder = place / str(at)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        queue = make(folder)
+        queue.add(*TEXTS)
+        steps = Steps(at)
+        kind = type(queue.spout().pendingAcks())
+        with monkeypatch.context() as patch:
+            for name in ("seal", "acknowledge", "release", "sealed"):
+                patch.setattr(kind, name, steps.around(name, getattr(kind, name)))
+            try:
+                with start(queue, folder) as tester:
+                    check(tester, queue, folder)
+            except Crash:
+                assert steps.crashed
+        if not steps.crashed:
+            break
+        with start(queue, folder) as tester:
+            check(tester, queue, folder)
+        at += 1
+    assert {"before seal", "after seal", "before acknowledge", "after acknowledge"} <= set(steps.passed)
+
+
+def test_what_a_bolt_fails_is_tried_again_with_its_transaction(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    REFUSED.clear()
+    texts = [*TEXTS, "bad"]
+    queue.add(*texts)
+    with TopologyTester(topology(queue, RefusesOnce()), place / "ck") as tester:
+        check(tester, queue, place, texts)
+    assert REFUSED == ["bad"]
+
+
+def test_messages_that_another_one_has_taken_over_fail_the_transaction(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    tester = start(queue, place)
+    kind = type(queue.spout().pendingAcks())
+    seal = kind.seal
+
+    def late(self: PendingAcks, *arguments: Any) -> None:
+        queue.steal()
+        seal(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "seal", late)
+        with pytest.raises(BoltError, match=r"TransactionConflictError: .* taken over .*idleSecs"):
+            tester.drain()
+    tester.close()
+    queue.add("more")
+    with tester.restart() as successor:
+        drain_until(successor, lambda: set(queue.owners()) == {"thief"})
+        assert successor.state("count") == {"MORE": 1}
+
+
+def test_what_was_sealed_for_an_attempt_that_nobody_knows_is_released_at_the_next_start(queue, place, monkeypatch):
+    """A task that was taken for lost seals a message after its driver's successor has begun."""
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    with start(queue, place) as tester:
+        check(tester, queue, place)
+        origin = tester._coordinator.log.state.origin
+    queue.add("late")
+    late = queue.spout()
+    late.open(SimpleNamespace(origin=origin, component="jobs", task=0, txid=1))
+    (message,) = late.receive(1)
+    for txid in (1, 1000):
+        name = f"{late.owner}/sealed/{txid}/0/token"
+        acks = queue.spout().pendingAcks()
+        acks.seal(late.owner, [str(message.id)], name)
+        assert name in acks.sealed(origin)
+        assert queue.owners() == [name]
+    with tester.restart() as successor:
+        check(successor, queue, place, [*TEXTS, "late"])
+    acks.release(name)
+    acks.acknowledge(name)
+
+
+def test_two_topologies_share_a_queue(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    (place / "b").mkdir()
+    with start(queue, place) as one, TopologyTester(topology(queue, out="b/out"), place / "b" / "ck") as other:
+        one.drain()
+        queue.add("more", "again")
+        drain_until(other, lambda: not queue.owners() or bool(one.drain()))
+        drain_until(one, lambda: not queue.owners())
+        found = Counter(one.state("count")) + Counter(other.state("count"))
+    assert found == once([*TEXTS, "more", "again"])
+
+
+def test_a_queue_that_can_not_is_refused():
+    class Plain(QueueSpout):
+        def receive(self, limit: int) -> list[Message]:
+            return []
+
+        def finish(self, ids: Any) -> None:
+            pass
+
+    with pytest.raises(TopologyError, match="Plain has no pendingAcks"):
+        Plain("text string", exactlyOnce=True)
