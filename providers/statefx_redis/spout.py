@@ -140,7 +140,6 @@ class RedisStreamSpout(QueueSpout):
         from statefx_redis.server import Server  # noqa: PLC0415 - redis-py is not needed to declare a spout
 
         self._server: Server = Server(self.settings)
-        self._context = context
         self._begun = False
         self._own: str | None = "0"
         self._claims = time.monotonic()
@@ -187,9 +186,7 @@ class RedisStreamSpout(QueueSpout):
 
         self._call(make)
         for name in _consumers(self._server, self.stream, self.group, self.place):
-            sealed = Sealed.read(name)
-            # A transaction that is tried again from here on was rolled back; that of an earlier one is decided.
-            if name != self.owner and (sealed is None or sealed.txid >= self._context.txid):
+            if self.succeeds(name):
                 self._server.eval(MOVE, [self.stream], self.group, name, self.owner)
         self._begun = True
 

@@ -144,6 +144,17 @@ class QueueSpout(Spout):
         """Return what acknowledges messages in the transaction, as picklable as the spout; for ``exactlyOnce``."""
         raise NotImplementedError
 
+    def succeeds(self, owner: str) -> bool:
+        """Tell whether what an owner has, or a name, is this object's now: that of an earlier object of its task.
+
+        Not that of a later one: this task may have been stopped before it opened, and been taken for lost since.
+        """
+        epoch, sealed = Epoch.read(owner, self.place), Sealed.read(owner)
+        if epoch is None or epoch >= self._epoch:
+            return False
+        # A transaction that is tried again from here on was rolled back; that of an earlier one is decided.
+        return sealed is None or sealed.txid >= self._epoch.txid
+
     # ---- as a spout
 
     def acknowledging(self) -> Sink | None:
@@ -152,9 +163,10 @@ class QueueSpout(Spout):
 
     def open(self, context: Context) -> None:
         """Begin with nothing; what another object had been given, the queue hands out again."""
-        # Of this object alone: what a task did that was taken for lost, and is not, must not count as this one's.
         self.place = f"{context.origin}/{context.component}/{context.task}/"
-        self.owner = self.place + secrets.token_hex(4)
+        self._epoch = Epoch(context.generation, context.txid, context.attempt)
+        # Of this object alone: what a task does that was taken for lost, and is not, must not count as this one's.
+        self.owner = f"{self.place}{self._epoch}/{secrets.token_hex(4)}"
         self._out: dict[Any, Message] = {}
         """What was emitted, or waits to be tried again."""
         self._due: list[tuple[float, int, Any]] = []
@@ -243,13 +255,38 @@ def sealed_by(owner: str) -> str:
     return owner + _SEALED
 
 
+class Epoch(NamedTuple):
+    """When an object of a spout was opened: its start, and the attempt of a transaction. Later ones are greater.
+
+    >>> str(Epoch(2, 7, 0))
+    '2.7.0'
+    >>> Epoch.read("5d1e/jobs/0/2.7.0/a7/sealed/12/1/9f", "5d1e/jobs/0/")
+    Epoch(generation=2, txid=7, attempt=0)
+    """
+
+    generation: int
+    txid: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+    @classmethod
+    def read(cls, owner: str, place: str) -> Epoch | None:
+        """Return when an owner of that place was opened; None if it is none of that place."""
+        numbers = owner.removeprefix(place).partition("/")[0].split(".")
+        if not owner.startswith(place) or len(numbers) != 3 or not all(each.isdecimal() for each in numbers):
+            return None
+        return cls(*map(int, numbers))
+
+
 class Sealed(NamedTuple):
     """Under which name a transaction has messages.
 
-    >>> Sealed.of("5d1e/jobs/0/a7", TransactionAttempt(12, 1), "9f")
-    '5d1e/jobs/0/a7/sealed/12/1/9f'
-    >>> Sealed.read("5d1e/jobs/0/a7/sealed/12/1/9f")
-    Sealed(owner='5d1e/jobs/0/a7', txid=12)
+    >>> Sealed.of("5d1e/jobs/0/2.7.0/a7", TransactionAttempt(12, 1), "9f")
+    '5d1e/jobs/0/2.7.0/a7/sealed/12/1/9f'
+    >>> Sealed.read("5d1e/jobs/0/2.7.0/a7/sealed/12/1/9f")
+    Sealed(owner='5d1e/jobs/0/2.7.0/a7', txid=12)
     >>> Sealed.read("somebody")
     """
 
@@ -362,11 +399,16 @@ class _Finishing(SinkCommitter):
         self._acks, self._context = acks, context
 
     def _names(self) -> Iterable[tuple[str, int]]:
-        """Yield the names of this spout, of all its starts, with their transactions."""
-        spout = self._context.component.removeprefix(ACKNOWLEDGES)
-        for name in self._acks.sealed(f"{self._context.owner.origin}/{spout}/"):
-            found = Sealed.read(name)
-            if found is not None:
+        """Yield the names of this spout, of this start and those before, with their transactions.
+
+        Not those of a later start: this driver may have been replaced, and does not know what that one has decided.
+        """
+        owner = self._context.owner
+        spout = f"{owner.origin}/{self._context.component.removeprefix(ACKNOWLEDGES)}/"
+        for name in self._acks.sealed(spout):
+            task = name.removeprefix(spout).partition("/")[0]
+            epoch, found = Epoch.read(name, f"{spout}{task}/"), Sealed.read(name)
+            if found is not None and epoch is not None and epoch.generation <= owner.generation:
                 yield name, found.txid
 
     def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:

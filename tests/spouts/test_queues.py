@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder
 from statefx.connectors import Message, QueueSpout
 from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.queue import PendingAcks
-from statefx.errors import BoltError, TopologyError
+from statefx.errors import BoltError, TopologyError, TransactionConflictError
+from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
+from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester
 from statefx.testing.steps import Crash
 from tests.providers.redis_server import RedisServer
 from tests.sinks.database import SqliteDatabase
 from tests.spouts.queues import RedisQueue, SqlQueue
 
-BOUND_SECS = 60
+BOUND_SECS = 20
 TEXTS = [f"{word}-{number}" for number in range(6) for word in ("to", "be", "or")]
 
 Queue = RedisQueue | SqlQueue
@@ -237,27 +240,92 @@ def test_messages_that_another_one_has_taken_over_fail_the_transaction(queue, pl
         assert successor.state("count") == {"MORE": 1}
 
 
-def test_what_was_sealed_for_an_attempt_that_nobody_knows_is_released_at_the_next_start(queue, place, monkeypatch):
-    """A task that was taken for lost seals a message after its driver's successor has begun."""
+def opened(queue: Queue, generation: int, txid: int = 1, attempt: int = 0, origin: str = "origin") -> QueueSpout:
+    """Open the spout of a task as its slot does, and connect it."""
+    spout = queue.spout()
+    context = {"generation": generation, "txid": txid, "attempt": attempt}
+    spout.open(SimpleNamespace(origin=origin, component="jobs", task=0, **context))
+    return spout
+
+
+def seal(queue: Queue, spout: QueueSpout, messages: Iterable[Message], txid: int = 1) -> str:
+    """Seal messages as the task of the sink does; return the name."""
+    name = f"{spout.owner}/sealed/{txid}/0/token"
+    queue.spout().pendingAcks().seal(spout.owner, [str(message.id) for message in messages], name)
+    return name
+
+
+@pytest.mark.parametrize("txid", [1, 1000])
+def test_what_is_sealed_for_an_attempt_that_nobody_knows_is_released_at_the_next_start(queue, place, txid, monkeypatch):
+    """A task that was taken for lost seals a message when its attempt was rolled back long ago."""
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
     with start(queue, place) as tester:
         check(tester, queue, place)
         origin = tester._coordinator.log.state.origin
     queue.add("late")
-    late = queue.spout()
-    late.open(SimpleNamespace(origin=origin, component="jobs", task=0, txid=1))
-    (message,) = late.receive(1)
-    for txid in (1, 1000):
-        name = f"{late.owner}/sealed/{txid}/0/token"
-        acks = queue.spout().pendingAcks()
-        acks.seal(late.owner, [str(message.id)], name)
-        assert name in acks.sealed(origin)
-        assert queue.owners() == [name]
+    late = opened(queue, 1, origin=origin)
+    name = seal(queue, late, late.receive(1), txid)
+    assert queue.owners() == [name]
     with tester.restart() as successor:
         check(successor, queue, place, [*TEXTS, "late"])
-    acks.release(name)
-    acks.acknowledge(name)
+
+
+@pytest.mark.parametrize("later", [(2, 1, 0), (1, 1, 1), (1, 2, 0)])
+def test_a_task_has_what_its_predecessor_had_which_can_not_seal_it_any_more(queue, later):
+    queue.add("a", "b")
+    before = opened(queue, 1)
+    messages = list(before.receive(2))
+    assert len(messages) == 2
+    after = opened(queue, *later)
+    found = list(after.receive(2))
+    assert [message.id for message in found] == [message.id for message in messages]
+    with pytest.raises(TransactionConflictError):
+        seal(queue, before, messages)
+    name = seal(queue, after, found)
+    assert queue.owners() == [name, name]
+    queue.spout().pendingAcks().acknowledge(name)
+    assert queue.owners() == []
+
+
+@pytest.mark.parametrize("later", [(2, 1, 0), (1, 1, 1), (1, 2, 0)])
+def test_a_task_that_opens_late_takes_nothing_from_its_successor(queue, later):
+    queue.add("a", "b")
+    after = opened(queue, *later)
+    found = list(after.receive(1))
+    stale = opened(queue, 1)
+    assert [message.values for message in stale.receive(1)] == [("b",)]
+    name = seal(queue, after, found)
+    again = opened(queue, 1)
+    assert [message.values for message in again.receive(5)] == []
+    assert name in queue.owners()
+
+
+def test_a_decided_transaction_keeps_its_messages_and_one_that_was_rolled_back_does_not(queue):
+    queue.add("a", "b")
+    before = opened(queue, 1, txid=4)
+    first, second = before.receive(2)
+    decided, rolled_back = seal(queue, before, [first], 4), seal(queue, before, [second], 5)
+    after = opened(queue, 2, txid=5)
+    assert [message.values for message in after.receive(5)] == [("b",)]
+    acks = queue.spout().pendingAcks()
+    for name in (rolled_back, decided, decided):
+        acks.acknowledge(name)
+    assert queue.owners() == [after.owner]
+
+
+def test_a_driver_that_was_replaced_releases_nothing_of_its_successor(queue, place):
+    queue.add("a")
+    spout = opened(queue, 2)
+    name = seal(queue, spout, spout.receive(1))
+    sink = queue.spout().acknowledging()
+    for generation, left in ((1, name), (3, spout.owner)):
+        storage = FolderStorage(place / "ck")
+        owner = Owner("jobs", "origin", generation)
+        committer = sink.committer(CommitterContext("__acks-jobs", owner, pa.schema([]), storage))
+        committer.fence(CheckpointPosition(0, 0), takeover=False)
+        assert queue.owners() == [left]
+        committer.close()
 
 
 def test_two_topologies_share_a_queue(queue, place, monkeypatch):

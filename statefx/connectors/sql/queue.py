@@ -78,11 +78,10 @@ class _Jobs:
         """Return the condition of rows whose owner's name begins so."""
         return self.table.c[OWNER].startswith(prefix, autoescape=True)
 
-    def names(self, connection: sa.Connection, prefix: str) -> list[str]:
-        """Return the names of transactions that begin so and have rows."""
-        table = self.table
-        found = connection.execute(table.select().with_only_columns(table.c[OWNER]).where(self.of(prefix)).distinct())
-        return [name for name in found.scalars() if Sealed.read(name) is not None]
+    def owners(self, connection: sa.Connection, prefix: str) -> list[str]:
+        """Return the owners that begin so and have rows, and the names of transactions."""
+        column = self.table.c[OWNER]
+        return list(connection.execute(alchemy().select(column).where(self.of(prefix)).distinct()).scalars())
 
     def close(self) -> None:
         """Close the connection."""
@@ -197,7 +196,6 @@ class SqlQueueSpout(QueueSpout):
 
     def connect(self, context: Context) -> None:
         """Begin with what this task had been given before."""
-        self._context = context
         self._begun = False
 
     def receive(self, limit: int) -> Iterable[Message]:
@@ -249,13 +247,9 @@ class SqlQueueSpout(QueueSpout):
     def _free_own(self, connection: sa.Connection) -> None:
         """Free what other objects of this task had."""
         jobs = self._jobs
-        for name in jobs.names(connection, self.place):
-            # A transaction that is tried again from here on was rolled back; that of an earlier one is decided.
-            if Sealed.read(name).txid >= self._context.txid:  # type: ignore[union-attr]
-                connection.execute(jobs.table.update().where(jobs.table.c[OWNER] == name).values({OWNER: None}))
-        unsealed = jobs.table.c[UNTIL].is_not(None)
-        free = {OWNER: None, UNTIL: None}
-        connection.execute(jobs.table.update().where(jobs.of(self.place), unsealed).values(free))
+        for name in filter(self.succeeds, jobs.owners(connection, self.place)):
+            free = jobs.table.update().where(jobs.table.c[OWNER] == name)
+            connection.execute(free.values({OWNER: None, UNTIL: None}))
 
     def _values(self, row: Sequence[Any]) -> tuple[Any, ...]:
         return tuple([value if read is None else read(value) for read, value in zip(self._reads, row, strict=True)])
@@ -294,7 +288,7 @@ class _PendingAcks(PendingAcks):
 
     def sealed(self, prefix: str) -> Iterable[str]:
         with self._jobs.transaction() as connection:
-            return self._jobs.names(connection, prefix)
+            return [name for name in self._jobs.owners(connection, prefix) if Sealed.read(name) is not None]
 
     def release(self, name: str) -> None:
         found = Sealed.read(name)
