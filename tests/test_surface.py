@@ -63,15 +63,15 @@ EXPORTS = {
     },
     statefx.connectors: {
         "CollectSink", "CommitterContext", "ConsoleSink", "ForeachTransactionSink", "Marker",
-        "MemoryTransactionalSpout", "Message", "Owner", "CheckpointPosition", "QueueSpout", "Sink", "SinkCommitter",
-        "SinkWriter", "StagedRows", "StagedSink", "Target", "WriterContext", "is_published", "refuse_twin",
-        "starting_point",
+        "MemoryTransactionalSpout", "Message", "Owner", "CheckpointPosition", "PendingAcks", "QueueSpout", "Sink",
+        "SinkCommitter", "SinkWriter", "StagedRows", "StagedSink", "Target", "WriterContext", "is_published",
+        "refuse_twin", "starting_point",
     },
     statefx.connectors.files: {
         "FilePartitionedSpout", "FileSink", "committedFiles", "readCommitted", "readUncommitted",
     },
     statefx.connectors.kafka: {"KafkaSink", "KafkaSpout"},
-    statefx.connectors.sql: {"SqlBackend", "SqlPartitionedSpout", "SqlSink"},
+    statefx.connectors.sql: {"SqlBackend", "SqlPartitionedSpout", "SqlQueueSpout", "SqlSink"},
     statefx.values: {
         "KeyValueBackend", "MemoryBackend", "OpaqueMap", "OpaqueValue", "Row", "TransactionalMap",
         "TransactionalValue",

@@ -16,7 +16,7 @@ RedisSink is in ``statefx_redis``: it shares its client with the state provider,
 from statefx.connectors.console import CollectSink, ConsoleSink
 from statefx.connectors.foreach import ForeachTransactionSink
 from statefx.connectors.memory import MemoryTransactionalSpout
-from statefx.connectors.queue import Message, QueueSpout
+from statefx.connectors.queue import Message, PendingAcks, QueueSpout
 from statefx.connectors.staged import StagedRows, StagedSink, Target
 from statefx.operators.sinks import (
     CheckpointPosition,
@@ -42,6 +42,7 @@ __all__ = [
     "MemoryTransactionalSpout",
     "Message",
     "Owner",
+    "PendingAcks",
     "QueueSpout",
     "Sink",
     "SinkCommitter",

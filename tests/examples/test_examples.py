@@ -131,6 +131,13 @@ def test_messages_are_processed_or_given_up(programs: Programs) -> None:
     ]
 
 
+def test_a_work_queue(programs: Programs) -> None:
+    assert told(programs, "work_queue.py") == [
+        "billed: {'ann': 10, 'bob': 21, 'cid': 5}",
+        "dead letter: ann, -1, after 3 tries",
+    ]
+
+
 def test_state_of_a_former_version_is_read_in_the_new_form(programs: Programs) -> None:
     assert told(programs, "upgrade_state.py") == [
         "InEuros has stored {'ann': 12.5, 'bob': 5.0}",

@@ -6,6 +6,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +19,15 @@ from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder
 from statefx.connectors import Message, QueueSpout
 from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.queue import PendingAcks
-from statefx.errors import BoltError, TopologyError, TransactionConflictError
+from statefx.connectors.sql import SqlQueueSpout
+from statefx.errors import BoltError, ConfigError, InputError, TopologyError, TransactionConflictError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester
 from statefx.testing.steps import Crash
 from tests.providers.redis_server import RedisServer
 from tests.sinks.database import SqliteDatabase
-from tests.spouts.queues import RedisQueue, SqlQueue
+from tests.spouts.queues import NOTES, RedisQueue, SqlQueue
 
 BOUND_SECS = 20
 TEXTS = [f"{word}-{number}" for number in range(6) for word in ("to", "be", "or")]
@@ -328,6 +331,25 @@ def test_a_driver_that_was_replaced_releases_nothing_of_its_successor(queue, pla
         committer.close()
 
 
+def test_a_sweep_releases_what_was_sealed_for_a_transaction_that_is_committed_without_it(queue, place):
+    queue.add("a", "b")
+    spout = opened(queue, 1)
+    names = [seal(queue, spout, spout.receive(1), txid) for txid in (7, 8)]
+    owner = Owner("jobs", "origin", 1)
+    context = CommitterContext("__acks-jobs", owner, pa.schema([]), FolderStorage(place / "ck"))
+    queue.spout().acknowledging().committer(context).sweep(7)
+    assert sorted(queue.owners()) == sorted([spout.owner, names[1]])
+
+
+def test_of_two_objects_of_one_attempt_each_has_its_own(queue):
+    queue.add("a", "b")
+    one, two = opened(queue, 1), opened(queue, 1)
+    (first,), (second,) = one.receive(1), two.receive(1)
+    assert first.id != second.id
+    with pytest.raises(TransactionConflictError):
+        seal(queue, two, [first])
+
+
 def test_two_topologies_share_a_queue(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -339,6 +361,97 @@ def test_two_topologies_share_a_queue(queue, place, monkeypatch):
         drain_until(one, lambda: not queue.owners())
         found = Counter(one.state("count")) + Counter(other.state("count"))
     assert found == once([*TEXTS, "more", "again"])
+
+
+class Refuses(Upper):
+    def execute(self, tup: Any, collector: Any) -> None:
+        if tup.text.startswith("bad"):
+            raise FailedException("refused")
+        super().execute(tup, collector)
+
+
+class Dead(StatefulBolt):
+    def initState(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        self.state.put(tup.text, tup["_tries"])
+
+
+def test_rows_of_a_table_are_tried_again_and_then_dead_letters(database):
+    queue = SqlQueue(database)
+    queue.add("a", "bad", "b")
+    builder = TopologyBuilder("jobs")
+    builder.setSpout("jobs", queue.spout(exactlyOnce=False, maxTries=3, retryDelay=0), 2)
+    builder.setBolt("refuses", Refuses(), 2).shuffleGrouping("jobs")
+    builder.setBolt("count", Count(), 2).fieldsGrouping("refuses", "text")
+    builder.setBolt("dead", Dead()).globalGrouping("jobs", stream="dead")
+    with TopologyTester(builder.createTopology(), database.place / "ck") as tester:
+        drain_until(tester, lambda: not queue.owners())
+        assert tester.state("count") == {"A": 1, "B": 1}
+        assert tester.state("dead") == {"bad": 3}
+
+
+def test_rows_whose_time_is_over_are_taken_over_unless_they_are_sealed(database):
+    queue = SqlQueue(database)
+    queue.add("a", "b", "c")
+    gone = opened(queue, 1, origin="gone")
+    first, second = gone.receive(2)
+    name = seal(queue, gone, [second])
+    spout = opened(queue, 1)
+    assert [message.values for message in spout.receive(5)] == [("c",)]
+    database.run("update jobs set statefx_until = 1 where statefx_until is not null")
+    spout.renew([3])
+    assert [(message.id, message.tries) for message in spout.receive(5)] == [(first.id, 1)]
+    assert name in queue.owners()
+
+
+def test_types_and_names_of_columns(database):
+    kind = "timestamp with time zone" if database.postgres else "timestamp"
+    database.run(f"create table shop (key text primary key, price numeric(8, 2), at {kind}, {', '.join(NOTES)})")
+    database.run("insert into shop (key, price, at) values ('k%_', 1.25, '2026-01-02 03:04:05+00:00')")
+    spout = SqlQueueSpout(
+        database.url, "shop", "key string, price decimal(8, 2), at timestamp", id="key", exactlyOnce=True
+    )
+    spout.open(SimpleNamespace(origin="origin", component="jobs", task=0, generation=1, txid=1, attempt=0))
+    (message,) = spout.receive(1)
+    assert message.id == "k%_"
+    assert message.values[:2] == ("k%_", Decimal("1.25"))
+    assert message.values[2].astimezone(UTC) == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    spout.pendingAcks().seal(spout.owner, ["k%_"], f"{spout.owner}/sealed/1/0/token")
+    spout.pendingAcks().acknowledge(f"{spout.owner}/sealed/1/0/token")
+    assert database.run("select count(*) from shop") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"table": "none"}, TopologyError, "no table 'none'; there are bare, jobs"),
+        ({"table": "bare"}, TopologyError, "bare lacks columns .*: ALTER TABLE bare ADD COLUMN statefx_owner text; "),
+        ({"fields": "other long"}, TopologyError, "no column 'other'"),
+        ({"id": "price"}, TopologyError, "jobs.price is .*; an id is a whole number or a text"),
+        ({"idleSecs": 0}, ConfigError, "idleSecs is a number of seconds from 1"),
+        ({"url": "mysql://x/y"}, ConfigError, "SqlQueueSpout"),
+        ({"url": "sqlite:////nowhere/db"}, InputError, "unable to open database file"),
+    ],
+)
+def test_mistakes(place, change, error, match):
+    database = SqliteDatabase(place)
+    database.run(f"create table jobs (id integer primary key, text text, price float, {', '.join(NOTES)})")
+    database.run("create table bare (id integer primary key, text text)")
+    given = {"url": database.url, "table": "jobs", "fields": "text string", **change}
+    with pytest.raises(error, match=match):
+        SqlQueueSpout(**given)
+
+
+def test_the_statements_that_the_error_names_make_the_table_fit(database):
+    key = "bigint generated by default as identity primary key" if database.postgres else "integer primary key"
+    database.run(f"create table bare (id {key}, text text)")
+    with pytest.raises(TopologyError) as failure:
+        SqlQueueSpout(database.url, "bare")
+    for statement in str(failure.value).partition(" has a row: ")[2].split("; "):
+        database.run(statement)
+    assert SqlQueueSpout(database.url, "bare").schema.names == ["id", "text"]
 
 
 def test_a_queue_that_can_not_is_refused():
