@@ -45,7 +45,7 @@ from statefx.protocol.pipeline_entry import Shape
 from statefx.state.contract.store import FILES_MAX
 from statefx.state.registry import load_provider, resolve
 from statefx.storage import Storage
-from statefx.topology.acking import with_acker, with_acknowledging
+from statefx.topology.acking import with_acker, with_acknowledging, with_dedup
 from statefx.topology.checks import encodings_of
 from statefx.topology.graph import Topology
 from statefx.topology.identity import identify
@@ -97,7 +97,7 @@ class Launch:
     ) -> None:
         self.settings = check_settings(topology, config, caller)
         given = topology
-        topology = with_acknowledging(given)
+        topology = with_acknowledging(with_dedup(given))
         topology = with_acker(topology, self.settings.message_timeout_secs, self.settings.acker_executors)
         self.topology = topology
         # Where a spout lives in its task, topology.max.spout.pending counts its tuples.

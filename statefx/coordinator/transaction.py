@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from statefx.operators.acker import is_of_acks
-from statefx.plan.levels import INGEST
 from statefx.protocol.barrier import Ack, LeftOut
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import NOTHING, TreeReport, merged
+from statefx.topology.graph import INTERNAL
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def by_bolt(acks: Mapping[TaskId, Ack]) -> dict[str, list[Ack]]:
     """Return acks by the bolts of the user's that they are of."""
     found: dict[str, list[Ack]] = {}
     for (component, _), ack in acks.items():
-        if not component.startswith(INGEST) and not is_of_acks(component):
+        if not component.startswith(INTERNAL):
             found.setdefault(component, []).append(ack)
     return found
 

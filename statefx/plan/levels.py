@@ -9,8 +9,8 @@ from functools import cached_property
 import pyarrow as pa
 
 from statefx.operators import BasicBolt, Spout
-from statefx.operators.acker import ACKER
 from statefx.operators.bolts import may_hold
+from statefx.operators.dedup import DEDUP
 from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.identity import TaskId
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
@@ -23,6 +23,11 @@ ROOT, ROOTS = pa.int64(), pa.list_(pa.int64())
 
 INGEST = "__ingest-"
 """Begins the name of the bolt that takes a raw DataFrame's rows to a later level."""
+
+
+def name_shown(component: str) -> str:
+    """Return by which name a user knows what rows come from: statefx may have put a bolt of its own in between."""
+    return component.removeprefix(INGEST).removeprefix(DEDUP)
 
 
 class Ingest(BasicBolt):
@@ -202,14 +207,14 @@ class Plan:
             if isinstance(component.operator, Spout):
                 found[name] = ROOT
             sources = [found[edge.source] for edge in self.inputs[name] if is_tracked(edge, component, found)]
-            if sources and name != ACKER:
+            if sources:
                 several = may_hold(component.operator) or ROOTS in sources
                 found[name] = ROOTS if several else ROOT
         return found
 
     def tracks(self, edge: Edge) -> bool:
         """Tell whether the rows of an edge travel with the roots of their trees."""
-        return edge.target != ACKER and is_tracked(edge, self.components[edge.target], self.root_types)
+        return is_tracked(edge, self.components[edge.target], self.root_types)
 
     def wire_schema(self, edge: Edge) -> pa.Schema:
         """Return the schema of the rows of `edge` as they travel, with their roots where they are tracked."""

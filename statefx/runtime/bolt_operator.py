@@ -14,10 +14,11 @@ import pyarrow as pa
 from statefx.errors import CodecError, FailedException, SchemaError
 from statefx.operators import BatchBolt, Bolt, Stateful
 from statefx.operators.acker import ACKS, ROWS, Acker
+from statefx.operators.dedup import Dedup
 from statefx.operators.schema import parse_schema
 from statefx.operators.tuples import tuple_maker
 from statefx.operators.user_errors import bolt_error
-from statefx.plan.levels import INGEST, ROOT, ROOTS
+from statefx.plan.levels import ROOT, ROOTS, name_shown
 from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.trees import NOTHING, TreeReport
 from statefx.runtime.bolts import close_bolt, context_of, hook, open_operator, view_of
@@ -58,6 +59,8 @@ class BoltOperator(TaskOperator):
             assert isinstance(taken, Bolt)
             bolt = taken
         self._bolt = bolt  # from now on `close` closes it
+        if isinstance(bolt, Acker | Dedup):
+            bolt.now_ms = task.order.clock_ms
         if isinstance(bolt, Stateful):
             self._state = self._kept_state()
             if self._state is None:
@@ -115,7 +118,7 @@ class BoltOperator(TaskOperator):
 
     def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
         """Run the tuples of one batch."""
-        bolt, source = self._bolt, edge.source.removeprefix(INGEST)
+        bolt, source = self._bolt, name_shown(edge.source)
         assert bolt is not None
         roots = None
         if self._task.trees is not None and self._task.deployment.plan.tracks(edge):
@@ -190,8 +193,6 @@ class BoltOperator(TaskOperator):
     def end(self) -> None:
         """Call finishBatch, and tell the acker of what is held."""
         bolt, task = self._bolt, self._task
-        if isinstance(bolt, Acker):
-            bolt.now_ms = task.order.clock_ms
         if isinstance(bolt, BatchBolt):
             with self._hook("finishBatch"):
                 returned: object = bolt.finishBatch(task.collector)  # type: ignore[func-returns-value]  # users' may

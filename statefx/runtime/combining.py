@@ -15,7 +15,7 @@ from statefx.errors import SchemaError
 from statefx.operators import Bolt, overrides, to_ddl
 from statefx.operators.fitting import MISFITS, fitted_array, fitted_table, shown
 from statefx.operators.tuples import tuple_maker
-from statefx.plan.levels import INGEST, Plan
+from statefx.plan.levels import INGEST, Plan, name_shown
 from statefx.protocol.identity import TaskId
 from statefx.runtime.bolts import hook
 from statefx.topology.graph import Edge
@@ -45,7 +45,7 @@ class Combiner(ABC):
     ) -> None:
         self._bolt = bolt
         self._schema = combined
-        self._source = edge.source.removeprefix(INGEST)
+        self._source = name_shown(edge.source)
         self._stream = edge.stream
         self._keys = edge.grouping.fields
         self._calling = calling
@@ -217,7 +217,7 @@ def combiner_of(plan: Plan, edge: Edge, sender: TaskId, txid: int) -> Combiner |
         return None
     assert isinstance(reader.operator, Bolt)
     kind = plan.components[edge.source].kind if not edge.source.startswith(INGEST) else "stream"
-    task = sender._replace(component=sender.component.removeprefix(INGEST))
+    task = sender._replace(component=name_shown(sender.component))
 
     def calling(name: str) -> AbstractContextManager[None]:
         return hook(task, f"{name} of bolt {edge.target!r}", txid, kind)

@@ -89,6 +89,8 @@ class LivingSpout(SpoutCollector):
         Of the task among those of all spouts, for its roots.
     acker : bool
         Whether trees may outlive their transaction.
+    dedup : bool
+        Whether its rows travel with the ids of their messages.
     clock : callable
         Seconds.
 
@@ -107,9 +109,10 @@ class LivingSpout(SpoutCollector):
         number: int,
         *,
         acker: bool,
+        dedup: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._number, self._acker = number, acker
+        self._number, self._acker, self._dedup = number, acker, dedup
         self._task, self._spout, self._limits, self._clock = task, spout, limits, clock
         self._checks = TaskCollector(task.component, outputs, (), TransactionAttempt(0, 0), "spout")
         self._weighed = {
@@ -253,6 +256,8 @@ class LivingSpout(SpoutCollector):
             if tracked is not None:
                 own = root_of(txid, self._number, place)
                 self._tracked[own] = tracked
+            if self._dedup and stream in self._weighed:
+                values = (*values, None if tracked is None else tracked.key)
             found.append(Delivery(stream, values, task, own))
         return found
 

@@ -24,6 +24,7 @@ from statefx.protocol.order import Emission, EmissionOrder
 from statefx.runtime.bolts import close_bolt, hook, made_operator
 from statefx.runtime.living_spout import Limits, LivingSpout
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
+from statefx.topology.acking import without_ids
 from statefx.topology.graph import Edge
 
 
@@ -192,13 +193,15 @@ class LivingSpoutOperator(TaskOperator):
             plan, config = task.deployment.plan, task.deployment.config
             spout = made_operator(task.deployment, task.id, task.order.attempt)
             assert isinstance(spout, Spout)
+            outputs = plan.components[task.id.component].outputs
             living = task.spouts[task.id] = LivingSpout(
                 task.id,
                 spout,
-                plan.components[task.id.component].outputs,
+                without_ids(outputs) or outputs,
                 Limits(config["topology.spout.batch.ms"] / 1000, config["topology.max.spout.pending"]),
                 plan.spouts.index(task.id),
                 acker=ACKER in plan.components,
+                dedup=without_ids(outputs) is not None,
             )
         self._living = living
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import pyarrow as pa
+
+from statefx.errors import TopologyError
 from statefx.operators import Spout, parse_schema
 from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, ROWS, Acker
 from statefx.operators.bolts import may_hold
+from statefx.operators.dedup import DEDUP, ID, Dedup
 from statefx.operators.tracked_spouts import TAKEN, TAKEN_ROWS
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
 from statefx.topology.groupings import Grouping
@@ -29,6 +34,52 @@ def with_acknowledging(topology: Topology) -> Topology:
             edges.append(Edge(len(edges), component.id, TAKEN, name, Grouping("shuffle")))
         components.append(component)
     return Topology(topology.name, (*components, *sinks), tuple(edges)) if sinks else topology
+
+
+def with_dedup(topology: Topology) -> Topology:
+    """Return the topology with a bolt behind each spout of which it is asked, that drops what comes again.
+
+    Raises
+    ------
+    TopologyError
+        A consumer reads the spout by directGrouping: who gets a row is decided before it is known to be new.
+    """
+    components, edges, more = [], list(topology.edges), []
+    for component in topology.components:
+        components.append(component)
+        if component.dedup_secs is None:
+            continue
+        name, streams = DEDUP + component.id, component.outputs
+        components[-1] = replace(component, outputs={stream: with_id(schema) for stream, schema in streams.items()})
+        dedup = Dedup(component.dedup_secs)
+        components.append(Component(name, ComponentKind.BOLT, component.parallelism, streams, dedup, committer=True))
+        read = [at for at, edge in enumerate(edges) if edge.source == component.id]
+        for at in read:
+            if edges[at].grouping.kind == "direct":
+                raise TopologyError(
+                    f"bolt {edges[at].target!r} reads spout {component.id!r} by directGrouping, which dedup can't "
+                    "follow: let a bolt behind the spout choose the task, or leave out dedup",
+                    component=edges[at].target,
+                )
+            edges[at] = replace(edges[at], source=name)
+        more += [(component.id, stream, name) for stream in dict.fromkeys(edges[at].stream for at in read)]
+    by_id = Grouping("fields", (ID.name,))
+    edges += [Edge(at, *ends, by_id) for at, ends in enumerate(more, len(edges))]
+    return Topology(topology.name, tuple(components), tuple(edges))
+
+
+def with_id(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a spout's rows, with the ids of their messages."""
+    return schema.append(ID)
+
+
+def without_ids(streams: Mapping[str, pa.Schema]) -> Mapping[str, pa.Schema] | None:
+    """Return what a spout may emit, by stream, if its rows travel with the ids of their messages; else None."""
+    if not any(ID.name in schema.names for schema in streams.values()):
+        return None
+    return {
+        name: schema.remove(len(schema) - 1) if ID.name in schema.names else schema for name, schema in streams.items()
+    }
 
 
 def with_acker(topology: Topology, timeout_secs: float, executors: int | None) -> Topology:

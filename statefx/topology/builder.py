@@ -215,7 +215,9 @@ class TopologyBuilder:
         schema = checks.stream_schema(id, dataframe)
         self._components[id] = Component(id, ComponentKind.STREAM, 0, {DEFAULT_STREAM: schema}, dataframe=dataframe)
 
-    def setSpout(self, id: str, spout: ReplayingSpout | Spout, parallelism: int = 1) -> None:
+    def setSpout(
+        self, id: str, spout: ReplayingSpout | Spout, parallelism: int = 1, *, dedup: str | None = None
+    ) -> None:
         """Add a spout, which emits the topology's input.
 
         Parameters
@@ -226,17 +228,32 @@ class TopologyBuilder:
             The object, not the class; each task has a copy, and for the last three kinds the driver too. A topology
             has spouts or DataFrames, not both.
         parallelism : int
-            The number of tasks that emit, 1 or more. May change from run to run.
+            The number of tasks that emit, 1 or more. May change from run to run, unless there is `dedup`.
+        dedup : str, optional
+            For how long the ids of a `Spout`'s messages are kept in state, at least, such as ``"10 minutes"``: what its
+            source delivers again meanwhile is acked, and goes no further. Then a bolt that fails a message fails the
+            transaction, which is tried again.
 
         Raises
         ------
         TopologyError
-            The id or the parallelism can't be used, it isn't a spout, or its ``outputFields`` is malformed.
+            The id or the parallelism can't be used, it isn't a spout, its ``outputFields`` is malformed, or `dedup` is
+            no time or of no use.
         """
         checks.check_id(id, self._components)
         check_spout(id, spout, parallelism)
         streams = checks.streams_of("spout", id, spout)
-        self._components[id] = Component(id, ComponentKind.SPOUT, parallelism, streams, spout)
+        secs = None if dedup is None else checks.seconds_of(dedup, f"spout {id!r}: dedup")
+        if secs is not None:
+            if not isinstance(spout, Spout):
+                raise TopologyError(f"spout {id!r} hands out nothing twice: leave out dedup", component=id)
+            if spout.acknowledging() is not None:
+                raise TopologyError(
+                    f"the messages of spout {id!r} are acknowledged in the transaction, so none counts twice: leave "
+                    "out dedup",
+                    component=id,
+                )
+        self._components[id] = Component(id, ComponentKind.SPOUT, parallelism, streams, spout, dedup_secs=secs)
 
     def setBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt; declare its inputs on what is returned.

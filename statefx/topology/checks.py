@@ -47,6 +47,23 @@ def check_name(name: Any) -> None:
         raise TopologyError(f"the name of a topology is a text that is not empty, not {name!r}")
 
 
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+def seconds_of(text: Any, what: str) -> float:
+    """Return a length of time in seconds; TopologyError, which names `what`, if it is none.
+
+    >>> seconds_of("10 minutes", "dedup")
+    600.0
+    >>> seconds_of("1.5 hours", "dedup")
+    5400.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) +([a-z]+?)s?", text) if isinstance(text, str) else None
+    if found is None or found[2] not in _UNITS or not float(found[1]):
+        raise TopologyError(f"{what} is a time, such as '10 minutes', '30 seconds', '2 hours' or '1 day', not {text!r}")
+    return float(found[1]) * _UNITS[found[2]]
+
+
 def check_id(id: Any, taken: Iterable[str]) -> None:
     """Refuse an id that can't name a folder, or is taken."""
     if not isinstance(id, str) or not ID.fullmatch(id) or id.startswith("__") or len(id) > ID_LENGTH_MAX:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+INTERNAL = "__"
+"""So begin the names of components that are statefx's own."""
+
+
 @dataclass(frozen=True, eq=False)
 class RowStream:
     """What ``setStream`` takes in the place of a DataFrame: its schema, and rows that come from elsewhere."""
@@ -73,6 +77,8 @@ class Component:
         Its effects are ordered by txid; every stateful bolt and every sink is one.
     combined : pyarrow.Schema or None
         Of the rows that a bolt gets, if they are added up before they are sent; None: it is that of the input.
+    dedup_secs : float or None
+        How long ids of a spout's messages are kept, to drop what comes again; None: they are not.
     """
 
     id: str
@@ -83,6 +89,7 @@ class Component:
     dataframe: Any = None
     committer: bool = False
     combined: pa.Schema | None = None
+    dedup_secs: float | None = None
 
     @property
     def combines(self) -> bool:
@@ -103,9 +110,11 @@ class Component:
 def is_tracked(edge: Edge, target: Component, tracked: Collection[str]) -> bool:
     """Tell whether the rows of an edge belong to the trees of tuples, if those of the components `tracked` do.
 
-    Not what is added up: a sum would belong to the trees of all that is in it. And a sink fails no single row.
+    Not what is added up: a sum would belong to the trees of all that is in it. A sink fails no single row. And behind
+    what is statefx's own there are no trees: a bolt that fails a row fails the transaction.
     """
-    return edge.source in tracked and target.kind is ComponentKind.BOLT and not target.combines
+    is_bolt = target.kind is ComponentKind.BOLT and not target.id.startswith(INTERNAL)
+    return edge.source in tracked and is_bolt and not target.combines
 
 
 @dataclass(frozen=True, eq=False, repr=False)

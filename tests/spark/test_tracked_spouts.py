@@ -21,8 +21,8 @@ def started(drivers, place):
     """Start a driver; the folders are made with the first."""
     tracking.prepared(place, EACH)
 
-    def start():
-        return drivers(place, "rocksdb", program="tests.spark.tracking", more={"each": EACH})
+    def start(dedup=None):
+        return drivers(place, "rocksdb", program="tests.spark.tracking", more={"each": EACH, "dedup": dedup})
 
     return start
 
@@ -67,6 +67,18 @@ def test_drivers_are_killed_and_no_message_is_lost(started, place):
     started().end()
     assert acked(place) == list(MESSAGES)
     assert sorted(state(place / "ck", "tally")) == list(MESSAGES)
+
+
+def test_with_dedup_what_is_delivered_again_counts_once(started, place):
+    for what, message in (("execute", 20), ("ack", 30), ("ack", EACH + 20)):
+        (place / f"kill-{what}-{message}").touch()
+    driver = started("10 minutes")
+    driver.wait_until(lambda log: len(acked(place)) >= EACH, "messages to be acked")
+    driver.kill()
+    started("10 minutes").end()
+    assert acked(place) == list(MESSAGES)
+    assert state(place / "ck", "tally") == dict.fromkeys(MESSAGES, 1)
+    assert failed(place) == []  # a message that a bolt fails fails its transaction
 
 
 def test_what_needs_living_tasks_is_refused_before_anything_runs(spark, place):

@@ -93,9 +93,9 @@ class Tally(StatefulBolt):
         dies(self.work, "prepare", txid)
 
 
-def topology(work, each):
+def topology(work, each, dedup=None):
     builder = TopologyBuilder("tracking")
-    builder.setSpout("folder", Folder(work, each), TASKS)
+    builder.setSpout("folder", Folder(work, each), TASKS, dedup=dedup)
     builder.setBolt("refuses", Refuses(work), TASKS).shuffleGrouping("folder")
     builder.setBolt("by-hand", ByHand(), 1).globalGrouping("refuses")
     builder.setBolt("tally", Tally(work), TASKS).fieldsGrouping("by-hand", "message")
@@ -114,7 +114,7 @@ def main():
     work, each = Path(settings["work"]), settings["each"]
     spark = session("local[8]", **PIPELINED)
     query = submit(
-        topology(work, each),
+        topology(work, each, settings["dedup"]),
         spark,
         work / "ck",
         {

@@ -1,0 +1,177 @@
+"""``dedup``: what a source delivers again, after a crash between a commit and its ack, changes state and sinks once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from statefx import BasicBolt, FailedException, Spout, StatefulBolt, TopologyBuilder
+from statefx.connectors import CollectSink
+from statefx.errors import TopologyError
+from statefx.testing import TopologyTester
+from statefx.testing.steps import Crash
+from tests.sinks.database import SqliteDatabase
+from tests.spouts.queues import SqlQueue
+
+WORDS = ["to", "be", "or", "not"] * 3
+
+
+class Source:
+    """A queue: what was handed out and not acked it delivers again when a spout opens."""
+
+    def __init__(self, words: list[str], twice: bool = False) -> None:
+        self.words = words
+        self.twice = twice
+        self.acked: list[int] = []
+        self.delivered: Counter[int] = Counter()
+
+    def open(self) -> None:
+        self.left = [number for number in range(len(self.words)) if number not in self.acked]
+        if self.twice:
+            self.left += self.left
+
+
+SOURCES: dict[str, Source] = {}
+
+
+class Messages(Spout):
+    outputFields = {"default": "word string", "other": "n int"}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def open(self, context: Any) -> None:
+        self.source = SOURCES[self.name]
+        self.source.open()
+        self.out: set[int] = set()
+
+    def nextTuple(self, collector: Any) -> None:
+        fresh = [number for number in self.source.left if number not in self.out]
+        if fresh:
+            number = fresh[0]
+            self.source.left.remove(number)
+            self.source.delivered[number] += 1
+            self.out.add(number)
+            collector.emit((self.source.words[number],), id=number)
+            collector.emit((number,), stream="other")
+
+    def ack(self, id: Any) -> None:
+        self.out.discard(id)
+        self.source.acked.append(id)
+
+
+class Passes(BasicBolt):
+    outputFields = "word string, source string"
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        collector.emit((tup.word, tup._source))
+
+
+class Count(StatefulBolt):
+    def initState(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        assert tup.source == "messages"
+        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
+
+
+class Others(StatefulBolt):
+    def initState(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        self.state.put(tup.n, self.state.get(tup.n, 0) + 1)
+
+
+def topology(source: Source, name: str, bolt: BasicBolt | None = None, dedup: str = "10 minutes") -> Any:
+    SOURCES[name] = source
+    builder = TopologyBuilder("dedup")
+    builder.setSpout("messages", Messages(name), dedup=dedup)
+    builder.setBolt("passes", bolt or Passes(), 2).shuffleGrouping("messages")
+    builder.setBolt("count", Count(), 2).fieldsGrouping("passes", "word")
+    builder.setBolt("others", Others(), 2).fieldsGrouping("messages", "n", stream="other")
+    return builder.createTopology()
+
+
+def test_what_comes_again_in_the_same_transaction_or_in_another_counts_once(place):
+    source = Source(WORDS, twice=True)
+    with TopologyTester(topology(source, "twice"), place) as tester:
+        tester.drain()
+        assert tester.state("count") == Counter(WORDS)
+        source.left += range(len(WORDS))
+        tester.drain()
+        assert tester.state("count") == Counter(WORDS)
+        assert min(source.delivered.values()) >= 3
+        # What was emitted without an id is passed on, however often it comes.
+        assert tester.state("others") == dict(source.delivered)
+    assert sorted(source.acked) == sorted([*range(len(WORDS))] * 3)
+
+
+@pytest.mark.slow
+def test_a_crash_at_any_step_counts_each_message_once(place, stride):
+    def life(at: int | None) -> TopologyTester:
+        source = Source(WORDS)
+        made = topology(source, str(at))
+        try:
+            tester = TopologyTester(made, place / str(at), crash_at=at)
+            tester.drain()
+        except Crash:
+            tester = TopologyTester(made, place / str(at))
+            tester.drain()
+            assert sorted(set(source.acked)) == list(range(len(WORDS)))
+        assert tester.state("count") == Counter(WORDS)
+        tester.close()
+        return tester
+
+    again = 0
+    for at in range(1, len(life(None).steps) + 1, stride):
+        life(at)
+        again += max(SOURCES[str(at)].delivered.values()) > 1
+    assert again, "nothing was delivered twice"
+
+
+def test_an_id_is_forgotten_when_its_time_is_over_and_not_before(place):
+    source = Source(["to"])
+    with TopologyTester(topology(source, "time"), place) as tester:
+        tester.drain()
+        for secs, count in ((590, 1), (1200, 2), (599, 2), (1201, 3)):
+            tester.advance(secs)
+            source.left.append(0)
+            tester.drain()
+            assert tester.state("count") == {"to": count}, secs
+        # Ids of one window and of the one before, and which window it is.
+        assert len(tester.state("__dedup-messages")) == 2
+
+
+class RefusesOnce(Passes):
+    def execute(self, tup: Any, collector: Any) -> None:
+        if collector.attempt.attempt == 0:
+            raise FailedException("refused")
+        super().execute(tup, collector)
+
+
+def test_a_message_that_a_bolt_fails_has_its_transaction_tried_again(place):
+    source = Source(WORDS)
+    with TopologyTester(topology(source, "fails", RefusesOnce()), place) as tester:
+        tester.drain()
+        assert tester.state("count") == Counter(WORDS)
+    assert sorted(source.acked) == list(range(len(WORDS)))
+
+
+def test_mistakes(place):
+    builder = TopologyBuilder("mistakes")
+    for given in ("10", "ten minutes", "0 minutes", "10 lightyears", 600):
+        with pytest.raises(TopologyError, match="'a': dedup is a time, such as '10 minutes'"):
+            builder.setSpout("a", Messages("none"), dedup=given)
+    queue = SqlQueue(SqliteDatabase(place))
+    with pytest.raises(TopologyError, match=r"acknowledged in the transaction.*leave out dedup"):
+        builder.setSpout("a", queue.spout(), dedup="1 day")
+    SOURCES["direct"] = Source(WORDS)
+    builder.setSpout("b", Messages("direct"), dedup="1 day")
+    builder.setBolt("c", Passes()).directGrouping("b")
+    builder.setSink("out", CollectSink()).shuffleGrouping("c")
+    with pytest.raises(TopologyError, match="'c' reads spout 'b' by directGrouping"):
+        TopologyTester(builder.createTopology(), place / "ck")
