@@ -1,4 +1,4 @@
-"""Who makes transactions from plain Python, one after the other."""
+"""Who makes transactions from plain Python."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ class TransactionalClient:
 
     Contract
     --------
-    * One transaction at a time; they take effect in the order of their txids.
+    * Several transactions may be open at one time, and are committed in any order; txids are in the order of commits.
     * A second client on the checkpoint, in any process, fences this one: its next call, a commit that is under way
-      included, raises FencedError.
+      included, raises FencedError. The log is looked at for that, for a twentieth of the time at most; a call within a
+      tenth of a second of the last look may still pass, and changes nothing that anybody sees.
     * After FencedError, or when it is not known what came of a commit, every further call is refused. The next client
       finds out, and ends it.
 
@@ -115,6 +116,26 @@ class TransactionalClient:
     def transaction(self) -> OpenTransaction:
         """Return a transaction, for a ``with`` statement."""
         return OpenTransaction(self._session)
+
+    def begin(self) -> OpenTransaction:
+        """Return a transaction that is open; end it by its `commit` or `abort`.
+
+        Raises
+        ------
+        FencedError
+            Another client has taken over.
+        TransactionError
+            This client has ended.
+
+        Examples
+        --------
+        ::
+
+            t = client.begin()
+            t.put("balances", "ann", 5)
+            t.commit()
+        """
+        return OpenTransaction(self._session).open()
 
     @property
     def committed(self) -> int:

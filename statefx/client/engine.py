@@ -1,169 +1,161 @@
-"""Runs the transactions of a client, in the thread of the caller."""
+"""Commits what a client's transaction has changed, in the thread of the caller."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from statefx.coordinator.engine import AttemptFailedError, InProcessEngine, Job, SegmentRun
+from statefx.coordinator.engine import AttemptFailedError, InProcessEngine, SegmentRun
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import Ack, Report
-from statefx.protocol.identity import TaskId
+from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.order import Order, ResolutionOrder
-from statefx.runtime.bolt_operator import BoltOperator
 from statefx.runtime.collector import TaskCollector
-from statefx.runtime.operator import TaskAttempt, TaskOperator
+from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.runtime.outbox import Outbox
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.sink_operator import SinkOperator
 from statefx.runtime.worker import Worker
-from statefx.state import KeyValueState
+from statefx.state.contract.spaces import Space
+from statefx.state.contract.store import StateStore, Write, prepare_as
+from statefx.topology.graph import Edge
 
 
-class LiveEngine(InProcessEngine):
-    """Runs transactions whose rows the caller brings while they are open (`live`).
+@dataclass(slots=True)
+class Changes:
+    """All that one transaction does: the work of its attempt; `failure` says why the attempt was rolled back."""
 
-    Every component of `deployment` has one task and no reader.
-    """
+    rows: Mapping[str, Sequence[pa.RecordBatch]]
+    writes: Mapping[str, Sequence[Write]]
+    failure: Exception | None = None
+
+
+class ClientEngine(InProcessEngine):
+    """Runs transactions that are `Changes`. Every component of `deployment` has one task and no reader."""
 
     def __init__(self, deployment: Deployment, worker: Worker) -> None:
         super().__init__()
-        self.live: LiveAttempt | None = None
-        self._deployment = deployment
+        self.deployment = deployment
         self._worker = worker
+        self._stores: dict[str, StateStore] = {}
 
-    def start(self, job: Job) -> None:
-        """Begin a job; one that runs an attempt takes rows from now on, until `next` is called."""
-        super().start(job)
-        if isinstance(job.work, SegmentRun):
-            self.live = LiveAttempt(self._worker, self._deployment, job.work.order)
+    def store(self, component: str, generation: int, version: Version, snapshot: SnapshotRef | None) -> StateStore:
+        """Return the state of a component at the committed version; it stays open until the next commit begins.
+
+        The next attempt prepares in the same store: nothing is opened twice.
+        """
+        if component not in self._stores:
+            task = TaskId(component, 0)
+            snapshots = {} if snapshot is None else {str(task): snapshot}
+            order = Order(TransactionAttempt(version.txid, 0), generation, {str(task): version}, snapshots)
+            context = self.deployment.state_context(order, task)
+            provider = self._worker.provider(self.deployment)
+            self._stores[component] = provider.newState(self.deployment.namespace(*task), context)
+        return self._stores[component]
 
     def reuses(self, work: object) -> bool:
-        """Tell that no attempt can be made again over what was sent: the caller has to send it again."""
-        return True  # only the caller has the rows: the log can't bring them back (rule 3.9)
+        """Tell that a transaction that failed is not tried again here: its caller decides."""
+        return True  # the log can't bring the rows back (rule 3.9)
 
     def run_segment(self, run: SegmentRun) -> tuple[Ack, ...]:
-        """Prepare everything that was sent and put."""
-        assert self.live is not None
-        live, self.live = self.live, None
-        return live.finish()
-
-    def resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
-        """Commit or roll back stores that have to be told."""
-        return tuple(resolve_task(self._worker, self._deployment, order, task) for task in order.tasks)
-
-    def close(self) -> None:
-        """Release what is open."""
-        if self.live is not None:
-            self.live.close(keep=False)
-        self._worker.close()
-
-
-class StateOperator(BoltOperator):
-    """Opens and prepares a state that somebody else changes."""
-
-    @property
-    def state(self) -> KeyValueState[Any, Any]:
-        """As last committed, and what was changed since it was opened."""
-        assert self._state is not None
-        return self._state
-
-
-class LiveAttempt:
-    """One attempt of a transaction, open for rows and changes of state; `failure` says why it can't be committed."""
-
-    def __init__(self, worker: Worker, deployment: Deployment, order: Order) -> None:
-        self.failure: BaseException | None = None
-        self._worker = worker
-        self._deployment = deployment
-        self._order = order
-        self._tasks: dict[str, tuple[TaskAttempt, TaskOperator]] = {}
-        self._rows: dict[str, int] = {}
-
-    def feed(self, sink: str, batch: pa.RecordBatch) -> None:
-        """Have a sink write rows."""
-        edge = self._deployment.plan.inputs[sink][0]
-        try:
-            self._operator(sink).feed(edge, batch)
-        except BaseException as error:  # part of the batch may be written: KeyboardInterrupt comes anywhere
-            self.failure = error
-            raise
-        self._rows[sink] = self._rows.get(sink, 0) + batch.num_rows
-
-    def state(self, component: str) -> KeyValueState[Any, Any]:
-        """Return the state of a component, which reads what was put."""
-        operator = self._operator(component)
-        assert isinstance(operator, StateOperator)
-        return operator.state
-
-    def finish(self) -> tuple[Ack, ...]:
-        """Prepare everything; what was open is closed.
-
-        AttemptFailedError: it has failed, or a component can't prepare, and all of it is rolled back.
-        """
+        """Write and prepare everything; AttemptFailedError if a component can't, and all of it is rolled back."""
+        operators: list[TaskOperator] = []
         keep = False
         try:
-            if self.failure is not None:  # of any kind: KeyboardInterrupt here would end the driver
-                raise AttemptFailedError(reason_of(self.failure)) from self.failure
-            acks = tuple(self._ack(component) for component in self._deployment.plan.components)
+            acks = tuple(self._ack(run, component, operators) for component in self.deployment.plan.components)
             keep = True
-        except (AttemptFailedError, FencedError):
+        except FencedError:
             raise
         except Exception as error:
-            self.failure = error
+            run.work.failure = error
             raise AttemptFailedError(reason_of(error)) from error
         finally:
-            self.close(keep=keep)
+            for operator in operators:
+                operator.close(keep=keep)
         return acks
 
-    def close(self, *, keep: bool) -> None:
-        """Release files and connections; what was written is dropped unless it was prepared."""
-        for _, operator in self._tasks.values():
-            operator.close(keep=keep)
-        self._tasks.clear()
-
-    def _operator(self, component: str) -> TaskOperator:
-        """Return the operator of a component; it is opened when it is first needed."""
-        if component not in self._tasks:
-            plan = self._deployment.plan
-            operator = StateOperator() if plan.components[component].stateful else SinkOperator()
-            task = TaskAttempt(
-                self._worker,
-                self._deployment,
-                self._order,
-                TaskId(component, 0),
-                uuid.uuid4().hex,  # the token: no other attempt ever has it, of whatever process (rule 1.3)
-                TaskCollector(component, {}, (), self._order.attempt),
-                Outbox(0, 0, plan.widths),
-            )
-            self._tasks[component] = task, operator
-            try:
-                operator.open(task)
-            except BaseException as error:
-                self.failure = error
-                raise
-        return self._tasks[component][1]
-
-    def _ack(self, component: str) -> Ack:
-        """Prepare one component."""
-        operator = self._operator(component)  # also of one that nothing came to: every task acks (rule 5.1)
+    def _ack(self, run: SegmentRun, component: str, operators: list[TaskOperator]) -> Ack:
+        """Prepare one component, also one that nothing came to: every task acks (rule 5.1)."""
+        plan, changes = self.deployment.plan, run.work
+        operator: TaskOperator = SinkOperator()
+        if plan.components[component].stateful:
+            operator = StateOperator(self._stores.pop(component, None), changes.writes.get(component, ()))
+        operators.append(operator)
+        task = TaskAttempt(
+            self._worker,
+            self.deployment,
+            run.order,
+            TaskId(component, 0),
+            uuid.uuid4().hex,  # the token: no other attempt ever has it, of whatever process (rule 1.3)
+            TaskCollector(component, {}, (), run.order.attempt),
+            Outbox(0, 0, plan.widths),
+        )
+        operator.open(task)
+        batches = changes.rows.get(component, ())
+        for batch in batches:
+            operator.feed(plan.inputs[component][0], batch)
         prepared = operator.finish()
-        task = self._tasks[component][0]
         prepared.check_size(task.id)
+        rows = sum(batch.num_rows for batch in batches)
         return Ack(
-            self._order.attempt,
+            run.order.attempt,
             *task.id,
             task.token,
-            received={edge.id: self._rows.get(component, 0) for edge in self._deployment.plan.inputs[component]},
+            received={edge.id: rows for edge in plan.inputs[component]},
             prepared_bytes=prepared.size_bytes,
             snapshot=prepared.snapshot,
             keys=prepared.keys,
             committable=prepared.committable,
             found_keys=prepared.found_keys,
         )
+
+    def resolve(self, order: ResolutionOrder) -> tuple[Report, ...]:
+        """Commit or roll back stores that have to be told."""
+        return tuple(resolve_task(self._worker, self.deployment, order, task) for task in order.tasks)
+
+    def close(self) -> None:
+        """Release what is open."""
+        while self._stores:
+            self._stores.popitem()[1].close()
+        self._worker.close()
+
+
+class StateOperator(TaskOperator):
+    """Prepares what a transaction writes to one component, in `store` if it is open already."""
+
+    _task: TaskAttempt
+
+    def __init__(self, store: StateStore | None, writes: Sequence[Write]) -> None:
+        self._store = store
+        self._writes = writes
+
+    def open(self, task: TaskAttempt) -> None:
+        """Open the store at the committed version."""
+        self._task = task
+        if self._store is None:
+            self._store = task.open_store()
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> bool:
+        """Never called: nothing is sent to it."""
+        raise NotImplementedError
+
+    def finish(self) -> PreparedTask:
+        """Make the writes durable; nobody can see them yet."""
+        store, task = self._store, self._task
+        assert store is not None
+        prepared = prepare_as(store, task.txid, task.token, self._writes)
+        found = store.count(Space.USER.value)  # of the version that was opened: what is prepared is not in it
+        snapshot = store.snapshot() if task.state.snapshot_due else None  # rule 4.4: of the version before, too
+        return PreparedTask(prepared.size_bytes, len(self._writes), found, snapshot)
+
+    def close(self, *, keep: bool, acked: bool = False) -> None:
+        """Release the store."""
+        if self._store is not None:
+            self._store.close()
 
 
 def reason_of(error: BaseException) -> str:

@@ -8,24 +8,33 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
 import pyarrow as pa
 
-from statefx.client.engine import LiveAttempt, LiveEngine, reason_of
+from statefx.client.buffer import TransactionBuffer
+from statefx.client.engine import Changes, ClientEngine, reason_of
 from statefx.client.rows import to_batches
 from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.format import write_format
 from statefx.coordinator.launch import Launch
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.source import OneBatch
-from statefx.errors import BoltError, FencedError, SinkError, StatefxError, TransactionError, TransactionTimeoutError
+from statefx.errors import (
+    BoltError,
+    FencedError,
+    SinkError,
+    StatefxError,
+    TransactionConflictError,
+    TransactionError,
+    TransactionTimeoutError,
+)
 from statefx.plan.deployment import Deployment
+from statefx.protocol.identity import EMPTY, TaskId
 from statefx.protocol.records import BatchInput
 from statefx.runtime.worker import Worker
-from statefx.state import KeyValueState
+from statefx.state import KeyValueState, StateStore, Write
 
 _LOOK_SHARE = 20
 _LOOK_SECS_MAX = 0.1
@@ -47,30 +56,25 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Session:
-    """One generation of a checkpoint, for transactions whose rows come from the caller, one transaction at a time.
+    """One generation of a checkpoint, for transactions whose rows come from the caller.
 
     Parameters
     ----------
     launch : Launch
         Of a topology in which every component is one task, and reads one stream that nobody else reads.
 
-    Attributes
-    ----------
-    opened : int
-        How many transactions have been opened; the number of the one that is open, while one is.
-
     Contract
     --------
-    * PREPARING is durable before anything is written for a transaction, and comes with the first that needs it.
+    * An open transaction is in memory alone (`TransactionBuffer`), so several can be, and be committed in any order:
+      the log has them in the order of their commits. Txids are given by the commit.
     * What the coordinator raises ends the session: how far it has come, the next generation reads from the log.
     """
 
     def __init__(self, launch: Launch) -> None:
         self._lock = threading.RLock()
-        self.opened = 0
-        self._is_open = self._closed = self._at_work = self._made = False
-        self._begun: OneBatch | None = None
-        self._since = self._look_after = 0.0
+        self._open: WeakSet[TransactionBuffer] = WeakSet()  # one that its caller has dropped is rolled back by that
+        self._closed = self._at_work = self._made = False
+        self._look_after = 0.0
         self._ended: BaseException | None = None
         self._stopping = threading.Event()
         self._process = os.getpid()
@@ -113,8 +117,8 @@ class Session:
     def _take_generation(self, launch: Launch) -> TransactionLog:
         return launch.take_generation()
 
-    def _engine_of(self, deployment: Deployment) -> LiveEngine:
-        return LiveEngine(deployment, Worker(keeps_bolts=False))
+    def _engine_of(self, deployment: Deployment) -> ClientEngine:
+        return ClientEngine(deployment, Worker(keeps_bolts=False))
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[bool]:
@@ -139,20 +143,20 @@ class Session:
             why = reason_of(self._ended)
             raise TransactionError(f"the client has ended ({why}): make another one") from self._ended
 
-    def is_open(self, number: int) -> bool:
-        """Tell whether the transaction that was opened as `number` is open."""
-        return self._is_open and self.opened == number
+    def is_open(self, buffer: TransactionBuffer) -> bool:
+        """Tell whether a transaction is open."""
+        return buffer in self._open
 
-    def open(self) -> int:
-        """Open a transaction; return its txid."""
-        if self._is_open:
-            raise TransactionError(
-                "a transaction is open: leave its block first. A client has one transaction at a time; threads share "
-                "it, or have clients of their own, each with its own checkpoint and id. If KeyboardInterrupt came "
-                "before its block was entered or left, close the client"
-            )
-        self._is_open = True
-        self.opened += 1
+    def open(self) -> TransactionBuffer:
+        """Open a transaction: its snapshot is what is committed now. FencedError as `check`."""
+        self._check_newest()
+        buffer = TransactionBuffer(self._engine.deployment, self._log.state.heads_to_come(), time.monotonic())
+        self._open.add(buffer)
+        return buffer
+
+    @property
+    def next_txid(self) -> int:
+        """The number of the transaction that is committed next."""
         return self._log.state.committed + 1
 
     def batches(self, sink: str, rows: Any) -> list[pa.RecordBatch]:
@@ -164,39 +168,42 @@ class Session:
             raise TransactionError(f"there is no sink {sink!r}; {_there(self._schemas)}", component=sink)
         return to_batches(sink, self._schemas[sink], rows)
 
-    def send(self, sink: str, batches: list[pa.RecordBatch]) -> None:
-        """Have a sink write rows."""
-        live = self._live()
-        for batch in batches:
-            live.feed(sink, batch)
-
-    def state(self, component: str) -> KeyValueState[Any, Any]:
-        """Return the state of a component in this transaction."""
+    def state(self, buffer: TransactionBuffer, component: str) -> KeyValueState[Any, Any]:
+        """Return the state of a component in a transaction."""
         if component not in self._states:
             there = _there(self._states)
             raise TransactionError(f"no component {component!r} keeps state; {there}", component=component)
-        return self._live().state(component)
+        return buffer.state(component, lambda: self._store(component), lambda: self._entered(buffer))
 
-    def _live(self) -> LiveAttempt:
-        """Return what is open for rows; the first call of a transaction begins it."""
-        if self._begun is None:
-            with self._working():
-                self._begun = self.coordinator.begin(BatchInput(), self.opened)
-                self._since = time.monotonic()
-        live = self._engine.live
-        assert live is not None
-        if live.failure is None:
-            live.failure = self._overdue(self._begun.txid)
-            self._check_newest()
-        if isinstance(live.failure, TransactionTimeoutError):
-            raise live.failure
-        if live.failure is not None:
-            why = reason_of(live.failure)
-            raise TransactionError(
-                f"transaction {self._begun.txid} has failed ({why}): leave its block, which rolls it back",
-                txid=self._begun.txid,
-            ) from live.failure
-        return live
+    def _store(self, component: str) -> StateStore:
+        """Return the state of a component as it is committed now."""
+        state, name = self._log.state, str(TaskId(component, 0))
+        newest = state.snapshots.get(name, (None,))[-1]
+        return self._engine.store(component, state.generation, state.heads_to_come().get(name, EMPTY), newest)
+
+    @contextlib.contextmanager
+    def _entered(self, buffer: TransactionBuffer) -> Iterator[None]:
+        """Let a transaction read what is committed; a read that fails leaves it no way but to be rolled back."""
+        with self.lock:
+            self.check_usable()
+            self.check(buffer)
+            try:
+                yield
+            except Exception as error:
+                buffer.failure = buffer.failure or error
+                raise
+
+    def check(self, buffer: TransactionBuffer) -> None:
+        """Refuse to go on with a transaction that can't be committed any more.
+
+        TransactionTimeoutError; FencedError; TransactionError where a read of it has failed.
+        """
+        self._check_newest()
+        if (failure := buffer.failure or self._overdue(buffer)) is None:
+            return
+        if isinstance(failure, TransactionTimeoutError):
+            raise failure
+        raise TransactionError(f"the transaction has failed ({reason_of(failure)}): abort it") from failure
 
     def _check_newest(self) -> None:
         """Make sure that no other client has taken over; FencedError, which ends the session.
@@ -215,26 +222,72 @@ class Session:
         ended = time.monotonic()
         self._look_after = ended + min(_LOOK_SECS_MAX, _LOOK_SHARE * (ended - began))
 
-    def commit(self) -> None:
-        """Commit what is open, if it has begun anything; TransactionError if it was rolled back."""
-        rolled_back = self._leave(None)
-        if rolled_back is None:
-            return
-        txid, failure = rolled_back
-        if isinstance(failure, TransactionError):
-            raise failure
-        reason = "" if failure is None else reason_of(failure)
-        again = "Mend that, and run its block again" if isinstance(failure, BoltError) else "Its block may be run again"
-        raise TransactionError(f"transaction {txid} was rolled back: {reason}. {again}", txid=txid) from failure
+    def commit(self, buffer: TransactionBuffer) -> None:
+        """Commit a transaction, if it has done anything; TransactionError if it was rolled back.
 
-    def abort(self, error: BaseException) -> None:
-        """Roll back what is open, if it has begun anything."""
-        self._leave(error)
+        1. It is closed for its caller, whatever comes of it.
+        2. A key that another one has changed since it began is a conflict.
+        3. What its keys have been is read, for those that are still open: they go on to see that.
+        4. It runs by the protocol, as the only one that does, under the next txid.
+        5. Those that are still open are told.
+        """
+        txid = buffer.txid = self.next_txid
+        self._open.discard(buffer)  # 1
+        try:
+            if (failure := buffer.failure or self._overdue(buffer)) is not None:
+                raise _rolled_back(txid, failure)
+            if buffer.touched:
+                self._commit(buffer, txid)
+        finally:
+            buffer.close()
 
-    def give_up(self, number: int, error: BaseException) -> None:
-        """End the session if the transaction that was opened as `number` is open: nobody can leave it any more."""
-        if self._ended is None and self.is_open(number):
-            self._ended = error
+    def _commit(self, buffer: TransactionBuffer, txid: int) -> None:
+        try:
+            writes = buffer.writes()
+            self._check_conflict(buffer, writes)  # 2
+            before = self._before(writes)  # 3
+        except TransactionError:
+            raise
+        except Exception as error:
+            raise _rolled_back(txid, error) from error
+        changes = Changes(buffer.rows, writes)
+        with self._working():
+            try:
+                self.coordinator.transact(BatchInput(), changes)  # 4
+            except RenewInputError as error:
+                changes.failure = changes.failure or error
+            else:
+                for other in self._open:
+                    other.overtaken(before)  # 5
+        if changes.failure is not None:
+            raise _rolled_back(txid, changes.failure) from changes.failure
+
+    def _check_conflict(self, buffer: TransactionBuffer, writes: Mapping[str, Sequence[Write]]) -> None:
+        found = buffer.conflict(writes)
+        if found is not None:
+            component, key = found
+            raise TransactionConflictError(
+                f"the transaction was rolled back: another one of this client, which was committed since it began, has "
+                f"written key {key!r} of {component!r} too. Begin another one, which reads what is committed now, and "
+                "do its work again",
+                component=component,
+                key=key,
+            )
+
+    def _before(self, writes: Mapping[str, Sequence[Write]]) -> dict[str, list[Write]]:
+        """Return what is committed under the keys of `writes`, if a transaction is open that may want to see it."""
+        if not self._open:
+            return {}
+        keys = {component: [key for key, _ in entries] for component, entries in writes.items() if entries}
+        return {name: list(zip(own, self._store(name).get(own), strict=True)) for name, own in keys.items()}
+
+    def abort(self, buffer: TransactionBuffer) -> None:
+        """Forget a transaction; again is a no-op. Nobody has seen anything of it."""
+        with contextlib.nullcontext() if self._is_foreign else self._lock:  # a child's copy of the lock may be held
+            if self.is_open(buffer):
+                buffer.txid = self.next_txid
+                self._open.discard(buffer)
+                buffer.close()
 
     def close(self) -> None:
         """Roll back what is open, and release everything; for any thread, again is a no-op."""
@@ -245,44 +298,24 @@ class Session:
             if self._closed or self._at_work:  # by a signal's handler, in the middle of a commit, which now ends
                 return
             self._closed = True
-            if self._ended is None and self._is_open:
-                with contextlib.suppress(StatefxError):  # the next generation rolls it back
-                    self.abort(TransactionError("the client was closed"))
+            for buffer in list(self._open):
+                self.abort(buffer)
             self._ended = self._ended or TransactionError("it was closed")
             self._engine.close()
             self.coordinator.ended()
 
-    def _leave(self, error: BaseException | None) -> tuple[int, BaseException | None] | None:
-        """Take what is open to its end, a rollback if there is an error; tell its txid and why if it was rolled back.
-
-        All of it is work: an interrupt behind the first line must not leave an attempt to the engine that nobody
-        holds any more, which the next transaction would run.
-        """
-        with self._working():
-            begun, live = self._begun, self._engine.live
-            self._begun, self._is_open = None, False
-            if begun is None or live is None:
-                return None
-            if live.failure is None:
-                live.failure = self._overdue(begun.txid) if error is None else error
-            try:
-                self.coordinator.finish(begun)
-            except RenewInputError:
-                return begun.txid, live.failure
-        return None
-
-    def _overdue(self, txid: int) -> TransactionTimeoutError | None:
+    def _overdue(self, buffer: TransactionBuffer) -> TransactionTimeoutError | None:
         """Return why a transaction was open for too long.
 
         It is asked before the decision, never after it: then nothing may be given up, however long a sink takes
         (rule 2.5).
         """
-        if time.monotonic() - self._since <= self._timeout_secs:
+        if time.monotonic() - buffer.since <= self._timeout_secs:
             return None
         return TransactionTimeoutError(
-            f"transaction {txid} was open for longer than topology.transaction.timeout.secs "
-            f"({self._timeout_secs:g}): it can only be rolled back",
-            txid=txid,
+            f"the transaction was open for longer than topology.transaction.timeout.secs ({self._timeout_secs:g}): it "
+            "can only be rolled back. Begin another one and do its work again, in smaller parts, or raise that setting "
+            "in config"
         )
 
     @contextlib.contextmanager
@@ -301,6 +334,14 @@ class Session:
         finally:
             self._at_work = False
         self._ended = None
+
+
+def _rolled_back(txid: int, failure: Exception) -> TransactionError:
+    """Return what the caller of a commit is told."""
+    if isinstance(failure, TransactionError):
+        return failure
+    again = "Mend that, and do its work again" if isinstance(failure, BoltError) else "Its work may be done again"
+    return TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
 
 
 def _there(names: Collection[str]) -> str:

@@ -1,53 +1,74 @@
-"""One transaction, as the block that it is open in sees it."""
+"""One transaction, as its caller has it."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from statefx.client.buffer import TransactionBuffer
 from statefx.client.session import Session
 from statefx.errors import TransactionError
 from statefx.state import KeyValueState
 
-logger = logging.getLogger("statefx")
-
 _Result = TypeVar("_Result")
 
 _ABORTED = "aborted"
+_UNKNOWN = "rolled back, or not known"
 
 
 class OpenTransaction:
-    """Rows and changes of state that take effect together, or not at all; ``with client.transaction() as t`` opens one.
+    """Rows and changes of state that take effect together, or not at all.
 
-    Leaving the block commits it; an exception, of any kind, rolls it back and goes on. Nothing is written before the
-    first call of one of its methods: a block that does nothing costs nothing.
+    ``with client.transaction() as t`` opens one and leaving the block commits it; an exception, of any kind, rolls it
+    back and goes on. ``t = client.begin()`` opens one as well, and `commit` or `abort` ends it. What it does is kept in
+    memory until then: one that is rolled back leaves no trace, and one that does nothing costs nothing.
 
     Attributes
     ----------
     txid : int
-        Its number. One that was rolled back leaves its number to the next one, perhaps another client's.
+        The number under which it was committed, or was tried to be. While it is open: the number that it would get if
+        it was committed now; another transaction that is committed first takes it.
 
     Contract
     --------
-    * After the block was left without an exception, everything is durable and published.
-    * After it was left by an exception of the block's own, nothing of it takes effect, ever.
-    * If leaving the block raises TransactionError, it was rolled back. If it raises anything else (FencedError,
+    * After the block was left without an exception, or after `commit`, everything is durable and published.
+    * After it was left by an exception of the block's own, or after `abort`, nothing of it takes effect, ever.
+    * If committing it raises TransactionError, it was rolled back. If that raises anything else (FencedError,
       LogOutcomeUnknownError, KeyboardInterrupt), or if the process dies, it may have been decided before, and takes
       effect then when the next client is made. What came of it, ``statefx.transactions`` says of the entry with this
       txid and the client's generation; and so does whatever the transaction itself has put.
-    * Several threads may use one transaction: their calls come one after the other.
+    * It sees state as committed when it was opened, with its own changes, whatever others commit meanwhile.
+    * First committer wins: if a transaction that was committed since it was opened has put or deleted a key that this
+      one has put or deleted too, committing this one raises TransactionConflictError. A key that was only read is no
+      conflict: put what was read again where no other transaction may have changed it.
+    * When it has been open for longer than ``topology.transaction.timeout.secs``, every call raises
+      TransactionTimeoutError, and it can only be rolled back.
+    * Every call that is made later than a tenth of a second after another client has taken over raises FencedError.
+    * Several threads may use one transaction, or have transactions of one client: all calls come one after the other,
+      and wait for a commit that is under way.
+    * One that is forgotten, neither committed nor aborted, is rolled back.
     """
 
     def __init__(self, session: Session) -> None:
-        self.txid = 0
         self._session = session
-        self._number = 0
+        self._buffer: TransactionBuffer | None = None
         self._end = "not open"
+        self._reason = ""
 
     def __repr__(self) -> str:
-        return f"<Transaction {self.txid}, {'open' if self._session.is_open(self._number) else self._end}>"
+        return f"<Transaction {self.txid}, {'open' if self._is_open else self._end}>"
+
+    @property
+    def txid(self) -> int:
+        """Its number, which is final when it has ended; 0 before it is opened."""
+        if self._buffer is None:
+            return 0
+        return self._buffer.txid or self._session.next_txid
+
+    @property
+    def _is_open(self) -> bool:
+        return self._buffer is not None and self._session.is_open(self._buffer)
 
     def send(self, sink: str, rows: Any) -> None:
         """Send rows to a sink.
@@ -65,15 +86,14 @@ class OpenTransaction:
         SchemaError
             A row does not fit; names it and the field. No row of this call is sent, and the transaction may go on.
         TransactionError
-            There is no such sink, or the transaction has ended.
-        BoltError, OSError
-            The sink could not write: the transaction can only be rolled back.
+            There is no such sink, or the transaction has ended. What the sink can't write, the commit says.
+        TransactionTimeoutError, FencedError
+            See the contract.
         """
-        # A row that does not fit is found before the first is written: the caller may catch the error and go on.
-        batches = self._call(lambda: self._session.batches(sink, rows))
-        # Whether it is open is asked again: a generator of rows that calls `abort` would begin another attempt, which
-        # nobody leaves, and its rows would be committed with the next transaction.
-        self._call(lambda: self._session.send(sink, batches))
+        # A row that does not fit is found before the first is kept: the caller may catch the error and go on.
+        batches = self._call(lambda buffer: self._session.batches(sink, rows))
+        # Whether it is open is asked again: a generator of rows may have ended it.
+        self._call(lambda buffer: buffer.send(sink, batches))
 
     def state(self, component: str) -> KeyValueState[Any, Any]:
         """Return the state of a component: as last committed, with what this transaction has put.
@@ -85,72 +105,92 @@ class OpenTransaction:
         ------
         TransactionError
             There is no such component, or the transaction has ended.
+        TransactionTimeoutError, FencedError
+            See the contract.
         """
-        return self._call(lambda: self._session.state(component))
+        return self._call(lambda buffer: self._session.state(buffer, component))
 
     def get(self, component: str, key: Any, default: Any = None) -> Any:
         """Return the value of a key, with what this transaction has put; `default` if there is none."""
-        return self._call(lambda: self._session.state(component).get(key, default))
+        return self._call(lambda buffer: self._session.state(buffer, component).get(key, default))
 
     def put(self, component: str, key: Any, value: Any) -> None:
         """Set the value of a key; CodecError names a type that state can't hold."""
-        self._call(lambda: self._session.state(component).put(key, value))
+        self._call(lambda buffer: self._session.state(buffer, component).put(key, value))
 
     def delete(self, component: str, key: Any) -> Any:
         """Delete a key; return the value it had, or None."""
-        return self._call(lambda: self._session.state(component).delete(key))
+        return self._call(lambda buffer: self._session.state(buffer, component).delete(key))
+
+    def commit(self) -> None:
+        """Make all of it take effect; called by who has it from ``client.begin()``, or before the block is left.
+
+        When it returns, everything is durable and published. Whatever it raises, nothing more can be done with it.
+
+        Raises
+        ------
+        TransactionConflictError
+            Another transaction of the client has written the same key: rolled back. Begin another one.
+        TransactionTimeoutError
+            It was open for too long: rolled back.
+        TransactionError
+            A sink or a store could not prepare: rolled back, and may be done again. Or it has ended already.
+        FencedError
+            Another client has taken over; what came of it, see the contract.
+        """
+        self._call(self._session.commit, checked=False)
+        self._end = "committed"
 
     def abort(self, reason: str = "aborted") -> None:
-        """Roll it back, and go on in the block; nothing more can be done with it. Again is a no-op.
+        """Roll it back; nothing more can be done with it. Again is a no-op.
 
         Parameters
         ----------
         reason : str
-            For ``statefx.transactions``.
+            For the error of later calls.
         """
         if self._end == _ABORTED:
             return
-        self._call(lambda: self._session.abort(TransactionError(reason)))
-        self._end = _ABORTED
+        self._call(self._session.abort, checked=False)
+        self._end, self._reason = _ABORTED, "" if reason == _ABORTED else f" ({reason})"
 
-    def __enter__(self) -> Self:
+    def open(self) -> Self:
+        """Open it: ``client.begin()`` and ``with`` do that."""
         session = self._session
         with session.lock:
             session.check_usable()
-            if self._number:
+            if self._buffer is not None:
                 raise self._gone()
-            self.txid = session.open()
-            self._number, self._end = session.opened, "rolled back, or not known"
+            self._buffer, self._end = session.open(), _UNKNOWN
         return self
+
+    def __enter__(self) -> Self:
+        return self if self._is_open else self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        assert self._buffer is not None
         try:
-            self._leave(error)
-        except BaseException as interrupt:  # before the session took it up: no other block can be opened behind it
-            self._session.give_up(self._number, interrupt)
-            raise
+            if error is not None:
+                self._session.abort(self._buffer)
+                self._end = _ABORTED if self._end == _UNKNOWN else self._end
+            elif self._end == _UNKNOWN:
+                self.commit()
+        finally:  # also for an interrupt that came before the first line of the commit
+            self._session.abort(self._buffer)
 
-    def _leave(self, error: BaseException | None) -> None:
-        if self._end == _ABORTED:
-            return
-        if error is None:
-            self._call(self._session.commit)
-            self._end = "committed"
-            return
-        try:
-            self._call(lambda: self._session.abort(error))
-        except Exception as failure:  # noqa: BLE001 - what ended the block is what its caller has to see
-            logger.warning("transaction %d was not rolled back here: %s", self.txid, failure)
-
-    def _call(self, do: Callable[[], _Result]) -> _Result:
-        with self._session.lock:
-            self._session.check_usable()
-            if not self._session.is_open(self._number):
+    def _call(self, do: Callable[[TransactionBuffer], _Result], *, checked: bool = True) -> _Result:
+        session = self._session
+        with session.lock:
+            session.check_usable()
+            buffer = self._buffer
+            if buffer is None or not session.is_open(buffer):
                 raise self._gone()
-            return do()
+            if checked:
+                session.check(buffer)
+            return do(buffer)
 
     def _gone(self) -> TransactionError:
-        remedy = "begin another one" if self._number else "write: with client.transaction() as t"
-        return TransactionError(f"the transaction is {self._end}: {remedy}", txid=self.txid)
+        remedy = "begin another one" if self._buffer is not None else "write: with client.transaction() as t"
+        return TransactionError(f"the transaction is {self._end}{self._reason}: {remedy}", txid=self.txid)

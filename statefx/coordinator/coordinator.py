@@ -124,19 +124,7 @@ class Coordinator:
         self._failures.clear()
 
     def transact(self, source: Input, work: Any) -> TransactionProgress:
-        """Run the next transaction over `work` until it is committed; raises as `finish`."""
-        return self.finish(self.begin(source, work))
-
-    def begin(self, source: Input, work: Any) -> OneBatch:
-        """Begin the next transaction, up to the start of its first job; raises FencedError as `finish`."""
-        begun = OneBatch(Batch(source, work), self._pipeline.next.txid, lambda: self._pipeline.committed)
-        with self._cancelling():
-            while self._loop_once(begun) and not self._runs:
-                pass
-        return begun
-
-    def finish(self, begun: OneBatch) -> TransactionProgress:
-        """Run a transaction that `begin` has begun until it is committed.
+        """Run the next transaction over `work` until it is committed.
 
         Raises
         ------
@@ -153,8 +141,9 @@ class Coordinator:
         StoppedError
             The query is being stopped; rolled back.
         """
-        self.run(begun)
-        if self._pipeline.committed < begun.txid:  # `stop` came first
+        batch = OneBatch(Batch(source, work), self._pipeline.next.txid, lambda: self._pipeline.committed)
+        self.run(batch)
+        if self._pipeline.committed < batch.txid:  # `stop` came first
             raise StoppedError("the query was stopped")
         assert self.last is not None
         return self.last
@@ -162,7 +151,7 @@ class Coordinator:
     def run(self, source: Source) -> None:
         """Take transactions from `source` until it has ended, or `stop` was called and nothing is in flight.
 
-        It raises as `finish`; what was in flight behind the transaction that failed is rolled back as well.
+        It raises as `transact`; what was in flight behind the transaction that failed is rolled back as well.
         """
         with self._cancelling():
             while self._loop_once(source):

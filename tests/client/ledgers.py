@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 
 from statefx import FileSink, SqlSink, TransactionalClient, committedFiles
-from statefx.client.engine import LiveEngine
+from statefx.client.engine import ClientEngine
 from statefx.client.session import Session
 from statefx.runtime.worker import Worker
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
@@ -94,7 +94,7 @@ class SteppedClient(TransactionalClient):
                 return launch.take_generation(lambda storage: SteppedLog(storage, steps, fold_after))
 
             def _engine_of(self, deployment):
-                return LiveEngine(
+                return ClientEngine(
                     deployment, Worker(lambda own: SteppedProvider(own.build_provider(), steps), keeps_bolts=False)
                 )
 

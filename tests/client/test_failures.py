@@ -15,7 +15,7 @@ import pytest
 from statefx import FileSink, SqlSink, StagedSink, TransactionalClient, transactions
 from statefx.connectors import Target
 from statefx.coordinator.engine import StoppedError
-from statefx.errors import BoltError, FencedError, SinkError, TransactionError
+from statefx.errors import FencedError, SinkError, TransactionError
 from statefx.storage import FolderStorage
 from tests.client.ledgers import TRANSFERS, client, entries, expected, refused, work
 from tests.testing.places import place
@@ -137,7 +137,7 @@ def test_a_client_that_cannot_end_what_a_former_one_has_decided_is_not_made(plac
 def test_a_row_that_a_table_cannot_name_is_rolled_back(place):
     sink = SqlSink(f"sqlite:///{place}/db", "words", key="word")
     with TransactionalClient(place / "ck", id="x", sinks={"out": sink}, schemas={"out": "word string"}) as found:
-        with pytest.raises(BoltError, match="'word' names the rows"), found.transaction() as t:
+        with pytest.raises(TransactionError, match="'word' names the rows.*Mend that"), found.transaction() as t:
             t.send("out", [(None,)])
         with found.transaction() as t:
             t.send("out", [("a",)])
@@ -190,19 +190,36 @@ def test_a_full_disk_rolls_back_and_the_block_can_be_run_again(place, monkeypatc
     assert [str(one.state) for one in transactions(place / "ck")] == ["COMMITTED", "ROLLED_BACK", "COMMITTED"]
 
 
-def test_what_has_failed_in_the_block_can_only_be_rolled_back(place, monkeypatch):
+def test_a_sink_that_cannot_write_rolls_back_and_the_work_can_be_done_again(place, monkeypatch):
     with shelving(place) as found:
-        with pytest.raises(TransactionError, match=r"was rolled back: OSError: .*broken"), found.transaction() as t:
-            with monkeypatch.context() as broken:
-                broken.setattr("statefx.runtime.sink_operator.SinkOperator.feed", _breaks)
-                with pytest.raises(OSError, match="broken"):
-                    t.send("out", [("a",)])
-            with pytest.raises(TransactionError, match=r"has failed .*broken.*: leave its block"):
-                t.send("out", [("b",)])
-            with pytest.raises(TransactionError, match="has failed"):
-                t.put("seen", "a", 1)
+        with monkeypatch.context() as broken:
+            broken.setattr("statefx.runtime.sink_operator.SinkOperator.feed", _breaks)
+            with pytest.raises(TransactionError, match=r"1 was rolled back: OSError: .*broken.*may be done again"):
+                put_one(found)
         put_one(found, "c")
+        assert found.committed == 1
     assert [row["word"] for row in Shelf.rows] == ["c"]
+
+
+def test_after_a_read_that_failed_a_transaction_can_only_be_rolled_back(place, monkeypatch):
+    with shelving(place) as found:
+        put_one(found)
+        t = found.begin()
+        with monkeypatch.context() as broken:
+            broken.setattr("statefx.client.engine.ClientEngine.store", _breaks_reading)
+            with pytest.raises(OSError, match="unreadable"):
+                t.get("seen", "a")
+        for call in (lambda: t.put("seen", "a", 5), lambda: t.send("out", [("b",)])):
+            with pytest.raises(TransactionError, match=r"has failed .*unreadable.*: abort it"):
+                call()
+        with pytest.raises(TransactionError, match=r"was rolled back: OSError: unreadable"):
+            t.commit()
+        with found.transaction() as t:
+            assert t.get("seen", "a") == 1
+
+
+def _breaks_reading(self, *arguments):
+    raise OSError("unreadable")
 
 
 def _breaks(self, edge, batch):
@@ -243,7 +260,7 @@ def test_who_is_fenced_before_the_decision_finds_that_nothing_took_effect(place)
         successor = shelving(place)
         put_one(successor, "b")
         assert successor.committed == t.txid, "the number of the former one, and not its rows"
-    assert outcomes(place) == [(1, 1, "ROLLED_BACK"), (1, 2, "COMMITTED")]
+    assert outcomes(place) == [(1, 2, "COMMITTED")], "an open transaction is not in the log"
     assert [row["word"] for row in Shelf.rows] == ["b"]
     for each in (found, successor):
         each.close()

@@ -111,3 +111,8 @@ def snapshot(state: LentState) -> SnapshotRef | None:
 def close(state: LentState) -> None:
     """Release the store, for the runtime; again is a no-op."""
     super(LentState, state).close()
+
+
+def key_of(state: LentState, key_bytes: bytes) -> Any:
+    """Return the key that the store knows as `key_bytes`."""
+    return state._codec.decode_key(key_bytes)
