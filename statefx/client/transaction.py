@@ -14,7 +14,7 @@ from statefx.state import KeyValueState
 _Result = TypeVar("_Result")
 
 _ABORTED = "aborted"
-_UNKNOWN = "rolled back, or not known"
+_OPEN = "open"
 
 
 class OpenTransaction:
@@ -57,7 +57,7 @@ class OpenTransaction:
         self._reason = ""
 
     def __repr__(self) -> str:
-        return f"<Transaction {self.txid}, {'open' if self._is_open else self._end}>"
+        return f"<Transaction {self.txid}, {self._phase}>"
 
     @property
     def txid(self) -> int:
@@ -69,6 +69,10 @@ class OpenTransaction:
     @property
     def _is_open(self) -> bool:
         return self._buffer is not None and self._session.is_open(self._buffer)
+
+    @property
+    def _phase(self) -> str:
+        return "rolled back" if self._end == _OPEN and not self._is_open else self._end
 
     def send(self, sink: str, rows: Any) -> None:
         """Send rows to a sink.
@@ -138,7 +142,15 @@ class OpenTransaction:
         FencedError
             Another client has taken over; what came of it, see the contract.
         """
-        self._call(self._session.commit, checked=False)
+        self._call(self._commit, checked=False)
+
+    def _commit(self, buffer: TransactionBuffer) -> None:
+        self._end = "rolled back, or not known"
+        try:
+            self._session.commit(buffer)
+        except TransactionError:
+            self._end = "rolled back"
+            raise
         self._end = "committed"
 
     def abort(self, reason: str = "aborted") -> None:
@@ -161,7 +173,7 @@ class OpenTransaction:
             session.check_usable()
             if self._buffer is not None:
                 raise self._gone()
-            self._buffer, self._end = session.open(), _UNKNOWN
+            self._buffer, self._end = session.open(), _OPEN
         return self
 
     def __enter__(self) -> Self:
@@ -174,8 +186,8 @@ class OpenTransaction:
         try:
             if error is not None:
                 self._session.abort(self._buffer)
-                self._end = _ABORTED if self._end == _UNKNOWN else self._end
-            elif self._end == _UNKNOWN:
+                self._end = _ABORTED if self._end == _OPEN else self._end
+            elif self._end == _OPEN:
                 self.commit()
         finally:  # also for an interrupt that came before the first line of the commit
             self._session.abort(self._buffer)
@@ -193,4 +205,4 @@ class OpenTransaction:
 
     def _gone(self) -> TransactionError:
         remedy = "begin another one" if self._buffer is not None else "write: with client.transaction() as t"
-        return TransactionError(f"the transaction is {self._end}{self._reason}: {remedy}", txid=self.txid)
+        return TransactionError(f"the transaction is {self._phase}{self._reason}: {remedy}", txid=self.txid)
