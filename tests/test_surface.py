@@ -137,8 +137,11 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
         (Bolt, {"open", "execute", "close", "vectorised", "combine", "combines"} | BOLT),
         (Collector, {"emit", "ack", "fail"} | COLLECTOR),
         (TopologyBuilder, BUILDER),
-        (OpenTransaction, {"send", "get", "put", "delete", "state", "abort"}),
-        (TransactionalClient, {"transaction", "committed", "generation", "recoveries", "status", "close"}),
+        (OpenTransaction, {"send", "get", "put", "delete", "state", "txid", "commit", "abort"}),
+        (
+            TransactionalClient,
+            {"transaction", "begin", "committed", "generation", "recoveries", "status", "close"},
+        ),
     ],
 )
 def test_nothing_else_is_public(cls, names):

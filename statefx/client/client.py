@@ -135,7 +135,7 @@ class TransactionalClient:
             t.put("balances", "ann", 5)
             t.commit()
         """
-        return OpenTransaction(self._session).open()
+        return OpenTransaction(self._session, self._session.open())
 
     @property
     def committed(self) -> int:

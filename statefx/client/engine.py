@@ -117,10 +117,14 @@ class ClientEngine(InProcessEngine):
         """Commit or roll back stores that have to be told."""
         return tuple(resolve_task(self._worker, self.deployment, order, task) for task in order.tasks)
 
-    def close(self) -> None:
-        """Release what is open."""
+    def release(self) -> None:
+        """Close the stores that are open; they are opened again when they are needed."""
         while self._stores:
             self._stores.popitem()[1].close()
+
+    def close(self) -> None:
+        """Release what is open."""
+        self.release()
         self._worker.close()
 
 

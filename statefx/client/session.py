@@ -148,11 +148,13 @@ class Session:
         return buffer in self._open
 
     def open(self) -> TransactionBuffer:
-        """Open a transaction: its snapshot is what is committed now. FencedError as `check`."""
-        self._check_newest()
-        buffer = TransactionBuffer(self._engine.deployment, self._log.state.heads_to_come(), time.monotonic())
-        self._open.add(buffer)
-        return buffer
+        """Open a transaction, which sees what is committed now; TransactionError, FencedError as `check_usable`."""
+        with self.lock:
+            self.check_usable()
+            self._check_newest()
+            buffer = TransactionBuffer(self._engine.deployment, self._log.state.heads_to_come(), time.monotonic())
+            self._open.add(buffer)
+            return buffer
 
     @property
     def next_txid(self) -> int:
@@ -191,6 +193,7 @@ class Session:
                 yield
             except Exception as error:
                 buffer.failure = buffer.failure or error
+                self._engine.release()  # else a store that has lost its server would fail the next one too
                 raise
 
     def check(self, buffer: TransactionBuffer) -> None:

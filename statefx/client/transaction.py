@@ -50,10 +50,10 @@ class OpenTransaction:
     * One that is forgotten, neither committed nor aborted, is rolled back.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, buffer: TransactionBuffer | None = None) -> None:
         self._session = session
-        self._buffer: TransactionBuffer | None = None
-        self._end = "not open"
+        self._buffer = buffer
+        self._end = "not open" if buffer is None else _OPEN
         self._reason = ""
 
     def __repr__(self) -> str:
@@ -104,6 +104,9 @@ class OpenTransaction:
 
         It has ``get``, ``put``, ``delete``, ``getAll``, ``putAll``, ``in`` and ``items(start, stop)``, and is closed
         with the transaction. For one thread; `get`, `put` and `delete` of the transaction are for several.
+
+        Of its calls, those that read what the transaction has not read yet raise TransactionTimeoutError and
+        FencedError; the others leave that to the next call of the transaction.
 
         Raises
         ------
@@ -166,18 +169,12 @@ class OpenTransaction:
         self._call(self._session.abort, checked=False)
         self._end, self._reason = _ABORTED, "" if reason == _ABORTED else f" ({reason})"
 
-    def open(self) -> Self:
-        """Open it: ``client.begin()`` and ``with`` do that."""
-        session = self._session
-        with session.lock:
-            session.check_usable()
-            if self._buffer is not None:
-                raise self._gone()
-            self._buffer, self._end = session.open(), _OPEN
-        return self
-
     def __enter__(self) -> Self:
-        return self if self._is_open else self.open()
+        if self._buffer is None:
+            self._buffer, self._end = self._session.open(), _OPEN
+        elif not self._is_open:
+            raise self._gone()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
