@@ -51,6 +51,8 @@ class SnapshotStore(StateStore):
         """Return the values that `keys` had when the transaction began."""
         with self._entered():
             past = self._past.by_key
+            if not past:
+                return self._current().get(keys)
             left = [key for key in keys if key not in past]
             found = dict(zip(left, self._current().get(left), strict=True)) if left else {}
             return [past[key] if key in past else found[key] for key in keys]

@@ -35,27 +35,29 @@ class Changes:
 
 
 class ClientEngine(InProcessEngine):
-    """Runs transactions that are `Changes`. Every component of `deployment` has one task and no reader."""
+    """Runs transactions that are `Changes`. Every component of `deployment` has one task and no reader.
+
+    Attributes
+    ----------
+    stores : dict of str to StateStore
+        The state of components at the committed version, from the first read until the next commit begins.
+    """
 
     def __init__(self, deployment: Deployment, worker: Worker) -> None:
         super().__init__()
         self.deployment = deployment
         self._worker = worker
-        self._stores: dict[str, StateStore] = {}
+        self.stores: dict[str, StateStore] = {}
 
-    def store(self, component: str, generation: int, version: Version, snapshot: SnapshotRef | None) -> StateStore:
-        """Return the state of a component at the committed version; it stays open until the next commit begins.
-
-        The next attempt prepares in the same store: nothing is opened twice.
-        """
-        if component not in self._stores:
-            task = TaskId(component, 0)
-            snapshots = {} if snapshot is None else {str(task): snapshot}
-            order = Order(TransactionAttempt(version.txid, 0), generation, {str(task): version}, snapshots)
-            context = self.deployment.state_context(order, task)
-            provider = self._worker.provider(self.deployment)
-            self._stores[component] = provider.newState(self.deployment.namespace(*task), context)
-        return self._stores[component]
+    def open_store(self, component: str, generation: int, version: Version, snapshot: SnapshotRef | None) -> StateStore:
+        """Open the state of a component at the committed version, for reads and for the next commit."""
+        task = TaskId(component, 0)
+        snapshots = {} if snapshot is None else {str(task): snapshot}
+        order = Order(TransactionAttempt(version.txid, 0), generation, {str(task): version}, snapshots)
+        context = self.deployment.state_context(order, task)
+        provider = self._worker.provider(self.deployment)
+        store = self.stores[component] = provider.newState(self.deployment.namespace(*task), context)
+        return store
 
     def reuses(self, work: object) -> bool:
         """Tell that a transaction that failed is not tried again here: its caller decides."""
@@ -83,7 +85,7 @@ class ClientEngine(InProcessEngine):
         plan, changes = self.deployment.plan, run.work
         operator: TaskOperator = SinkOperator()
         if plan.components[component].stateful:
-            operator = StateOperator(self._stores.pop(component, None), changes.writes.get(component, ()))
+            operator = StateOperator(self.stores.pop(component, None), changes.writes.get(component, ()))
         operators.append(operator)
         task = TaskAttempt(
             self._worker,
@@ -119,8 +121,8 @@ class ClientEngine(InProcessEngine):
 
     def release(self) -> None:
         """Close the stores that are open; they are opened again when they are needed."""
-        while self._stores:
-            self._stores.popitem()[1].close()
+        while self.stores:
+            self.stores.popitem()[1].close()
 
     def close(self) -> None:
         """Release what is open."""

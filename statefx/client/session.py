@@ -179,9 +179,12 @@ class Session:
 
     def _store(self, component: str) -> StateStore:
         """Return the state of a component as it is committed now."""
+        store = self._engine.stores.get(component)
+        if store is not None:
+            return store
         state, name = self._log.state, str(TaskId(component, 0))
         newest = state.snapshots.get(name, (None,))[-1]
-        return self._engine.store(component, state.generation, state.heads_to_come().get(name, EMPTY), newest)
+        return self._engine.open_store(component, state.generation, state.heads_to_come().get(name, EMPTY), newest)
 
     @contextlib.contextmanager
     def _entered(self, buffer: TransactionBuffer) -> Iterator[None]:

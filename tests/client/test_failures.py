@@ -206,7 +206,7 @@ def test_after_a_read_that_failed_a_transaction_can_only_be_rolled_back(place, m
         put_one(found)
         t = found.begin()
         with monkeypatch.context() as broken:
-            broken.setattr("statefx.client.engine.ClientEngine.store", _breaks_reading)
+            broken.setattr("statefx.client.engine.ClientEngine.open_store", _breaks_reading)
             with pytest.raises(OSError, match="unreadable"):
                 t.get("seen", "a")
         for call in (lambda: t.put("seen", "a", 5), lambda: t.send("out", [("b",)])):
