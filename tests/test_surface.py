@@ -137,7 +137,10 @@ def test_camel_case_names_are_storms_and_no_others(cls, names):
         (Bolt, {"open", "execute", "close", "vectorised", "combine", "combines"} | BOLT),
         (Collector, {"emit", "ack", "fail"} | COLLECTOR),
         (TopologyBuilder, BUILDER),
-        (OpenTransaction, {"send", "get", "put", "delete", "state", "txid", "commit", "abort"}),
+        (
+            OpenTransaction,
+            {"send", "get", "put", "delete", "state", "txid", "commit", "abort", "receive", "ack", "nack"},
+        ),
         (
             TransactionalClient,
             {"transaction", "begin", "committed", "generation", "recoveries", "status", "close"},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -123,6 +124,8 @@ class TransactionBuffer:
         Whether there is anything to commit, be it only what was read.
     rows : dict
         The batches of each sink.
+    received, acked : dict of str to set
+        The ids of messages that it has received, by queue, and of those that it acknowledges.
 
     Contract
     --------
@@ -137,6 +140,8 @@ class TransactionBuffer:
         self.failure: Exception | None = None
         self.touched = False
         self.rows: dict[str, list[pa.RecordBatch]] = {}
+        self.received: defaultdict[str, set[Any]] = defaultdict(set)
+        self.acked: defaultdict[str, set[Any]] = defaultdict(set)
         self._deployment = deployment
         self._versions = versions
         self._past: dict[str, Past] = {}

@@ -10,12 +10,14 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from statefx.client.receiving import ACKS, Receiver
 from statefx.client.session import Session
 from statefx.client.transaction import OpenTransaction
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators import Sink, StatefulBolt, parse_schema, to_ddl
+from statefx.operators import Sink, Spout, StatefulBolt, parse_schema, to_ddl
+from statefx.operators.tracked_spouts import TAKEN_ROWS
 from statefx.state import KeyValueState
 from statefx.topology.builder import TopologyBuilder
 from statefx.topology.graph import RowStream, Topology
@@ -49,6 +51,8 @@ class TransactionalClient:
         The fields of each sink's rows, as Spark DDL or Arrow: ``{"out": "account string, amount long"}``.
     state : iterable of str, optional
         Names of components that keep state.
+    queues : Mapping of str to QueueSpout, optional
+        From where messages are received, by name: ``{"jobs": SqlQueueSpout(..., exactlyOnce=True)}``.
     config : Mapping, optional
         Settings as for ``submit``, such as ``{"topology.state.provider": "rocksdb"}``.
     adopt : str or collection of str, optional
@@ -97,15 +101,21 @@ class TransactionalClient:
         sinks: Mapping[str, Sink] | None = None,
         schemas: Mapping[str, Any] | None = None,
         state: Iterable[str] = (),
+        queues: Mapping[str, Spout] | None = None,
         config: Mapping[str, Any] | None = None,
         adopt: Adopt = None,
     ) -> None:
         self.id = id
         _check_config(config)
-        topology = _topology(id, sinks or {}, schemas or {}, state if isinstance(state, str) else list(state))
+        sinks, schemas, state = sinks or {}, schemas or {}, state if isinstance(state, str) else list(state)
+        topology = _topology(id, sinks, schemas, state, _sinks_of(queues or {}))
         self._session = self._opened(
             Launch(topology, config, checkpointLocation, adopt, caller="TransactionalClient", dumps=None)
         )
+        origin, txid = self._session.coordinator.log.state.origin, self.committed + 1
+        self._session.queues = {
+            name: Receiver(name, spout, origin, self.generation, txid) for name, spout in (queues or {}).items()
+        }
 
     def _opened(self, launch: Launch) -> Session:
         return Session(launch)
@@ -199,10 +209,28 @@ def transaction(checkpointLocation: str | os.PathLike[str], *, id: str, **option
         yield opened
 
 
-def _topology(id: Any, sinks: Any, schemas: Any, state: Any) -> Topology:
+def _sinks_of(queues: Any) -> dict[str, Sink]:
+    """Return the sinks by which messages leave their queues."""
+    if not isinstance(queues, Mapping):
+        raise ConfigError(f"queues are given by name, such as {{'jobs': SqlQueueSpout(...)}}, not as {queues!r}")
+    found = {}
+    for name, queue in queues.items():
+        sink = queue.acknowledging() if isinstance(queue, Spout) and hasattr(queue, "receive") else None
+        if sink is None:
+            raise ConfigError(
+                f"queues[{name!r}] is {queue!r}: a client receives from queues that are acknowledged in the "
+                "transaction, such as SqlQueueSpout(..., exactlyOnce=True) or RedisStreamSpout(..., exactlyOnce=True)",
+                component=name,
+            )
+        found[name + ACKS] = sink
+    return found
+
+
+def _topology(id: Any, sinks: Any, schemas: Any, state: Any, acks: Mapping[str, Sink]) -> Topology:
     """Return the topology that a client is: every sink and every component of state for itself."""
-    _check_names(sinks, schemas, state)
+    _check_names(sinks, schemas, state, acks)
     builder = TopologyBuilder(id)
+    sinks, schemas = {**sinks, **acks}, {**schemas, **dict.fromkeys(acks, TAKEN_ROWS)}
     for name, sink in sinks.items():
         declared = builder.setSink(name, sink)
         given = schemas[name]
@@ -218,7 +246,7 @@ def _topology(id: Any, sinks: Any, schemas: Any, state: Any) -> Topology:
     return builder.createTopology()
 
 
-def _check_names(sinks: Any, schemas: Any, state: Any) -> None:
+def _check_names(sinks: Any, schemas: Any, state: Any, acks: Mapping[str, Sink]) -> None:
     """Refuse what names no sinks, fields and components."""
     if not isinstance(sinks, Mapping):
         raise ConfigError(f"sinks are given by name, such as {{'out': FileSink('out')}}, not as {sinks!r}")
@@ -234,8 +262,10 @@ def _check_names(sinks: Any, schemas: Any, state: Any) -> None:
         )
     if unknown := [name for name in schemas if name not in sinks]:
         raise ConfigError(f"schemas names {unknown[0]!r}, which is not in sinks", component=unknown[0])
-    if not sinks and not list(state):
-        raise ConfigError("a client without sinks and state has nothing to commit: give sinks=, state=, or both")
+    if not sinks and not list(state) and not acks:
+        raise ConfigError(
+            "a client without sinks, state and queues has nothing to commit: give sinks=, state= or queues="
+        )
 
 
 def _check_config(config: Any) -> None:

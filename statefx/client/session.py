@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from statefx.client.buffer import TransactionBuffer
 from statefx.client.engine import Changes, ClientEngine, reason_of
+from statefx.client.receiving import ACKS, Received, Receiver
 from statefx.client.rows import to_batches
 from statefx.coordinator.engine import RenewInputError, StoppedError
 from statefx.coordinator.format import write_format
@@ -79,6 +80,8 @@ class Session:
         self._stopping = threading.Event()
         self._process = os.getpid()
         self._schemas = {name: schema for name, (_, schema) in launch.topology.sinks.items()}
+        self.queues: Mapping[str, Receiver] = {}
+        """Set by the client, when what a former one has left is ended."""
         self._states = frozenset(one.id for one in launch.topology.components if one.stateful)
         self._timeout_secs = launch.settings.transaction_timeout_secs
         launch.check_checkpoint()
@@ -169,6 +172,39 @@ class Session:
         if sink not in self._schemas:
             raise TransactionError(f"there is no sink {sink!r}; {_there(self._schemas)}", component=sink)
         return to_batches(sink, self._schemas[sink], rows)
+
+    def receive(self, buffer: TransactionBuffer, queue: str, limit: int) -> list[Received]:
+        """Return messages of a queue that no open transaction has; UnreachableError if it can't be reached."""
+        if queue not in self.queues:
+            raise TransactionError(f"there is no queue {queue!r}; {_there(self.queues)}", component=queue)
+        taken = {id for other in self._open for id in other.received[queue]}
+        found = self.queues[queue].receive(limit, taken)
+        buffer.received[queue].update(message.id for message in found)
+        return found
+
+    def ack(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
+        """Let messages leave their queue with a transaction, which has received them."""
+        self._check_received(buffer, messages)
+        for message in messages:
+            buffer.acked[message.queue].add(message.id)
+            sink = message.queue + ACKS
+            row = (self.queues[message.queue].owner, str(message.id))
+            buffer.send(sink, to_batches(sink, self._schemas[sink], [row]))
+
+    def nack(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
+        """Give messages back, which another transaction of the client may receive."""
+        self._check_received(buffer, messages)
+        for message in messages:
+            buffer.received[message.queue].discard(message.id)
+
+    def _check_received(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
+        for message in messages:
+            if not isinstance(message, Received):
+                raise TransactionError(f"{message!r} is no message: give those that receive() has returned")
+            if message.id not in buffer.received[message.queue]:
+                raise TransactionError(f"the transaction has not received message {message.id!r} of {message.queue!r}")
+            if message.id in buffer.acked[message.queue]:
+                raise TransactionError(f"message {message.id!r} of {message.queue!r} is acknowledged already")
 
     def state(self, buffer: TransactionBuffer, component: str) -> KeyValueState[Any, Any]:
         """Return the state of a component in a transaction."""
@@ -265,6 +301,9 @@ class Session:
             else:
                 for other in self._open:
                     other.overtaken(before)  # 5
+        if changes.failure is None or isinstance(changes.failure.__cause__, TransactionConflictError):
+            for queue, ids in buffer.acked.items():  # they are off the queue; or others have some of them by now
+                self.queues[queue].forget(ids)
         if changes.failure is not None:
             raise _rolled_back(txid, changes.failure) from changes.failure
 
@@ -307,6 +346,8 @@ class Session:
             for buffer in list(self._open):
                 self.abort(buffer)
             self._ended = self._ended or TransactionError("it was closed")
+            for receiver in self.queues.values():
+                receiver.close()
             self._engine.close()
             self.coordinator.ended()
 
@@ -346,6 +387,8 @@ def _rolled_back(txid: int, failure: Exception) -> TransactionError:
     """Return what the caller of a commit is told."""
     if isinstance(failure, TransactionError):
         return failure
+    if isinstance(failure.__cause__, TransactionConflictError):  # of a queue
+        return failure.__cause__
     again = "Mend that, and do its work again" if isinstance(failure, BoltError) else "Its work may be done again"
     return TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
 

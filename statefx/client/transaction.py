@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from statefx.client.buffer import TransactionBuffer
+from statefx.client.receiving import Received
 from statefx.client.session import Session
 from statefx.errors import TransactionError
 from statefx.state import KeyValueState
@@ -99,6 +100,44 @@ class OpenTransaction:
         # Whether it is open is asked again: a generator of rows may have ended it.
         self._call(lambda buffer: buffer.send(sink, batches))
 
+    def receive(self, queue: str, limit: int = 1) -> list[Received]:
+        """Return messages of a queue, none if there are none now; it does not wait.
+
+        A message is this transaction's until that has ended, and nobody else's. If it does not `ack` it, or is rolled
+        back, the next `receive` of the client returns it again.
+
+        Parameters
+        ----------
+        queue : str
+            Its name in ``queues``.
+        limit : int
+            How many at most.
+
+        Raises
+        ------
+        UnreachableError
+            The queue can't be reached; the transaction may go on.
+        TransactionError
+            There is no such queue, or the transaction has ended.
+        TransactionTimeoutError, FencedError
+            See the contract.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise TransactionError(f"limit is a whole number from 1, not {limit!r}")
+        return self._call(lambda buffer: self._session.receive(buffer, queue, limit))
+
+    def ack(self, *messages: Received) -> None:
+        """Take messages off their queue with this transaction: in the same moment as all else that it does.
+
+        If another reader has taken one of them over meanwhile, because more than ``idleSecs`` of the queue have passed
+        between two calls, committing raises TransactionConflictError.
+        """
+        self._call(lambda buffer: self._session.ack(buffer, messages))
+
+    def nack(self, *messages: Received) -> None:
+        """Give messages back now: another transaction of the client may receive them."""
+        self._call(lambda buffer: self._session.nack(buffer, messages))
+
     def state(self, component: str) -> KeyValueState[Any, Any]:
         """Return the state of a component: as last committed, with what this transaction has put.
 
@@ -137,7 +176,8 @@ class OpenTransaction:
         Raises
         ------
         TransactionConflictError
-            Another transaction of the client has written the same key: rolled back. Begin another one.
+            Another transaction of the client has written the same key, or another reader has taken over a message that
+            it acknowledges: rolled back. Begin another one.
         TransactionTimeoutError
             It was open for too long: rolled back.
         TransactionError

@@ -1,0 +1,177 @@
+"""A client receives messages, and acknowledges them in its transactions: each counts once, whatever crashes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statefx.client import TransactionalClient
+from statefx.errors import ConfigError, TransactionConflictError, TransactionError
+from statefx.testing.steps import Crash
+from tests.providers.redis_server import RedisServer
+from tests.sinks.database import SqliteDatabase
+from tests.spouts.queues import RedisQueue, SqlQueue
+from tests.testing.places import place
+
+__all__ = ["place"]
+
+TEXTS = ["to", "be", "or", "not", "to", "be"]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=[pytest.mark.server])])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Any]]:
+    """Make a queue of its own for each folder."""
+    if request.param == "sqlite":
+        yield lambda folder: SqlQueue(SqliteDatabase(folder))
+    else:
+        with RedisServer() as server:
+            yield lambda folder: RedisQueue(server, f"jobs-{folder.name}")
+
+
+@pytest.fixture
+def queue(make: Callable[[Path], Any], place: Path) -> Any:
+    return make(place)
+
+
+def client(queue: Any, folder: Path, **options: Any) -> TransactionalClient:
+    given = {"queues": {"jobs": queue.spout(**options)}, "state": ["counts"]}
+    return TransactionalClient(folder / "ck", id="jobs", config={"topology.state.provider": "rocksdb"}, **given)
+
+
+def count(t: Any, message: Any) -> None:
+    word = message.values["text"]
+    t.put("counts", word, t.get("counts", word, 0) + 1)
+    t.ack(message)
+
+
+def test_messages_are_received_and_leave_with_the_transaction(queue, place):
+    queue.add(*TEXTS)
+    with client(queue, place) as own:
+        with own.transaction() as t:
+            messages = t.receive("jobs", 4)
+            assert [message.values for message in messages] == [{"text": text} for text in TEXTS[:4]]
+            for message in messages:
+                count(t, message)
+            assert len(queue.owners()) == 6
+        assert len(queue.owners()) == 2
+        with own.transaction() as t:
+            for message in t.receive("jobs", 10):
+                count(t, message)
+            assert t.receive("jobs", 10) == []
+        assert queue.owners() == []
+        with own.transaction() as t:
+            assert dict(t.state("counts").items()) == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
+def test_what_is_not_acknowledged_comes_again_and_open_transactions_share_nothing(queue, place):
+    queue.add("a", "b", "c")
+    with client(queue, place) as own:
+        one, two = own.begin(), own.begin()
+        (a,), (b,) = one.receive("jobs"), two.receive("jobs")
+        assert [a.values["text"], b.values["text"]] == ["a", "b"]
+        with pytest.raises(TransactionError, match="has not received message"):
+            one.ack(b)
+        two.ack(b)
+        with pytest.raises(TransactionError, match="acknowledged already"):
+            two.nack(b)
+        one.nack(a)
+        (again,) = two.receive("jobs")
+        assert again == a
+        two.abort()
+        with own.transaction() as t:
+            messages = t.receive("jobs", 9)
+            assert sorted(message.values["text"] for message in messages) == ["a", "b", "c"]
+            t.ack(*messages[:2])
+        one.abort()
+        with own.transaction() as t:
+            assert t.receive("jobs", 9) == messages[2:]
+    assert len(queue.owners()) == 1
+    with client(queue, place) as successor, successor.transaction() as t:
+        assert [message.values for message in t.receive("jobs", 9)] == [messages[2].values]
+
+
+def test_a_message_that_another_reader_has_taken_over_is_a_conflict(queue, place):
+    queue.add("a")
+    with client(queue, place) as own:
+        t = own.begin()
+        count(t, t.receive("jobs")[0])
+        queue.steal()
+        with pytest.raises(TransactionConflictError, match="taken over"):
+            t.commit()
+        queue.add("b")
+        with own.transaction() as t:
+            (message,) = t.receive("jobs", 9)
+            count(t, message)
+        with own.transaction() as t:
+            assert dict(t.state("counts").items()) == {"b": 1}
+    assert queue.owners() == ["thief"]
+
+
+@pytest.mark.slow
+def test_a_crash_around_any_call_of_the_queue_loses_and_doubles_nothing(make, place, monkeypatch):
+    at, crashed = 1, True
+    while crashed:
+        folder = place / str(at)
+        folder.mkdir()
+        queue = make(folder)
+        queue.add(*TEXTS)
+        kind = type(queue.spout().pendingAcks())
+        passed: list[str] = []
+
+        def step(name: str, passed: list[str] = passed, at: int = at) -> None:
+            passed.append(name)
+            if len(passed) >= at:
+                raise Crash(name)
+
+        def around(name: str, method: Any, step: Callable[[str], None] = step) -> Any:
+            def call(*arguments: Any) -> Any:
+                step(f"before {name}")
+                returned = method(*arguments)
+                step(f"after {name}")
+                return returned
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("seal", "acknowledge", "release", "sealed"):
+                patch.setattr(kind, name, around(name, getattr(kind, name)))
+            with contextlib.suppress(Crash):
+                work(queue, folder)
+        crashed = len(passed) >= at
+        assert work(queue, folder) == {"to": 2, "be": 2, "or": 1, "not": 1}
+        assert queue.owners() == []
+        at += 1
+    assert {"before seal", "after acknowledge"} <= set(passed)
+
+
+def work(queue: Any, folder: Path) -> dict[str, int]:
+    """Count all messages, two in a transaction; return the counts."""
+    own = client(queue, folder)
+    while True:
+        with own.transaction() as t:
+            messages = t.receive("jobs", 2)
+            for message in messages:
+                count(t, message)
+            counts = dict(t.state("counts").items())
+        if not messages:
+            own.close()
+            return counts
+
+
+def test_mistakes(place):
+    queue = SqlQueue(SqliteDatabase(place))
+    with pytest.raises(ConfigError, match=r"queues\['jobs'\] is .*exactlyOnce=True"):
+        client(queue, place, exactlyOnce=False)
+    with pytest.raises(ConfigError, match="queues are given by name"):
+        TransactionalClient(place / "ck", id="jobs", queues=[queue.spout()])
+    with client(queue, place) as own, own.transaction() as t:
+        with pytest.raises(TransactionError, match="there is no queue 'job'; there are 'jobs'"):
+            t.receive("job")
+        with pytest.raises(TransactionError, match="limit is a whole number from 1"):
+            t.receive("jobs", 0)
+        with pytest.raises(TransactionError, match="is no message"):
+            t.ack("a")
