@@ -78,9 +78,9 @@ class QueueSpout(Spout):
     fields : str or StructType
         What a message has, in Spark's DDL.
     maxTries : int
-        How often a message is tried. Then it is emitted on the stream ``dead``, with two more fields: ``_id`` (the id
-        as text) and ``_tries``. When that is committed the queue is told that the message is processed, also if nobody
-        reads the stream.
+        How often a message is tried. Then it is emitted on the stream ``dead``, with three more fields: ``_id`` (the id
+        as text), ``_tries``, and ``_reason``: who failed it last and why, null if that was before its task was lost.
+        When that is committed the queue is told that the message is processed, also if nobody reads the stream.
     retryDelay : float
         Seconds until a message that has failed is tried again; each further time twice as long.
     exactlyOnce : bool
@@ -116,7 +116,7 @@ class QueueSpout(Spout):
         ddl = to_ddl(self.schema)
         self.outputFields = {"default": ddl}
         if not exactlyOnce:
-            self.outputFields[DEAD] = f"{ddl}, _id string, _tries int"
+            self.outputFields[DEAD] = f"{ddl}, _id string, _tries int, _reason string"
         elif type(self).pendingAcks is QueueSpout.pendingAcks:
             raise TopologyError(
                 f"{name} has no pendingAcks, so its messages can't be acknowledged in the transaction: leave out "
@@ -167,8 +167,11 @@ class QueueSpout(Spout):
         self._epoch = Epoch(context.generation, context.txid, context.attempt)
         # Of this object alone: what a task does that was taken for lost, and is not, must not count as this one's.
         self.owner = f"{self.place}{self._epoch}/{secrets.token_hex(4)}"
+        self._context = context
         self._out: dict[Any, Message] = {}
         """What was emitted, or waits to be tried again."""
+        self._reasons: dict[Any, str] = {}
+        """Why those have failed last that were tried as often as they may be."""
         self._due: list[tuple[float, int, Any]] = []
         """What is to be tried again, and when; the number keeps ids from being compared."""
         self._number = 0
@@ -206,6 +209,7 @@ class QueueSpout(Spout):
     def ack(self, id: Any) -> None:
         """Have the queue told with the next call, unless the transaction has done that."""
         self._out.pop(id, None)
+        self._reasons.pop(id, None)
         if not self._exactly_once:
             self._done.append(id)
 
@@ -216,6 +220,8 @@ class QueueSpout(Spout):
             return
         failed = message._replace(tries=message.tries + 1)
         self._out[id] = failed
+        if failed.tries == self._max_tries:  # not of the dead letter itself, should a reader of it fail it
+            self._reasons[id] = self._context.failure
         secs = 0.0 if failed.tries == self._max_tries else self._retry_secs * 2 ** min(message.tries, 20)
         self._number += 1
         heapq.heappush(self._due, (time.monotonic() + secs, self._number, id))
@@ -244,7 +250,8 @@ class QueueSpout(Spout):
         elif message.tries < self._max_tries:
             collector.emit(message.values, id=message.id)
         else:
-            collector.emit((*message.values, str(message.id), message.tries), stream=DEAD, id=message.id)
+            last = (str(message.id), message.tries, self._reasons.get(message.id))
+            collector.emit((*message.values, *last), stream=DEAD, id=message.id)
 
 
 _SEALED = "/sealed/"

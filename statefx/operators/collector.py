@@ -117,7 +117,7 @@ class Collector(ABC):
         ----------
         tup : tuple
         reason : str, optional
-            Shown in the log.
+            Shown in the log, and told to the spout (``context.failure``); its first 200 characters.
         """
 
     @abstractmethod

@@ -42,6 +42,9 @@ class Context:
     pending : tuple
         For a `Spout` that is opened: the ids of its messages whose trees go on, since bolts keep tuples of them in
         their state. They will be acked or failed, so pass over them if the source delivers them again.
+    failure : str
+        For a `Spout`, while ``fail`` runs: who failed the message and why, such as ``"bolt 'bill': card refused"`` or
+        ``"it was not acked within 30 s"``; of several reasons one. Else empty. Live.
     """
 
     config: Mapping[str, Any]
@@ -54,6 +57,7 @@ class Context:
     txid: int = 0
     ordered: bool = True
     pending: tuple[Any, ...] = ()
+    failure: str = ""
 
     def enter(self, attempt: TransactionAttempt) -> None:
         """Name the transaction that begins; called by the runtime before any hook of it."""

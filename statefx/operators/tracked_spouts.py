@@ -113,7 +113,11 @@ class Spout(ABC):
         """Take note that all that came of the message was processed, and is committed."""
 
     def fail(self, id: Any) -> None:
-        """Take note that the message could not be processed: emit it again, or give it up."""
+        """Take note that the message could not be processed: emit it again, or give it up.
+
+        Why is in ``context.failure`` of the context that `open` was given: the bolt and its reason, of the first 100
+        reasons of a task of a bolt in a transaction; then ``other reasons``.
+        """
 
     def deactivate(self) -> None:
         """Take note that no `nextTuple` follows; comes before `close`."""

@@ -16,6 +16,13 @@ second."""
 
 SPOUT_TASKS_MAX = 1 << _TASK_BITS
 
+REASONS_MAX, OTHERS = 100, "other reasons"
+"""Of why trees have failed, in what one task says: a transaction may fail a hundred thousand, each with a text of its
+own."""
+
+REASONS_TOLD_MAX = 10 * REASONS_MAX
+"""In what a slot of spouts is told, which comes from many tasks."""
+
 
 def root_of(txid: int, task: int, place: int) -> int:
     """Return the root of a tuple.
@@ -56,13 +63,18 @@ class TreeReport:
     due_ms: int = 0
 
     def part_of(self, tasks: Mapping[int, str]) -> TreeReport:
-        """Return what some tasks of spouts are told, given by number and name; spouts are told no reasons."""
+        """Return what some tasks of spouts are told, given by number and name."""
 
         def own(roots: Iterable[int]) -> tuple[int, ...]:
             return tuple([root for root in roots if task_of(root) in tasks])
 
+        failed: dict[str, tuple[int, ...]] = {}
+        for reason, roots in self.failed.items():
+            if told := own(roots):
+                said = reason if len(failed) < REASONS_TOLD_MAX else OTHERS
+                failed[said] = failed.get(said, ()) + told
         return TreeReport(
-            failed={"": own(root for roots in self.failed.values() for root in roots)},
+            failed=failed,
             acked=own(self.acked),
             held=own(self.held),
             pending={name: self.pending[name] for name in tasks.values() if name in self.pending},

@@ -252,7 +252,7 @@ class TaskCollector(Collector):
         """Fail the trees of `tup`; the transaction that it is in, if it is not tracked."""
         if self._trees is not None:
             self._check_tuple("fail", tup)
-            if self._trees.fail(tup, reason or f"{self._component} failed it"):
+            if self._trees.fail(tup, reason):
                 return
         self._failed = FailedException(f"it called collector.fail({tup!r})", component=self._component)
         raise self._failed

@@ -165,14 +165,14 @@ class LivingSpout(SpoutCollector):
         """Tell the spout what became of its tuples, now that a transaction is committed."""
         if not self._is_open:
             self._open(report.pending.get(str(self._task), ()))
-        failed = {root for roots in report.failed.values() for root in roots}
+        failed = {root: reason for reason, roots in report.failed.items() for root in roots}
         held = set(report.held)
         for delivery in self._kept.pop(txid, ()):
             root = delivery.root
             if root is None:
                 continue
             if root in failed:
-                self._end(root, "fail", self._spout.fail)
+                self._end(root, "fail", self._spout.fail, failed[root])
             elif root in held:  # the acker is told by which id it has to be named, should this task be lost
                 self._unnamed.append((txid, root))
             else:
@@ -180,17 +180,22 @@ class LivingSpout(SpoutCollector):
         for root in report.acked:
             self._end(root, "ack", self._spout.ack)
         for root in sorted(failed):
-            self._end(root, "fail", self._spout.fail)
+            self._end(root, "fail", self._spout.fail, failed[root])
 
-    def _end(self, root: int, name: str, method: Callable[[Any], object]) -> None:
-        """Tell the spout how a tree has ended, if it is one of its own."""
+    def _end(self, root: int, name: str, method: Callable[[Any], object], reason: str = "") -> None:
+        """Tell the spout how a tree has ended, and why it has failed, if it is one of its own."""
         if self.failure is not None or (tracked := self._tracked.pop(root, None)) is None:
             return
         self._pending.discard(tracked.key)
         self._restored.discard(tracked.key)
         self._latencies.append(self._clock() - tracked.emitted)
         self._counts[name] += 1
+        if not reason:
+            self._call(name, method, tracked.id)
+            return
+        object.__setattr__(context_of(self._spout), "failure", reason)
         self._call(name, method, tracked.id)
+        object.__setattr__(context_of(self._spout), "failure", "")
 
     def _open(self, pending: Iterable[tuple[int, bytes]]) -> None:
         """Let the spout begin, which knows by now the ids of its trees that go on."""

@@ -14,12 +14,13 @@ from statefx.errors import BoltError
 from statefx.operators.acker import Kind
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import held_number
+from statefx.protocol.trees import OTHERS, REASONS_MAX
 from statefx.runtime.gathering import Anchor
 
 Roots = int | list[int] | None
 
-REASON_CHARS, REASONS_MAX, OTHERS = 200, 100, "other reasons"
-"""Of why trees have failed: a transaction may fail a hundred thousand, each with a text of its own."""
+REASON_CHARS = 200
+"""Of why a tree has failed."""
 
 
 class Trees:
@@ -82,19 +83,19 @@ class Trees:
             self._acked[number] = tup._roots
             tup._held = None
 
-    def fail(self, tup: Any, reason: str) -> bool:
+    def fail(self, tup: Any, reason: object) -> bool:
         """Fail the trees of a tuple; False if it belongs to none."""
         return self.fail_tuple(tup, getattr(tup, "_roots", None) if self.by_hand else self.anchor.root, reason)
 
-    def fail_tuple(self, tup: Any, roots: Roots, reason: str) -> bool:
+    def fail_tuple(self, tup: Any, roots: Roots, reason: object) -> bool:
         """Fail the trees of a tuple with these roots; False if there are none."""
         self.ack(tup)
         if roots is None:
             return False
-        reason = reason[:REASON_CHARS]
-        if reason not in self._failed and len(self._failed) >= REASONS_MAX:
-            reason = OTHERS
-        self._failed.setdefault(reason, set()).update(_each(roots))
+        said = f"{reason}"[:REASON_CHARS] or "it failed the tuple, without a reason"  # users give errors, too
+        if said not in self._failed and len(self._failed) >= REASONS_MAX:
+            said = OTHERS
+        self._failed.setdefault(said, set()).update(_each(roots))
         return True
 
     def reset_timeout(self, tup: Any) -> None:
@@ -148,7 +149,7 @@ class Trees:
         ]
 
     def failed(self) -> dict[str, tuple[int, ...]]:
-        """Return the roots of the trees that have failed, by why.
+        """Return the roots of the trees that have failed, by who failed them and why.
 
         Raises
         ------
@@ -163,7 +164,8 @@ class Trees:
                 "collector.ack(tup) or collector.fail(tup) for each, or let there be an acker",
                 component=self._component,
             )
-        return {reason: tuple(sorted(roots)) for reason, roots in self._failed.items()}
+        who = f"bolt {self._component!r}"
+        return {f"{who}: {reason}": tuple(sorted(roots)) for reason, roots in self._failed.items()}
 
 
 def _toggle(bits: dict[int, int], roots: Roots, number: int) -> None:

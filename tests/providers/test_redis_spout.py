@@ -71,7 +71,7 @@ class Dead(StatefulBolt):
         self.state = state
 
     def execute(self, tup: Any, collector: Any) -> None:
-        self.state.put(tup.text, (tup["_id"], tup["_tries"]))
+        self.state.put(tup.text, (tup["_id"], tup["_tries"], tup["_reason"]))
 
 
 def spout(server: RedisServer, **options: Any) -> RedisStreamSpout:
@@ -118,7 +118,7 @@ def test_what_fails_is_tried_again_and_then_a_dead_letter(server, place):
     _, id = add(server, "a", "bad")
     with TopologyTester(topology(spout(server, maxTries=3)), place) as tester:
         drain_until(tester, lambda: tester.state("dead") != {})
-        assert tester.state("dead") == {"bad": (id, 3)}
+        assert tester.state("dead") == {"bad": (id, 3, "bolt 'bolt': refused")}
         assert tester.state("count") == {"a": 1}
         drain_until(tester, lambda: pending(server) == 0)
 
