@@ -394,6 +394,8 @@ class RunEngine(ABC):
                     self.interrupt()
                 case Kind.CONFIRMED:
                     self._take_confirmation(slot, TransactionAttempt(*messages.unpack_attempt(body)))
+                case Kind.HANGS:
+                    logger.warning("%s: %s", self._name, body.decode())
                 case _:
                     logger.warning("slot %s sent an unexpected %s", slot, kind.name)
 

@@ -9,6 +9,7 @@
       | -- RUN, RESOLVE, ABANDON, END -----> |
       | -- TOLD ---------------------------> |
       | <-- ACK, REPORT, CONFIRMED, WAKE -- |
+      | <-- HANGS ------------------------- |
       | <-- ALIVE, each second, both ways -> |
 
 A frame is its length, its kind and its body. Bodies are MessagePack or the packed forms of `statefx.protocol`: whoever
@@ -59,6 +60,7 @@ class Kind(IntEnum):
     CONFIRMED = 10  # slot: nothing of the attempt is under way any more
     WAKE = 11  # slot: a spout has something for a transaction
     TOLD = 12  # driver: a transaction is committed, and what became of trees
+    HANGS = 13  # slot: a spout's method does not return; the text of a warning
 
 
 class FrameError(ValueError):

@@ -51,6 +51,9 @@ class Control(Protocol):
     """A slot's connection to the driver."""
 
     abandoned: Callable[[tuple[int, int]], None]
+    """Called by the thread that reads, when the driver abandons an attempt."""
+    alive: Callable[[], None]
+    """Called by that thread with each sign of life of the driver, about once a second."""
 
     def next(self, timeout_secs: float | None = None) -> tuple[Kind, bytes] | None:
         """Wait for what the driver says next; None after `timeout_secs`."""
@@ -134,6 +137,7 @@ class LivingSlot:
         self._lock = threading.Lock()
         """Of `_abandoned`, which the thread that reads from the driver adds to."""
         control.abandoned = self._note_abandoned
+        control.alive = self._look_at_spouts
 
     def run(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take orders until the driver ends the run; yield the rows for the next level."""
@@ -188,6 +192,12 @@ class LivingSlot:
                 return frame
             emitted = [spout.ask() for spout in asked]
             waits = 0 if any(emitted) else min(waits + 1, IDLE_WAITS)
+
+    def _look_at_spouts(self) -> None:
+        """Tell the driver of a spout whose method does not return; called by the thread that reads from it."""
+        for spout in list(self._spouts.values()):
+            if said := spout.hangs():
+                self._control.send(Kind.HANGS, said.encode())
 
     def _wait_secs(self, waits: int) -> float:
         """Return how long a spout is left alone that has had nothing so many times in a row."""

@@ -36,6 +36,10 @@ ROWS_MAX = 100_000
 BYTES_MAX = 64 << 20
 """Of texts, bytes and nested values in them."""
 
+HANGS_SECS = 10.0
+"""How long one call of a spout may take before the driver warns. Calls that wait for a server with a time-out of a few
+seconds pass, as slow as they make everything."""
+
 LATENCIES_KEPT = 1000
 """Of which the median and the 99th percentile are told."""
 
@@ -135,6 +139,11 @@ class LivingSpout(SpoutCollector):
         self._counts = dict.fromkeys(("emitted", "ack", "fail"), 0)
         self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self.failure: StatefxError | None = None
+        self._calling, self._calls = "", 0
+        """The method that runs, and how many calls there were."""
+        self._watched = 0, 0.0
+        """How many calls there were when another thread looked, and since when it finds as many."""
+        self._warned: set[str] = set()
 
     # ---- between transactions
 
@@ -217,6 +226,8 @@ class LivingSpout(SpoutCollector):
 
     def _call(self, name: str, method: Callable[..., object], *arguments: object) -> None:
         """Call the spout; what it raises, the next transaction tells the driver."""
+        self._calling = name
+        self._calls += 1
         try:
             returned = method(*arguments)
             if returned is None:
@@ -230,6 +241,28 @@ class LivingSpout(SpoutCollector):
                 self.failure = self.failure or error
             except StatefxError as error:  # a FailedException too: no transaction could be tried again because of it
                 self.failure = self.failure or bolt_error(error, *self._task, name, 0, "spout")
+        finally:
+            self._calling = ""
+
+    def hangs(self) -> str:
+        """Return a warning if a call does not return, once for each method; called now and then by another thread."""
+        name, calls, now = self._calling, self._calls, self._clock()
+        if not name or calls != self._watched[0]:
+            self._watched = calls, now
+            return ""
+        secs = now - self._watched[1]
+        if secs < HANGS_SECS or name in self._warned:
+            return ""
+        self._warned.add(name)
+        remedy = (
+            "emit what there is now, and return without waiting for more; it is called again"
+            if name == "nextTuple"
+            else "give what it calls a time-out"
+        )
+        return (
+            f"spout {self._task.component!r}, task {self._task.task}: {name} has not returned for {secs:.0f} s, and "
+            f"transactions, acks and fails wait for it: {remedy}"
+        )
 
     # ---- a transaction
 

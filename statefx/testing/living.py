@@ -214,6 +214,7 @@ class LocalSlot:
         self._killed = False
         self._last = slot.level + 1 == len(process.own.plan.widths)
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
+        self.alive: Callable[[], None] = lambda: None
         self._living = LivingSlot(process, process.own, slot, self, 0, partial(WatchedSlot, seen=engine.seen))
         self._go, self._stopped = threading.Lock(), threading.Lock()
         self._go.acquire()

@@ -92,6 +92,16 @@ def test_an_attempt_is_abandoned_while_the_slot_is_busy(driver):
     slot.close()
 
 
+def test_each_sign_of_life_is_told_while_the_slot_is_busy(driver):
+    slot, told = driver.slot(), threading.Event()
+    slot.alive = told.set
+    driver.has_heard(Kind.HELLO)
+    driver.now += control.ALIVE_SECS
+    driver.server._wake()
+    assert told.wait(BOUND_SECS)  # nobody has called `next`
+    slot.close()
+
+
 @pytest.mark.parametrize(
     ("slot", "run", "secret"),
     [(SLOTS[0], b"x" * 32, SECRET), (SLOTS[0], RUN, b"x" * 32), (SlotId(5, 5), RUN, SECRET)],

@@ -377,6 +377,8 @@ class SlotControl:
         self._lost: str | None = None
         self.abandoned: Callable[[tuple[int, int]], None] = lambda attempt: None
         """Called by the reading thread when the driver abandons an attempt."""
+        self.alive: Callable[[], None] = lambda: None
+        """Called by the reading thread with each sign of life of the driver."""
         where = f"the driver at {address[0]}:{address[1]}"
         try:
             self._socket = socket.create_connection(address, timeout=timeout_secs)
@@ -444,6 +446,7 @@ class SlotControl:
                 for kind, body in incoming.feed(self._some()):
                     if kind is Kind.ALIVE:
                         self.send(Kind.ALIVE)
+                        self.alive()
                         continue
                     with self._ready:
                         self._frames.append((kind, body))
