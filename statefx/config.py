@@ -35,7 +35,7 @@ class Setting:
 
     key: str
     type: str
-    """``int``, ``seconds`` (an int or a float), ``text``, ``engine``, ``provider`` or ``options``."""
+    """``int``, ``seconds`` (an int or a float), ``switch``, ``text``, ``engine``, ``provider`` or ``options``."""
     default: Any
     doc: str
     least: int = 0
@@ -54,6 +54,7 @@ class Setting:
         return {
             "int": f"a whole number from {self.least} to {self.most}",
             "seconds": f"a number of seconds, more than {self.least} and at most {self.most}",
+            "switch": "True or False",
             "text": "a text that is not empty",
             "engine": " or ".join(map(repr, ENGINES)),
             "provider": 'the name of a registered provider, or "module:Class"',
@@ -118,6 +119,14 @@ SETTINGS: tuple[Setting, ...] = (
         "How many tasks track the trees of tuples that bolts hold over transactions; 0: no tuple may be held. Part of "
         "the checkpoint: it can't be changed later.",
         implied="1",
+    ),
+    Setting(
+        "topology.trace",
+        "switch",
+        False,
+        "Whether the reason for which a message of a `Spout` has failed says what each bolt did with it, in the log "
+        "and to the spout.",
+        implied="`False`",
     ),
     Setting(
         "topology.engine",
@@ -190,6 +199,7 @@ class Config:
     spout_batch_ms: int
     sleep_spout_wait_strategy_time_ms: int
     acker_executors: int | None
+    trace: bool
     engine: str
     control_port: int
     transactional_id: str
@@ -314,6 +324,8 @@ def _check(setting: Setting, value: Any) -> Any:
 
 
 def _fits(setting: Setting, value: Any) -> bool:
+    if setting.type == "switch":
+        return isinstance(value, bool)
     if setting.type == "text":
         return isinstance(value, str) and value.strip() != ""
     if setting.type == "engine":

@@ -24,6 +24,7 @@ def test_defaults(mapping):
         "topology.spout.batch.ms": 50,
         "topology.sleep.spout.wait.strategy.time.ms": 1,
         "topology.acker.executors": None,
+        "topology.trace": False,
         "topology.engine": "auto",
         "topology.control.port": 0,
         "topology.transactional.id": "words",
@@ -44,6 +45,7 @@ def test_every_setting_has_an_attribute_named_after_it():
         "topology.spout.batch.ms": 20,
         "topology.sleep.spout.wait.strategy.time.ms": 5,
         "topology.acker.executors": 0,
+        "topology.trace": True,
         "topology.engine": "jobs",
         "topology.control.port": 7078,
         "topology.transactional.id": "orders",
@@ -99,7 +101,7 @@ def test_an_unknown_setting_names_the_nearest(key, nearest):
         ("topologyStateProvider", "topology.state.provider"),
         ("state.provider.config", "topology.state.provider.config"),
         ("transaction.timeout.secs", "topology.transaction.timeout.secs"),
-        ("toplogy.workers", "topology.acker.executors"),
+        ("toplogy.workers", "topology.trace"),
         ("transaction.retry.delay.ms", "topology.transaction.retry.delay.ms"),
     ],
 )
@@ -157,6 +159,7 @@ SECONDS = "must be a number of seconds, more than 0"
         ("topology.spout.batch.ms", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
         ("topology.sleep.spout.wait.strategy.time.ms", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
         ("topology.acker.executors", [-1, 1.0, "1", False], f"{WHOLE} 0 to"),
+        ("topology.trace", [None, 0, 1, "true"], "must be True or False"),
         ("topology.transactional.id", ["", "  ", 5], "must be a text that is not empty"),
         ("topology.transaction.timeout.secs", [0, -0.5, "600", True, None], SECONDS),
         ("topology.transaction.attempts.max", [0, 2.0, "8", None], f"{WHOLE} 1 to"),
@@ -224,7 +227,7 @@ def test_the_reference_table_shows_every_setting():
     assert header == "| setting | default | allowed | meaning |"
     assert rule == "|---|---|---|---|"
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
-    assert rows[11] == (
+    assert rows[12] == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
         "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
         "up to an hour), nor does waiting for slots that other jobs hold. |"

@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statefx.coordinator.engine import Engine, Finished, Job, RenewInputError, StoppedError
@@ -30,6 +30,7 @@ from statefx.coordinator.retrying import BACKOFF_FIRST_SECS, Waits, backoff_secs
 from statefx.coordinator.running_attempts import RunningAttempts
 from statefx.coordinator.source import Batch, OneBatch, Source
 from statefx.coordinator.state import SnapshotPolicy
+from statefx.coordinator.tracing import Traces
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
 from statefx.protocol.commands import (
@@ -82,6 +83,7 @@ class Coordinator:
     retry_delay_secs: float = BACKOFF_FIRST_SECS
     """How long the first pause of a transaction that failed is; see `backoff_secs`."""
     progress: Progress = field(default_factory=Progress)
+    traces: Traces = field(default_factory=Traces)
     _pipeline: Pipeline = field(default_factory=Pipeline, init=False)
     _offered: Batch | None = field(default=None, init=False)
     """The input of the transaction that begins now."""
@@ -337,9 +339,9 @@ class Coordinator:
         logger.info("%s: %s", self.name, self.last)
         for spout, said in self.last.left_out.items():
             logger.warning("transaction %d leaves out of spout %r: %s", txid, spout, said)
-        if failed := self.last.trees.failed:
-            count, reason = sum(map(len, failed.values())), next(iter(failed))
-            logger.warning("transaction %d: %d tuples of spouts have failed, the first: %s", txid, count, reason)
+        self.last = replace(self.last, trees=self.traces.explained(txid, self.last.trees))
+        if warning := self.traces.warning(txid, self.last.trees):
+            logger.warning("%s: %s", self.name, warning)
         self.committed(self.last)
 
     def _resolve(self, resolution: Resolution, attempt: TransactionAttempt) -> bool:

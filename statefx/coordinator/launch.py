@@ -34,6 +34,7 @@ from statefx.coordinator.runs import RunEngine
 from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.state import SnapshotPolicy, StateParticipant
+from statefx.coordinator.tracing import Traces
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError, FencedError, SinkError
 from statefx.operators.sinks import ToDataFrame, no_spark
@@ -271,6 +272,7 @@ class Launch:
             policy=policy or SnapshotPolicy(),
             retry_delay_secs=self.settings.transaction_retry_delay_ms / 1000,
             progress=shown,
+            traces=Traces(self.plan.spouts, tuple(self.plan.components), tracing=self.settings.trace),
         )
 
     def spout_source(self, coordinator: Coordinator, trigger: SpoutTrigger) -> SpoutSource:

@@ -16,7 +16,7 @@ from typing import Any
 
 from statefx.operators.bolts import BatchBolt, Stateful
 from statefx.operators.collector import Collector
-from statefx.protocol.trees import TreeReport, txid_of
+from statefx.protocol.trees import TIMED_OUT, TreeReport, txid_of
 
 ACKER = "__acker"
 ACKS, ASKS = "__acks", "__asks"
@@ -139,7 +139,7 @@ class Acker(Stateful, BatchBolt):
             put[txid,] = self.now_ms
             due_ms = due_ms or self.now_ms + self._timeout_ms
         self._state.putAll(put)
-        failed = {f"it was not acked within {self._timeout_ms / 1000:g} s": tuple(expired)} if expired else {}
+        failed = {f"{TIMED_OUT} {self._timeout_ms / 1000:g} s": tuple(expired)} if expired else {}
         self.report = TreeReport(failed, tuple(acked), tuple(held), self._pending(), due_ms)
 
     def _expire(self, put: dict[Any, Any]) -> tuple[list[int], int]:

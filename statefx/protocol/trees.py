@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 _PLACE_BITS, _TASK_BITS = 18, 10
 ROOTS_MAX = 1 << _PLACE_BITS
@@ -19,6 +20,9 @@ SPOUT_TASKS_MAX = 1 << _TASK_BITS
 REASONS_MAX, OTHERS = 100, "other reasons"
 """Of why trees have failed, in what one task says: a transaction may fail a hundred thousand, each with a text of its
 own."""
+
+TIMED_OUT = "it was not acked within"
+"""How the reason begins of a tree that no bolt has failed."""
 
 REASONS_TOLD_MAX = 10 * REASONS_MAX
 """In what a slot of spouts is told, which comes from many tasks."""
@@ -47,6 +51,15 @@ def task_of(root: int) -> int:
     return root >> _PLACE_BITS & SPOUT_TASKS_MAX - 1
 
 
+class Handled(NamedTuple):
+    """What a task of a bolt did with tuples of one tree in one transaction."""
+
+    received: int
+    held: int  # from this transaction on
+    released: int  # that it held before, and has acked or failed
+    failed: int
+
+
 @dataclass(frozen=True, slots=True)
 class TreeReport:
     """What became of trees in one transaction; the default: every tree that began in it has ended well."""
@@ -61,6 +74,10 @@ class TreeReport:
     pending: Mapping[str, tuple[tuple[int, bytes], ...]] = field(default_factory=dict)
     # When the next tree times out, in milliseconds since the epoch; 0: none does.
     due_ms: int = 0
+    # By how many tuples more a task of a bolt ("component/task") holds than before the transaction.
+    holding: Mapping[str, int] = field(default_factory=dict)
+    # With topology.trace: what a task of a bolt did with tuples of trees, by root.
+    steps: Mapping[str, Mapping[int, Handled]] = field(default_factory=dict)
 
     def part_of(self, tasks: Mapping[int, str]) -> TreeReport:
         """Return what some tasks of spouts are told, given by number and name."""
@@ -82,7 +99,8 @@ class TreeReport:
 
     def __bool__(self) -> bool:
         """Whether it says anything."""
-        return bool(self.failed or self.acked or self.held or self.pending or self.due_ms)
+        said = self.failed or self.acked or self.held or self.pending or self.due_ms
+        return bool(said or self.holding or self.steps)
 
 
 def merged(reports: Iterable[TreeReport]) -> TreeReport:
@@ -92,7 +110,11 @@ def merged(reports: Iterable[TreeReport]) -> TreeReport:
         return NOTHING
     failed: dict[str, set[int]] = {}
     pending: dict[str, tuple[tuple[int, bytes], ...]] = {}
+    holding: dict[str, int] = {}
+    steps: dict[str, Mapping[int, Handled]] = {}
     for report in said:
+        holding.update(report.holding)  # each task says it of itself
+        steps.update(report.steps)
         for reason, roots in report.failed.items():
             failed.setdefault(reason, set()).update(roots)
         for task, trees in report.pending.items():
@@ -103,6 +125,8 @@ def merged(reports: Iterable[TreeReport]) -> TreeReport:
         held=tuple(root for report in said for root in report.held),
         pending=pending,
         due_ms=min((report.due_ms for report in said if report.due_ms), default=0),
+        holding=holding,
+        steps=steps,
     )
 
 

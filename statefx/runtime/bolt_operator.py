@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from itertools import repeat
 from typing import Any
@@ -20,7 +20,7 @@ from statefx.operators.tuples import tuple_maker
 from statefx.operators.user_errors import bolt_error
 from statefx.plan.levels import ROOT, ROOTS, name_shown
 from statefx.protocol.identity import SnapshotRef
-from statefx.protocol.trees import NOTHING, TreeReport
+from statefx.protocol.trees import NOTHING
 from statefx.runtime.bolts import close_bolt, context_of, hook, open_operator, view_of
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.runtime.trees import Roots, Trees
@@ -142,7 +142,8 @@ class BoltOperator(TaskOperator):
             new = self._classes[edge.id] = tuple_maker(batch.schema, source, edge.stream, rooted=by_hand)
         self._tuples = map(new, zip(*columns, strict=True))
         if trees is not None:
-            self._tuples = zip(self._tuples, repeat(None) if roots is None else roots, strict=False)
+            own: Iterable[Roots] = repeat(None) if roots is None else roots
+            self._tuples = zip(self._tuples, trees.received(own) if trees.tracing else own, strict=False)
         return self.resume()
 
     def _roots(self, column: pa.Array) -> list[Roots]:
@@ -209,7 +210,7 @@ class BoltOperator(TaskOperator):
         bolt, state = self._bolt, self._state
         assert bolt is not None  # it was opened
         trees = self._task.trees
-        report = NOTHING if trees is None else TreeReport(trees.failed())
+        report = NOTHING if trees is None else trees.report(str(self._task.id))
         if not isinstance(bolt, Stateful):
             return PreparedTask(trees=report)
         if isinstance(bolt, Acker):

@@ -185,7 +185,8 @@ class Slot:
         trees = None
         if component in plan.root_types:
             by_hand = may_hold(plan.components[component].operator)
-            trees = Trees(component, by_hand=by_hand, acker=ACKER in plan.components)
+            tracing: bool = self._deployment.config["topology.trace"]
+            trees = Trees(component, by_hand=by_hand, acker=ACKER in plan.components, tracing=tracing)
         outlets = [
             outlet_of(
                 edge,

@@ -87,7 +87,8 @@ def _untracked(topology: Topology, config: Mapping[str, Any] | None) -> list[str
     """Name the settings of trees, where there are none."""
     if topology.tracked_spouts:
         return []
-    given = [key for key in ("topology.message.timeout.secs", "topology.acker.executors") if key in (config or {})]
+    settings = ("topology.message.timeout.secs", "topology.acker.executors", "topology.trace")
+    given = [key for key in settings if key in (config or {})]
     return [
         f"{key} has no effect: {topology.name!r} has no Spout, and only tuples of one are tracked; "
         "topology.transaction.timeout.secs is how long a transaction may take"
