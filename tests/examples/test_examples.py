@@ -138,6 +138,14 @@ def test_a_work_queue(programs: Programs) -> None:
     ]
 
 
+def test_a_join_acks_what_it_has_held_over_transactions(programs: Programs) -> None:
+    assert told(programs, "late_join.py") == [
+        "before there are payments, 0 of 60 orders are acked",
+        "57 orders are sold and acked; each once, as a recount says: True",
+        "waiting: [(0, 'orders'), (1, 'orders'), (2, 'orders'), (60, 'payments'), (61, 'payments')]",
+    ]
+
+
 def test_state_of_a_former_version_is_read_in_the_new_form(programs: Programs) -> None:
     assert told(programs, "upgrade_state.py") == [
         "InEuros has stored {'ann': 12.5, 'bob': 5.0}",
