@@ -102,7 +102,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
-        self._running = RunningAttempts(self.log, self.participants, self.judge, self.policy, self.progress)
+        self._running = RunningAttempts(self.name, self.log, self.participants, self.judge, self.policy, self.progress)
         self._waits = Waits(self.progress.clock)
 
     # ---- what is called from outside

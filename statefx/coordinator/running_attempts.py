@@ -43,6 +43,8 @@ class RunningAttempts:
     Those that a former driver left are not among them: the log has all that is needed of these.
     """
 
+    name: str
+    """The topology's."""
     log: TransactionLog
     participants: Participants
     judge: Judge
@@ -132,7 +134,7 @@ class RunningAttempts:
         """Make ROLLED_BACK durable; return what the attempt has read, if it was this driver's."""
         self.log.append(RolledBack(name.txid, name.attempt, reason))
         self.progress.rolled_back(name, reason)
-        logger.warning("transaction %d, attempt %d was rolled back: %s", name.txid, name.attempt, reason)
+        logger.warning("%s: transaction %d, attempt %d was rolled back: %s", self.name, name.txid, name.attempt, reason)
         running = self._running.pop(name, None)  # a former driver's attempt has none: the log has its input (rule 3.9)
         return None if running is None else running.batch
 

@@ -80,6 +80,8 @@ STORM = {
     **{f"get{kind}ByField": 'tup["field"], or tup.field' for kind in _BY_TYPE},
     "getSourceComponent": "tup._source",
     "getSourceStreamId": "tup._stream",
+    "getSourceTask": "tup.task, a field in which the source emits its context.task",
+    "getMessageId": "tup.id, a field in which the spout emits the id",
     "getValues": "tup, which is a tuple of the values",
     "getFields": "tup._names",
     "size": "len(tup)",

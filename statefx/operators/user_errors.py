@@ -25,9 +25,11 @@ def bolt_error(error: BaseException, component: str, task: int, name: str, txid:
     where = "on the driver" if task == DRIVER else f"task {task}"
     # "BoltError" twice in one line says nothing: what a collector refuses is one already
     text = _text(error) if type(error) is BoltError else f"{type(error).__name__}: {_text(error)}"
+    # Rows are taken, and sent on, when `emit` is called or later: it is none of the hooks.
+    what = "collector.emit" if name == "emit" else f"hook {name}"
     cause = _printable(" | ".join(text.splitlines())[:_SHOWN] + place_of(error))
     return BoltError(
-        f"{kind} {component!r}, {where}, hook {name}, transaction {txid}: {cause}",
+        f"{kind} {component!r}, {where}, {what}, transaction {txid}: {cause}",
         component=component,
         task=task,
         hook=name,

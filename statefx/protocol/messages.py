@@ -36,7 +36,8 @@ HELLO_BYTES_MAX = 128
 """Of a frame before its sender has proved who it is: nothing more is read from a stranger."""
 
 FRAME_BYTES_MAX = 64 << 20
-"""Orders carry the metadata of a slot's partitions, acks at most 128 kB; what is longer is no frame of ours."""
+"""Orders carry the metadata of a slot's partitions, acks at most 128 kB and what became of trees, a megabyte for each
+100,000; what is longer is no frame of ours."""
 
 _HEAD = struct.Struct(">IB")
 _HELLO = struct.Struct(">32sHI32s")

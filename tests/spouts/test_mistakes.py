@@ -194,7 +194,10 @@ def test_rows_without_metadata_are_refused(tmp_path, kind):
     ("row", "told"),
     [
         ((1, 2), r"spout 'numbers', task 0, hook emitPartitionBatch, .*spout 'numbers' emitted 2 values"),
-        (("1",), r"spout 'numbers', task 0, hook emit, .*spout 'numbers' emitted '1' \(str\)"),  # when it is sent on
+        (
+            ("1",),
+            r"spout 'numbers', task 0, collector\.emit, .*spout 'numbers' emitted '1' \(str\)",
+        ),  # when it is sent on
     ],
 )
 def test_rows_that_do_not_fit_name_the_spout(row, told, tmp_path):

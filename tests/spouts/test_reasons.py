@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from statefx import BasicBolt, Bolt, FailedException, Spout, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, Bolt, FailedException, Spout, StatefulBolt, TopologyBuilder
 from statefx.connectors import Message, QueueSpout
 from statefx.protocol.trees import OTHERS, REASONS_MAX, REASONS_TOLD_MAX, TreeReport, root_of
 from statefx.testing import TopologyTester
@@ -110,6 +110,22 @@ def test_slots_are_told_the_reasons_of_their_own_roots_up_to_a_bound():
     assert "why 0" not in part
     assert sorted(root for own in part.values() for root in own) == roots[1::2]
     assert len(part[OTHERS]) == REASONS_TOLD_MAX
+
+
+def test_a_rollback_is_told_with_the_topologys_name(place, caplog):
+    class Once(BatchBolt):
+        def execute(self, tup, collector):
+            pass
+
+        def finishBatch(self, collector):
+            if (collector.attempt.txid, collector.attempt.attempt) == (1, 0):
+                raise FailedException("once")
+
+    assert heard(place, Words("a"), Once()) == {"a": ("ack", "")}
+    assert any(
+        each.startswith("reasons: transaction 1, attempt 0 was rolled back: ") and "once" in each
+        for each in caplog.messages
+    )
 
 
 def test_a_time_out_is_a_reason(place):
