@@ -106,6 +106,17 @@ def test_the_warning_of_a_time_out_names_the_bolts_that_hold_tuples(place, caplo
     )
 
 
+def test_what_was_acked_later_is_not_held_any_more(place, caplog):
+    with begun(place, TIMEOUT) as tester:
+        feed(tester, "xx")
+        feed(tester, "!")
+        feed(tester, "x")
+        tester.advance(11)
+        feed(tester)
+    assert heard() == {"xx": "acked", "!": "acked", "x": "it was not acked within 10 s"}
+    assert warnings(caplog)[0].endswith("neither acked nor failed them: letters/0 (1)")
+
+
 def test_the_warning_of_a_time_out_says_if_no_bolt_holds_a_tuple():
     """What was held in attributes is lost with its worker; what was held before the driver began, it does not know."""
     traces = Traces()
@@ -207,6 +218,16 @@ def test_traces_are_bounded(monkeypatch):
         "bolt 'a': no": tuple(roots[3:]),
     }
     assert traces._known == {}
+
+
+def test_what_is_held_is_held_since_the_first_of_its_transactions_and_forgotten_when_it_is_acked():
+    traces, roots = Traces([FED_0], ["fed", "a"], tracing=True), (root_of(1, 0, 0), root_of(1, 0, 1))
+    for txid in (1, 2):
+        traces.explained(txid, TreeReport(held=roots, steps={A: dict.fromkeys(roots, Handled(1, 1, 0, 0))}))
+    traces.explained(3, TreeReport(acked=roots[1:]))
+    assert list(traces._known) == [roots[0]]
+    (why,) = traces.explained(4, failed(roots[0])).failed
+    assert why.endswith("; a/0 received 2, holds 2 since transaction 1")
 
 
 def test_without_tracing_nothing_is_kept_of_a_message():
