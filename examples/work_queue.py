@@ -23,7 +23,7 @@ WAIT_SECS = 120
 
 TABLE = """
     create table orders (
-        id integer primary key, customer text, amount integer,
+        id integer primary key autoincrement, customer text, amount integer,
         statefx_owner text, statefx_until double precision, statefx_tries integer
     );
     create index orders_statefx_owner on orders (statefx_owner);

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.types as kinds
 
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, sealed_by
-from statefx.errors import ConfigError, TopologyError, TransactionConflictError
+from statefx.errors import ConfigError, SinkError, TopologyError, TransactionConflictError
 from statefx.state.contract.options import require
 from statefx_redis.settings import Settings
 
@@ -22,16 +22,52 @@ CHUNK = 1000
 """Entries that one call of a script is given; a script may unpack some thousands."""
 
 SEAL = """
-local owner, name, sealed = ARGV[2], ARGV[3], ARGV[4]
-for i = 5, #ARGV do
+local owner, name, sealed, txid, attempt = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local function may(has)
+  if has == owner or has == name then return true end
+  if string.sub(has, 1, #sealed) ~= sealed then return false end
+  local t, a = string.match(has, '^(%d+)/(%d+)/', #sealed + 1)
+  t, a = tonumber(t), tonumber(a)
+  return t < txid or (t == txid and a < attempt)
+end
+for i = 7, #ARGV do
   local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)
   local has = found[1] and found[1][2] or ''
-  if has ~= owner and string.sub(has, 1, #sealed) ~= sealed then return {'LOST', ARGV[i], has} end
+  if not may(has) then return {'LOST', ARGV[i], has} end
 end
-for i = 5, #ARGV do redis.call('XCLAIM', KEYS[1], ARGV[1], name, 0, ARGV[i], 'JUSTID') end
+for i = 7, #ARGV do redis.call('XCLAIM', KEYS[1], ARGV[1], name, 0, ARGV[i], 'JUSTID') end
 return {'OK'}
 """
-"""stream; group, owner, name, how names of the owner begin, id, ... -> OK; LOST, id, who has it."""
+"""stream; group, owner, name, how names of the owner begin, txid, attempt, id, ... -> OK; LOST, id, who has it.
+
+Names of the owner are those of earlier attempts, which were rolled back; one of a later attempt is not taken back by a
+call that arrives late."""
+
+RENEW = """
+for i = 3, #ARGV do
+  if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2]) > 0 then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'JUSTID')
+  end
+end
+return {'OK'}
+"""
+"""stream; group, consumer, id, ... -> OK: the time of those entries begins anew that the consumer still has, and that
+no transaction has sealed."""
+
+CLAIM = """
+local claimed = {}
+for i = 5, #ARGV do
+  local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)
+  if found[1] and not string.find(found[1][2], ARGV[4], 1, true) then
+    for _, entry in ipairs(redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[i])) do
+      claimed[#claimed + 1] = entry
+    end
+  end
+end
+return {'OK', claimed}
+"""
+"""stream; group, consumer, idle milliseconds, what is in the names of sealed ones, id, ... -> OK, entries that the
+consumer has now."""
 
 _EACH = """
 repeat
@@ -88,7 +124,7 @@ class RedisStreamSpout(QueueSpout):
     -----
     By default an entry is acknowledged (XACK) after the commit, so a crash between the two has it delivered again. With
     `exactlyOnce` it is passed to a consumer whose name is that of the transaction before that is decided, and
-    acknowledged with the decision: ``XINFO CONSUMERS`` shows these as ``.../sealed/<txid>/...``. Readers of the group
+    acknowledged with the decision: ``XINFO CONSUMERS`` shows these as ``.../@sealed/<txid>/...``. Readers of the group
     that are not of statefx must leave them alone. The id of an entry is the server's, ``1700000000000-0``.
     """
 
@@ -167,7 +203,8 @@ class RedisStreamSpout(QueueSpout):
 
     def renew(self, ids: Sequence[Any]) -> None:
         """Let the time of entries begin anew."""
-        self._call(lambda client: client.xclaim(self.stream, self.group, self.owner, 0, list(ids), justid=True))
+        for at in range(0, len(ids), CHUNK):
+            self._server.eval(RENEW, [self.stream], self.group, self.owner, *ids[at : at + CHUNK])
 
     def _call(self, do: Any) -> Any:
         return self._server.call(self.stream, do)
@@ -211,10 +248,8 @@ class RedisStreamSpout(QueueSpout):
             idle = [each for each in page if Sealed.read(each["consumer"].decode()) is None]
             after = f"({page[-1]['message_id'].decode()}"
         tries = {each["message_id"]: each["times_delivered"] for each in idle}
-        found = self._call(
-            lambda client: client.xclaim(self.stream, self.group, self.owner, self._idle_ms, list(tries))
-        )
-        entries = [entry for entry in found if entry[0] is not None]
+        _, found = self._server.eval(CLAIM, [self.stream], self.group, self.owner, self._idle_ms, sealed_by(""), *tries)
+        entries = [(id, dict(zip(fields[::2], fields[1::2], strict=True))) for id, fields in filter(None, found)]
         there = {id for id, values in entries if values}
         # The others were deleted, or another task was quicker.
         gone = [id for id in tries if id not in there and not self._call(partial(_entry, self.stream, id))]
@@ -279,18 +314,23 @@ class _PendingAcks(PendingAcks):
 
         return server_of(self._settings)
 
+    def check(self) -> None:
+        self._server.check(SinkError, "messages")
+
     def seal(self, owner: str, ids: Sequence[str], name: str) -> None:
+        found = Sealed.read(name)
+        assert found is not None
+        own = (self._group, owner, name, sealed_by(owner), found.txid, found.attempt)
         for at in range(0, len(ids), CHUNK):
-            some = ids[at : at + CHUNK]
-            answer = self._server.eval(SEAL, [self._stream], self._group, owner, name, sealed_by(owner), *some)
+            answer = self._server.eval(SEAL, [self._stream], *own, *ids[at : at + CHUNK])
             if answer[0] == b"LOST":
                 has = answer[2].decode()
                 raise TransactionConflictError(
                     f"{self.target}: entry {answer[1].decode()} was taken over "
-                    f"{f'by consumer {has!r}' if has else 'and acknowledged by another consumer'}: this task has stood "
-                    "still for longer than idleSecs. Nothing of the transaction is kept; start again, and set idleSecs "
-                    "higher",
-                    txid=(Sealed.read(name) or Sealed(owner, 0)).txid,
+                    f"{f'by consumer {has!r}' if has else 'and acknowledged by another consumer'}: it was not renewed "
+                    "for longer than idleSecs. Nothing of the transaction is kept, and no message is lost: start "
+                    "again, and set idleSecs higher",
+                    txid=found.txid,
                 )
 
     def acknowledge(self, name: str) -> None:
@@ -301,7 +341,9 @@ class _PendingAcks(PendingAcks):
         return [name for name in names if Sealed.read(name) is not None]
 
     def release(self, name: str) -> None:
-        self._each(MOVE, name, name.partition("/sealed/")[0])
+        found = Sealed.read(name)
+        assert found is not None
+        self._each(MOVE, name, found.owner)
 
     def _each(self, script: str, *arguments: str) -> None:
         self._server.eval(script, [self._stream], self._group, *arguments)

@@ -215,7 +215,7 @@ def _sinks_of(queues: Any) -> dict[str, Sink]:
         raise ConfigError(f"queues are given by name, such as {{'jobs': SqlQueueSpout(...)}}, not as {queues!r}")
     found = {}
     for name, queue in queues.items():
-        sink = queue.acknowledging() if isinstance(queue, Spout) and hasattr(queue, "receive") else None
+        sink = queue.acknowledging() if isinstance(queue, Spout) and hasattr(queue, "take") else None
         if sink is None:
             raise ConfigError(
                 f"queues[{name!r}] is {queue!r}: a client receives from queues that are acknowledged in the "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -48,7 +47,6 @@ class Receiver:
     def __init__(self, name: str, spout: Any, origin: str, generation: int, txid: int) -> None:
         self._name, self._spout = name, spout
         self._has: dict[Any, Received] = {}
-        self._renewed = time.monotonic()
         spout.open(Context({}, name + ACKS, 0, 1, generation, origin, txid=txid))
 
     @property
@@ -58,27 +56,19 @@ class Receiver:
 
     def receive(self, limit: int, taken: Collection[Any]) -> list[Received]:
         """Return some messages that are not among the ids `taken`: those that came back first, then new ones."""
-        self.renew()
         found = [message for id, message in self._has.items() if id not in taken][:limit]
         if len(found) < limit:
-            for id, values, tries in self._spout.receive(limit - len(found)):
-                if id not in self._has:  # else the queue took this client for dead
-                    fields = dict(zip(self._spout.schema.names, values, strict=True))
-                    self._has[id] = Received(self._name, id, fields, tries)
-                    found.append(self._has[id])
+            for id, values, tries in self._spout.take(limit - len(found)):
+                fields = dict(zip(self._spout.schema.names, values, strict=True))
+                self._has[id] = Received(self._name, id, fields, tries)
+                found.append(self._has[id])
         return found
-
-    def renew(self) -> None:
-        """Tell the queue that the client lives, now and then."""
-        now = time.monotonic()
-        if self._has and now >= self._renewed + self._spout.renewSecs:
-            self._renewed = now
-            self._spout.renew(list(self._has))
 
     def forget(self, ids: Collection[Any]) -> None:
         """Have these messages no more: they are acknowledged, or somebody else has them."""
         for id in ids:
             self._has.pop(id, None)
+            self._spout.ack(id)
 
     def close(self) -> None:
         """Release the connection; the queue hands out again what was not acknowledged."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 import logging
 import secrets
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -138,7 +139,11 @@ class QueueSpout(Spout):
         """Take messages off the queue: they are processed, and that is committed. Again is a no-op."""
 
     def renew(self, ids: Sequence[Any]) -> None:
-        """Tell the queue that these messages are still being processed, so that nobody else is given them."""
+        """Tell the queue that these messages are still being processed, so that nobody else is given them.
+
+        Called by a thread of its own, since a transaction may take long. What somebody else has by now, a transaction
+        included, it must leave alone.
+        """
 
     def pendingAcks(self) -> PendingAcks:
         """Return what acknowledges messages in the transaction, as picklable as the spout; for ``exactlyOnce``."""
@@ -154,6 +159,15 @@ class QueueSpout(Spout):
             return False
         # A transaction that is tried again from here on was rolled back; that of an earlier one is decided.
         return sealed is None or sealed.txid >= self._epoch.txid
+
+    def take(self, limit: int) -> list[Message]:
+        """Return some messages, `limit` at most, which are renewed from now on until they are acked."""
+        found = []
+        for message in self.receive(limit):
+            if message.id not in self._out:  # else the queue took this task for dead
+                self._out[message.id] = message
+                found.append(message)
+        return found
 
     # ---- as a spout
 
@@ -176,9 +190,11 @@ class QueueSpout(Spout):
         """What is to be tried again, and when; the number keeps ids from being compared."""
         self._number = 0
         self._done: list[Any] = []
-        self._renewed = time.monotonic()
         self._away_secs = self._away_until = self._poll_at = 0.0
         self.connect(context)
+        self._ended = threading.Event()
+        if self.renewSecs:
+            threading.Thread(target=self._renewing, name="statefx-renew", daemon=True).start()
 
     def nextTuple(self, collector: SpoutCollector) -> None:
         """Emit what is due to be tried again, then what is new."""
@@ -191,13 +207,12 @@ class QueueSpout(Spout):
             self._emit(collector, self._out[id])
             left -= 1
         try:
-            self._tell(now)
-            found = list(self.receive(left)) if left and now >= self._poll_at else None
-            if found is not None and not found:
-                self._poll_at = now + self.pollSecs
-            for message in found or ():
-                if message.id not in self._out:  # else the queue took this task for dead
-                    self._out[message.id] = message
+            self._tell()
+            if left and now >= self._poll_at:
+                found = self.take(left)
+                if not found:
+                    self._poll_at = now + self.pollSecs
+                for message in found:
                     self._emit(collector, message)
         except UnreachableError as error:
             self._away_secs = min(AWAY_SECS_MAX, 2 * self._away_secs or AWAY_SECS)
@@ -228,18 +243,28 @@ class QueueSpout(Spout):
 
     def close(self) -> None:
         """Tell the queue what is done."""
+        self._ended.set()
         try:
-            self._tell(time.monotonic())
+            self._tell()
         except UnreachableError as error:
             logger.warning("%d messages that are processed are handed out again: %s", len(self._done), error.message)
 
-    def _tell(self, now: float) -> None:
+    def _tell(self) -> None:
         if self._done:
             self.finish(self._done)
             self._done = []
-        if self.renewSecs and self._out and now >= self._renewed + self.renewSecs:
-            self._renewed = now
-            self.renew(list(self._out))
+
+    def _renewing(self) -> None:
+        """Renew what is out, until the spout is closed or its process stands still."""
+        while not self._ended.wait(self.renewSecs):
+            ids = list(self._out)
+            try:
+                if ids:
+                    self.renew(ids)
+            except UnreachableError as error:
+                logger.warning("%d messages could not be renewed: %s", len(ids), error.message)
+            except Exception:
+                logger.exception("%d messages could not be renewed", len(ids))
 
     def _emit(self, collector: SpoutCollector, message: Message) -> None:
         if self._exactly_once:
@@ -250,11 +275,17 @@ class QueueSpout(Spout):
         elif message.tries < self._max_tries:
             collector.emit(message.values, id=message.id)
         else:
+            logger.warning(
+                "message %s is a dead letter after %d tries: %s",
+                message.id,
+                message.tries,
+                self._reasons.get(message.id),
+            )
             last = (str(message.id), message.tries, self._reasons.get(message.id))
             collector.emit((*message.values, *last), stream=DEAD, id=message.id)
 
 
-_SEALED = "/sealed/"
+_SEALED = "/@sealed/"  # no id of a component has an @
 
 
 def sealed_by(owner: str) -> str:
@@ -267,7 +298,7 @@ class Epoch(NamedTuple):
 
     >>> str(Epoch(2, 7, 0))
     '2.7.0'
-    >>> Epoch.read("5d1e/jobs/0/2.7.0/a7/sealed/12/1/9f", "5d1e/jobs/0/")
+    >>> Epoch.read("5d1e/jobs/0/2.7.0/a7/@sealed/12/1/9f", "5d1e/jobs/0/")
     Epoch(generation=2, txid=7, attempt=0)
     """
 
@@ -291,14 +322,15 @@ class Sealed(NamedTuple):
     """Under which name a transaction has messages.
 
     >>> Sealed.of("5d1e/jobs/0/2.7.0/a7", TransactionAttempt(12, 1), "9f")
-    '5d1e/jobs/0/2.7.0/a7/sealed/12/1/9f'
-    >>> Sealed.read("5d1e/jobs/0/2.7.0/a7/sealed/12/1/9f")
-    Sealed(owner='5d1e/jobs/0/2.7.0/a7', txid=12)
+    '5d1e/jobs/0/2.7.0/a7/@sealed/12/1/9f'
+    >>> Sealed.read("5d1e/jobs/0/2.7.0/a7/@sealed/12/1/9f")
+    Sealed(owner='5d1e/jobs/0/2.7.0/a7', txid=12, attempt=1)
     >>> Sealed.read("somebody")
     """
 
     owner: str
     txid: int
+    attempt: int
 
     @staticmethod
     def of(owner: str, attempt: TransactionAttempt, token: str) -> str:
@@ -308,9 +340,15 @@ class Sealed(NamedTuple):
     @classmethod
     def read(cls, name: str) -> Sealed | None:
         """Return what a name says; None if it is none of a transaction."""
-        owner, found, rest = name.partition(_SEALED)
-        txid = rest.partition("/")[0]
-        return cls(owner, int(txid)) if found and txid.isdecimal() else None
+        owner, _, rest = name.partition(_SEALED)
+        parts = rest.split("/")
+        if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+            return None
+        return cls(owner, int(parts[0]), int(parts[1]))
+
+    def precedes(self, other: Sealed) -> bool:
+        """Tell whether it is of an attempt of the same owner before another one, and so was rolled back."""
+        return self.owner == other.owner and self[1:] < other[1:]
 
 
 class PendingAcks(ABC):
@@ -327,11 +365,15 @@ class PendingAcks(ABC):
     def target(self) -> str:
         """Which queue it is, without secrets."""
 
+    def check(self) -> None:
+        """Refuse a queue that can't keep what it has acknowledged; before anything is taken. Raises SinkError."""
+
     @abstractmethod
     def seal(self, owner: str, ids: Sequence[str], name: str) -> None:
         """Let messages pass from their owner to a transaction: nobody is handed them, and no time runs out.
 
-        Also those that the owner has sealed under another name: that attempt was rolled back.
+        Also those that the owner has sealed for an earlier attempt, which was rolled back; not those of a later one: a
+        call may arrive late.
 
         Raises
         ------
@@ -419,7 +461,8 @@ class _Finishing(SinkCommitter):
                 yield name, found.txid
 
     def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
-        """See whether the queue can be reached."""
+        """See whether the queue can be reached, and keeps what it has acknowledged."""
+        self._acks.check()
         list(self._names())
 
     def fence(self, reached: CheckpointPosition, *, takeover: bool) -> None:

@@ -231,7 +231,8 @@ class TopologyBuilder:
             The number of tasks that emit, 1 or more. May change from run to run, unless there is `dedup`.
         dedup : str, optional
             For how long the ids of a `Spout`'s messages are kept in state, at least, such as ``"10 minutes"``: what its
-            source delivers again meanwhile is acked, and goes no further. Then a bolt that fails a message fails the
+            source delivers again meanwhile is acked, and goes no further. So an id is that of one message for all
+            tasks, and is not used again within that time. Then a bolt that fails a message fails the
             transaction, which is tried again.
 
         Raises

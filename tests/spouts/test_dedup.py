@@ -137,13 +137,43 @@ def test_an_id_is_forgotten_when_its_time_is_over_and_not_before(place):
     source = Source(["to"])
     with TopologyTester(topology(source, "time"), place) as tester:
         tester.drain()
-        for secs, count in ((590, 1), (1200, 2), (599, 2), (1201, 3)):
+        for secs, count in ((590, 1), (600, 1), (20, 2), (599, 2), (1201, 3)):
             tester.advance(secs)
             source.left.append(0)
             tester.drain()
             assert tester.state("count") == {"to": count}, secs
-        # Ids of one window and of the one before, and which window it is.
+        assert len(tester.state("__dedup-messages")) == 2  # the id, and the windows
+
+
+@pytest.mark.parametrize("later", ["1 minute", "20 minutes"])
+def test_the_time_may_change_between_two_starts(place, later):
+    source = Source(["to"])
+    with TopologyTester(topology(source, "before"), place) as tester:
+        tester.advance(5000)
+        tester.drain()
+    source.acked.clear()
+    with TopologyTester(topology(source, "after", dedup=later), place) as tester:
+        tester.advance(5000 + 50)
+        tester.drain()
+        assert tester.state("count") == {"to": 1}
+        assert source.acked == [0]
+        for secs in (700, 3000, 3000):
+            tester.advance(secs)
+            source.left.append(0)
+            tester.drain()
+        assert tester.state("count") == {"to": 3 if later == "20 minutes" else 4}
         assert len(tester.state("__dedup-messages")) == 2
+
+
+def test_a_clock_that_goes_back_forgets_nothing(place):
+    source = Source(["to"])
+    with TopologyTester(topology(source, "back"), place) as tester:
+        tester.advance(5000)
+        tester.drain()
+        tester.advance(-4000)
+        source.left.append(0)
+        tester.drain()
+        assert tester.state("count") == {"to": 1}
 
 
 class RefusesOnce(Passes):

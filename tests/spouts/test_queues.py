@@ -18,10 +18,11 @@ import pytest
 from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder
 from statefx.connectors import Message, QueueSpout
 from statefx.connectors.files import FileSink, committedFiles
-from statefx.connectors.queue import PendingAcks
+from statefx.connectors.queue import PendingAcks, Sealed
 from statefx.connectors.sql import SqlQueueSpout
 from statefx.errors import BoltError, ConfigError, InputError, TopologyError, TransactionConflictError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
+from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester
 from statefx.testing.steps import Crash
@@ -132,7 +133,7 @@ def test_a_message_leaves_the_queue_with_its_transaction(queue, place, monkeypat
     with start(queue, place) as tester:
         tester.when("before COMMITTING(1, 0)", lambda: sealed.append(queue.owners()))
         check(tester, queue, place)
-    assert [owner for owner in sealed[0] if "/sealed/1/0/" in owner], sealed
+    assert [owner for owner in sealed[0] if "/@sealed/1/0/" in owner], sealed
 
 
 @pytest.mark.slow
@@ -243,9 +244,11 @@ def test_messages_that_another_one_has_taken_over_fail_the_transaction(queue, pl
         assert successor.state("count") == {"MORE": 1}
 
 
-def opened(queue: Queue, generation: int, txid: int = 1, attempt: int = 0, origin: str = "origin") -> QueueSpout:
-    """Open the spout of a task as its slot does, and connect it."""
-    spout = queue.spout()
+def opened(
+    queue: Queue, generation: int, txid: int = 1, attempt: int = 0, origin: str = "origin", **options: Any
+) -> QueueSpout:
+    """Open the spout of a task as its slot does."""
+    spout = queue.spout(**options)
     context = {"generation": generation, "txid": txid, "attempt": attempt}
     spout.open(SimpleNamespace(origin=origin, component="jobs", task=0, **context))
     return spout
@@ -253,7 +256,7 @@ def opened(queue: Queue, generation: int, txid: int = 1, attempt: int = 0, origi
 
 def seal(queue: Queue, spout: QueueSpout, messages: Iterable[Message], txid: int = 1) -> str:
     """Seal messages as the task of the sink does; return the name."""
-    name = f"{spout.owner}/sealed/{txid}/0/token"
+    name = f"{spout.owner}/@sealed/{txid}/0/token"
     queue.spout().pendingAcks().seal(spout.owner, [str(message.id) for message in messages], name)
     return name
 
@@ -350,6 +353,77 @@ def test_of_two_objects_of_one_attempt_each_has_its_own(queue):
         seal(queue, two, [first])
 
 
+def test_what_somebody_else_has_by_now_is_not_renewed(queue):
+    queue.add("a", "b", "c")
+    spout = opened(queue, 1)
+    first, second, third = spout.receive(3)
+    name = seal(queue, spout, [first])
+    spout.renew([first.id, second.id, third.id])
+    assert sorted(queue.owners()) == sorted([name, spout.owner, spout.owner])
+    queue.steal()
+    spout.renew([first.id, second.id, third.id])
+    assert queue.owners() == ["thief"] * 3
+
+
+def test_a_seal_that_arrives_late_takes_nothing_from_a_later_attempt(queue):
+    queue.add("a")
+    spout = opened(queue, 1)
+    (message,) = spout.receive(1)
+    acks = queue.spout().pendingAcks()
+    names = [Sealed.of(spout.owner, TransactionAttempt(txid, attempt), "token") for txid, attempt in ((9, 0), (9, 1))]
+    later = Sealed.of(spout.owner, TransactionAttempt(10, 0), "token")
+    for name in (names[0], names[1], names[1]):
+        acks.seal(spout.owner, [str(message.id)], name)
+        assert queue.owners() == [name]
+    with pytest.raises(TransactionConflictError):
+        acks.seal(spout.owner, [str(message.id)], names[0])
+    acks.seal(spout.owner, [str(message.id)], later)
+    assert queue.owners() == [later]
+    acks.acknowledge(names[1])
+    assert queue.owners() == [later]
+
+
+def test_sealed_messages_are_not_taken_over_however_old_they_are(queue):
+    queue.add("a", "b")
+    gone = opened(queue, 1, origin="gone", idleSecs=1)
+    (first,), (second,) = gone.receive(1), gone.receive(1)
+    gone.close()  # it renews no more
+    name = seal(queue, gone, [first])
+    spout = opened(queue, 1, idleSecs=1)
+    found: list[Message] = []
+    limit = time.monotonic() + BOUND_SECS
+    while not found:
+        assert time.monotonic() < limit
+        found = list(spout.receive(5))
+    assert [message.id for message in found] == [second.id]
+    assert sorted(queue.owners()) == sorted([name, spout.owner])
+    spout.close()
+
+
+def test_a_spout_may_be_called_as_its_messages_are_not(queue, place, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    builder = TopologyBuilder("jobs")
+    builder.setSpout("sealed", queue.spout())
+    builder.setBolt("upper", Upper()).shuffleGrouping("sealed")
+    builder.setBolt("count", Count()).fieldsGrouping("upper", "text")
+    builder.setSink("out", FileSink("out", format="json")).shuffleGrouping("count")
+    with TopologyTester(builder.createTopology(), place / "ck") as tester:
+        check(tester, queue, place)
+
+
+def test_what_takes_long_is_renewed(queue, place):
+    queue.add("a")
+    spout = opened(queue, 1, idleSecs=1)
+    assert len(spout.take(1)) == 1
+    other = opened(queue, 1, origin="other", idleSecs=1)
+    ends = time.monotonic() + 2.5
+    while time.monotonic() < ends:
+        assert list(other.receive(1)) == []
+    spout.close()
+    other.close()
+
+
 def test_two_topologies_share_a_queue(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -418,15 +492,16 @@ def test_types_and_names_of_columns(database):
     assert message.id == "k%_"
     assert message.values[:2] == ("k%_", Decimal("1.25"))
     assert message.values[2].astimezone(UTC) == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    spout.pendingAcks().seal(spout.owner, ["k%_"], f"{spout.owner}/sealed/1/0/token")
-    spout.pendingAcks().acknowledge(f"{spout.owner}/sealed/1/0/token")
+    spout.pendingAcks().seal(spout.owner, ["k%_"], f"{spout.owner}/@sealed/1/0/token")
+    spout.pendingAcks().acknowledge(f"{spout.owner}/@sealed/1/0/token")
     assert database.run("select count(*) from shop") == [(0,)]
 
 
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"table": "none"}, TopologyError, "no table 'none'; there are bare, jobs"),
+        ({"table": "none"}, TopologyError, "no table 'none'; there are bare, jobs, reused"),
+        ({"table": "reused"}, TopologyError, "reused.id has no AUTOINCREMENT"),
         ({"table": "bare"}, TopologyError, "bare lacks columns .*: ALTER TABLE bare ADD COLUMN statefx_owner text; "),
         ({"fields": "other long"}, TopologyError, "no column 'other'"),
         ({"id": "price"}, TopologyError, "jobs.price is .*; an id is a whole number or a text"),
@@ -437,15 +512,22 @@ def test_types_and_names_of_columns(database):
 )
 def test_mistakes(place, change, error, match):
     database = SqliteDatabase(place)
-    database.run(f"create table jobs (id integer primary key, text text, price float, {', '.join(NOTES)})")
-    database.run("create table bare (id integer primary key, text text)")
+    database.run(
+        f"create table jobs (id integer primary key autoincrement, text text, price float, {', '.join(NOTES)})"
+    )
+    database.run("create table bare (id integer primary key autoincrement, text text)")
+    database.run(f"create table reused (id integer primary key, text text, {', '.join(NOTES)})")
     given = {"url": database.url, "table": "jobs", "fields": "text string", **change}
     with pytest.raises(error, match=match):
         SqlQueueSpout(**given)
 
 
 def test_the_statements_that_the_error_names_make_the_table_fit(database):
-    key = "bigint generated by default as identity primary key" if database.postgres else "integer primary key"
+    key = (
+        "bigint generated by default as identity primary key"
+        if database.postgres
+        else "integer primary key autoincrement"
+    )
     database.run(f"create table bare (id {key}, text text)")
     with pytest.raises(TopologyError) as failure:
         SqlQueueSpout(database.url, "bare")

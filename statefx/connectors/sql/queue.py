@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,9 +41,15 @@ class _Jobs:
         self.url, self.name, self.id = url, name, id
         self.target = f"{location}#{name}"
         self._connection: SqlConnection | None = None
+        self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "table"} | {"_connection": None}
+        return {"url": self.url, "name": self.name, "id": self.id, "target": self.target}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._connection = None
+        self._lock = threading.Lock()
 
     @cached_property
     def table(self) -> Any:
@@ -53,14 +61,19 @@ class _Jobs:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """Yield a connection within a transaction; UnreachableError if the database does not answer, or refuses."""
-        if self._connection is None:
-            self._connection = SqlConnection(self.url, self.target)
-        try:
-            with self._connection.transaction() as connection:
-                yield connection
-        except SinkError as error:
-            raise UnreachableError(error.message) from error
+        """Yield a connection within a transaction; UnreachableError if the database does not answer, or refuses.
+
+        One thread at a time: a task takes rows while a thread of its own renews others, and the driver deletes rows
+        while it sweeps. In one transaction of the database, each would end that of the other.
+        """
+        with self._lock:
+            if self._connection is None:
+                self._connection = SqlConnection(self.url, self.target)
+            try:
+                with self._connection.transaction() as connection:
+                    yield connection
+            except SinkError as error:
+                raise UnreachableError(error.message) from error
 
     def now(self, connection: sa.Connection) -> float:
         """Return the time by the clock that all who take rows have in common, in seconds."""
@@ -85,9 +98,10 @@ class _Jobs:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
 
 class SqlQueueSpout(QueueSpout):
@@ -173,6 +187,8 @@ class SqlQueueSpout(QueueSpout):
                 f"{location}: {jobs.name} lacks columns in which tasks note who has a row: {'; '.join([*adds, index])}"
             )
         lite = connection.dialect.name == "sqlite"
+        if lite and not isinstance(columns[jobs.id]["type"], alchemy().String):
+            _refuse_reuse(connection, jobs, location)
         self._is_text = isinstance(columns[jobs.id]["type"], alchemy().String)
         if not self._is_text and not isinstance(columns[jobs.id]["type"], alchemy().Integer):
             kind = columns[jobs.id]["type"]
@@ -225,10 +241,11 @@ class SqlQueueSpout(QueueSpout):
         return [Message(row[0], self._values(row[2:]), row[1]) for row in rows]
 
     def finish(self, ids: Sequence[Any]) -> None:
-        """Delete rows."""
+        """Delete rows, unless somebody else has taken them over: by now it may be another row that has the number."""
+        table = self._jobs.table
         with self._jobs.transaction() as connection:
             for some in self._jobs.rows(ids):
-                connection.execute(self._jobs.table.delete().where(some))
+                connection.execute(table.delete().where(some, table.c[OWNER] == self.owner))
 
     def renew(self, ids: Sequence[Any]) -> None:
         """Let the time of rows begin anew."""
@@ -255,6 +272,19 @@ class SqlQueueSpout(QueueSpout):
         return tuple([value if read is None else read(value) for read, value in zip(self._reads, row, strict=True)])
 
 
+def _refuse_reuse(connection: sa.Connection, jobs: _Jobs, location: str) -> None:
+    """Refuse a key of SQLite's that is given again when its row is deleted: two messages would have one id."""
+    found = connection.exec_driver_sql("select sql from sqlite_master where name = ?", (jobs.name,)).scalar()
+    key = re.search(
+        rf"\b{re.escape(jobs.id)}\W+integer\s+primary\s+key\b(?!\s+autoincrement)", found or "", re.IGNORECASE
+    )
+    if key is not None:
+        raise TopologyError(
+            f"{location}: {jobs.name}.{jobs.id} has no AUTOINCREMENT, so SQLite gives the numbers of rows that were "
+            f"processed to new rows, and one would be taken for the other: make it 'integer primary key autoincrement'"
+        )
+
+
 class _PendingAcks(PendingAcks):
     """A name stands in the place of the owner, with no time."""
 
@@ -268,9 +298,15 @@ class _PendingAcks(PendingAcks):
 
     def seal(self, owner: str, ids: Sequence[str], name: str) -> None:
         jobs = self._jobs
-        table = jobs.table
-        mine = alchemy().or_(table.c[OWNER] == owner, jobs.of(sealed_by(owner)))
+        table, sealed = jobs.table, Sealed.read(name)
+        assert sealed is not None
         with jobs.transaction() as connection:
+            before = [
+                each
+                for each in jobs.owners(connection, sealed_by(owner))
+                if (found := Sealed.read(each)) is not None and found.precedes(sealed)
+            ]
+            mine = table.c[OWNER].in_([owner, name, *before])
             count = 0
             for some in jobs.rows(list(ids) if self._is_text else list(map(int, ids))):
                 change = table.update().where(some, mine).values({OWNER: name, UNTIL: None})
@@ -278,8 +314,8 @@ class _PendingAcks(PendingAcks):
             if count != len(ids):
                 raise TransactionConflictError(
                     f"{jobs.target}: {len(ids) - count} of {len(ids)} rows were taken over by another reader, or "
-                    "deleted: this task has stood still for longer than idleSecs. Nothing of the transaction is kept; "
-                    "start again, and set idleSecs higher"
+                    "deleted: they were not renewed for longer than idleSecs. Nothing of the transaction is kept, and "
+                    "no message is lost: start again, and set idleSecs higher"
                 )
 
     def acknowledge(self, name: str) -> None:
