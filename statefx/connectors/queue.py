@@ -20,6 +20,7 @@ import logging
 import secrets
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -194,7 +195,9 @@ class QueueSpout(Spout):
         self.connect(context)
         self._ended = threading.Event()
         if self.renewSecs:
-            threading.Thread(target=self._renewing, name="statefx-renew", daemon=True).start()
+            # It must not keep alive an object that its run has dropped, nor renew for it.
+            arguments = (weakref.ref(self), self._ended, self.renewSecs)
+            threading.Thread(target=_renewing, args=arguments, name="statefx-renew", daemon=True).start()
 
     def nextTuple(self, collector: SpoutCollector) -> None:
         """Emit what is due to be tried again, then what is new."""
@@ -254,17 +257,15 @@ class QueueSpout(Spout):
             self.finish(self._done)
             self._done = []
 
-    def _renewing(self) -> None:
-        """Renew what is out, until the spout is closed or its process stands still."""
-        while not self._ended.wait(self.renewSecs):
-            ids = list(self._out)
-            try:
-                if ids:
-                    self.renew(ids)
-            except UnreachableError as error:
-                logger.warning("%d messages could not be renewed: %s", len(ids), error.message)
-            except Exception:
-                logger.exception("%d messages could not be renewed", len(ids))
+    def _renew(self) -> None:
+        ids = list(self._out)
+        try:
+            if ids:
+                self.renew(ids)
+        except UnreachableError as error:
+            logger.warning("%d messages could not be renewed: %s", len(ids), error.message)
+        except Exception:
+            logger.exception("%d messages could not be renewed", len(ids))
 
     def _emit(self, collector: SpoutCollector, message: Message) -> None:
         if self._exactly_once:
@@ -283,6 +284,16 @@ class QueueSpout(Spout):
             )
             last = (str(message.id), message.tries, self._reasons.get(message.id))
             collector.emit((*message.values, *last), stream=DEAD, id=message.id)
+
+
+def _renewing(found: weakref.ref[QueueSpout], ended: threading.Event, secs: float) -> None:
+    """Renew what a spout has, until it is closed or nobody has it any more."""
+    while not ended.wait(secs):
+        spout = found()
+        if spout is None:
+            return
+        spout._renew()
+        del spout
 
 
 _SEALED = "/@sealed/"  # no id of a component has an @

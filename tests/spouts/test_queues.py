@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections import Counter
@@ -421,6 +422,19 @@ def test_what_takes_long_is_renewed(queue, place):
     while time.monotonic() < ends:
         assert list(other.receive(1)) == []
     spout.close()
+    other.close()
+
+
+def test_what_an_object_had_that_nobody_has_any_more_is_not_renewed(queue):
+    queue.add("a")
+    spout = opened(queue, 1, idleSecs=1)
+    assert len(spout.take(1)) == 1
+    del spout
+    other = opened(queue, 1, origin="other", idleSecs=1)
+    limit = time.monotonic() + BOUND_SECS
+    while not other.receive(1):
+        gc.collect()
+        assert time.monotonic() < limit
     other.close()
 
 
