@@ -10,6 +10,8 @@ from statefx.coordinator.entries import FOLDER as LOG
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointMismatchError, ConfigError, StatefxError
+from statefx.operators.acker import ACKER
+from statefx.operators.dedup import DEDUP
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.registry import name_of
@@ -139,18 +141,35 @@ def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location:
         now = wanted.stateful.get(component)
         if now is None:  # a bolt that is new starts with empty state; what one that is gone has kept would be lost
             raise CheckpointMismatchError(
-                f"the checkpoint in {location} holds state of bolt {component!r}, which the topology no longer has "
-                "(or which is no longer stateful): bring it back, or start with a new checkpointLocation",
+                f"the checkpoint in {location} holds {_held_by(component)}, or start with a new checkpointLocation",
                 location=location,
                 component=component,
             )
         _check_stateful(component, before, now, location)
 
 
+def _held_by(component: str) -> str:
+    """Return what a component has kept that is gone, and how it is brought back; users have not put in all of them."""
+    if component == ACKER:
+        return (
+            "messages that bolts have held over transactions (component '__acker'), and no bolt of this topology can "
+            "hold any: bring back a plain Bolt behind a Spout, with topology.acker.executors above 0"
+        )
+    if component.startswith(DEDUP):
+        spout = component.removeprefix(DEDUP)
+        return f"ids of messages of spout {spout!r} that may come again: give setSpout({spout!r}, ...) its dedup again"
+    return (
+        f"state of bolt {component!r}, which the topology no longer has (or which is no longer stateful): bring it back"
+    )
+
+
 def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdentity, location: str) -> None:
     def refuse(what: str, was: Any, becomes: Any, remedy: str) -> CheckpointMismatchError:
+        named = f"bolt {component!r}"
+        if component.startswith(DEDUP):
+            named = f"spout {component.removeprefix(DEDUP)!r}, with dedup,"
         return CheckpointMismatchError(
-            f"bolt {component!r} {what}: {remedy}, or start with a new checkpointLocation",
+            f"{named} {what}: {remedy}, or start with a new checkpointLocation",
             location=location,
             component=component,
             found=was,

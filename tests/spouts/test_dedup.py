@@ -9,7 +9,7 @@ import pytest
 
 from statefx import BasicBolt, FailedException, Spout, StatefulBolt, TopologyBuilder
 from statefx.connectors import CollectSink
-from statefx.errors import TopologyError
+from statefx.errors import CheckpointMismatchError, TopologyError
 from statefx.testing import TopologyTester
 from statefx.testing.steps import Crash
 from tests.sinks.database import SqliteDatabase
@@ -86,10 +86,16 @@ class Others(StatefulBolt):
         self.state.put(tup.n, self.state.get(tup.n, 0) + 1)
 
 
-def topology(source: Source, name: str, bolt: BasicBolt | None = None, dedup: str = "10 minutes") -> Any:
+def topology(
+    source: Source,
+    name: str,
+    bolt: BasicBolt | None = None,
+    dedup: str | None = "10 minutes",
+    parallelism: int = 1,
+) -> Any:
     SOURCES[name] = source
     builder = TopologyBuilder("dedup")
-    builder.setSpout("messages", Messages(name), dedup=dedup)
+    builder.setSpout("messages", Messages(name), parallelism, dedup=dedup)
     builder.setBolt("passes", bolt or Passes(), 2).shuffleGrouping("messages")
     builder.setBolt("count", Count(), 2).fieldsGrouping("passes", "word")
     builder.setBolt("others", Others(), 2).fieldsGrouping("messages", "n", stream="other")
@@ -174,6 +180,18 @@ def test_a_clock_that_goes_back_forgets_nothing(place):
         source.left.append(0)
         tester.drain()
         assert tester.state("count") == {"to": 1}
+
+
+def test_what_can_not_change_later_is_named_as_the_user_knows_it(place):
+    source = Source(WORDS)
+    with TopologyTester(topology(source, "first"), place) as tester:
+        tester.drain()
+    for dedup, parallelism, match in (
+        (None, 1, r"ids of messages of spout 'messages' .* setSpout\('messages', ...\) its dedup again"),
+        ("10 minutes", 2, r"spout 'messages', with dedup, has parallelism 2"),
+    ):
+        with pytest.raises(CheckpointMismatchError, match=match):
+            TopologyTester(topology(source, "second", dedup=dedup, parallelism=parallelism), place)
 
 
 class RefusesOnce(Passes):

@@ -9,7 +9,7 @@ import pytest
 
 from statefx import BasicBolt, Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
 from statefx.coordinator.spouts import SpoutTrigger
-from statefx.errors import BoltError, ConfigError
+from statefx.errors import BoltError, CheckpointMismatchError, ConfigError
 from statefx.operators.acker import ACKER
 from statefx.testing import Limits, TopologyTester
 from tests.testing.living import LivingTester
@@ -383,6 +383,13 @@ def test_there_is_no_acker_where_no_bolt_can_hold(place):
 SOURCE, DELIVERED, TOLD, HELD = {}, Counter(), defaultdict(list), set()
 
 
+def test_the_last_bolt_that_can_hold_is_not_taken_out_unseen(place):
+    with begun(place, Gathers(2)) as tester:
+        fed(tester, "a")
+    with pytest.raises(CheckpointMismatchError, match="messages that bolts have held .* bring back a plain Bolt"):
+        TopologyTester(chain(Refuses()), place)
+
+
 def draw(*of):
     return crc32(repr(of).encode())
 
@@ -522,7 +529,7 @@ def test_random_holds(place, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lives", [8, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("lives", [8, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_random_holds_with_slots_lost_and_frozen(place, lives):
     runs = sum(live(place / str(seed), seed, breaks=True) for seed in range(lives))
     assert runs > 1.5 * lives  # slots were lost

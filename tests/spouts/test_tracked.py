@@ -481,7 +481,7 @@ def test_random_trees(place, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lives", [8, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("lives", [8, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_random_trees_with_slots_lost_and_frozen(place, lives):
     runs = sum(live(place / str(seed), seed, breaks=True) for seed in range(lives))
     assert runs > 1.5 * lives  # slots were lost
