@@ -3,8 +3,8 @@
 Each row of the table is a job. A job whose effects are committed is deleted; one that a bolt refuses comes again after
 a pause, three times at most, and then goes to a table of dead letters, in the transaction in which it leaves the queue.
 
-``python work_queue.py exactly-once`` acknowledges the jobs in the transaction itself: there are no tries then, and no
-crash has a job counted twice.
+``python work_queue.py exactly-once`` acknowledges the jobs in the transaction itself, so that no crash has a job counted
+twice. There are no tries then: what the bolt can't use it emits on a stream of its own.
 """
 
 import sqlite3
@@ -17,7 +17,7 @@ from pathlib import Path
 from statefx import BasicBolt, FailedException, SqlSink, StatefulBolt, TopologyBuilder, openState, session, submit
 from statefx.connectors.sql import SqlQueueSpout
 
-EXACTLY_ONCE = sys.argv[1:] == ["exactly-once"]
+EXACTLY_ONCE = "exactly-once" in sys.argv
 ORDERS = [("ann", 10), ("bob", 20), ("ann", -1), ("cid", 5), ("bob", 1)]
 WAIT_SECS = 120
 
@@ -31,12 +31,15 @@ TABLE = """
 
 
 class Check(BasicBolt):
-    outputFields = "customer string, amount long"
+    outputFields = {"default": "customer string, amount long", "refused": "customer string, amount long, _reason string"}
 
     def execute(self, tup, collector):
-        if tup.amount < 0:
+        if tup.amount >= 0:
+            collector.emit((tup.customer, tup.amount))
+        elif EXACTLY_ONCE:
+            collector.emit((tup.customer, tup.amount, f"{tup.amount} is no amount"), stream="refused")
+        else:
             raise FailedException(f"{tup.amount} is no amount")  # fails this job: it is tried again
-        collector.emit((tup.customer, tup.amount))
 
 
 class Bill(StatefulBolt):
@@ -56,18 +59,20 @@ def count(path, table):
 spark = session("work-queue", config={"spark.log.level": "ERROR"})
 with tempfile.TemporaryDirectory() as folder:
     path = str(Path(folder, "orders.db"))
-    orders = [order for order in ORDERS if order[1] > 0] if EXACTLY_ONCE else ORDERS
     with closing(sqlite3.connect(path)) as database, database:
         database.executescript(TABLE)
-        database.executemany("insert into orders (customer, amount) values (?, ?)", orders)
+        database.executemany("insert into orders (customer, amount) values (?, ?)", ORDERS)
 
     options = {"exactlyOnce": True} if EXACTLY_ONCE else {"maxTries": 3, "retryDelay": 0.1}
     builder = TopologyBuilder("work-queue")
     builder.setSpout("orders", SqlQueueSpout(f"sqlite:///{path}", "orders", **options), parallelism=2)
     builder.setBolt("check", Check(), parallelism=2).shuffleGrouping("orders")
     builder.setBolt("bill", Bill(), parallelism=2).fieldsGrouping("check", "customer")
-    if not EXACTLY_ONCE:
-        builder.setSink("dead", SqlSink(f"sqlite:///{path}", "dead")).shuffleGrouping("orders", stream="dead")
+    letters = builder.setSink("dead", SqlSink(f"sqlite:///{path}", "dead"))  # it makes the table
+    if EXACTLY_ONCE:
+        letters.shuffleGrouping("check", stream="refused")
+    else:
+        letters.shuffleGrouping("orders", stream="dead")
     query = submit(builder.createTopology(), spark, Path(folder, "checkpoint"))
 
     ends = time.monotonic() + WAIT_SECS
@@ -78,8 +83,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     with openState(Path(folder, "checkpoint"), "bill") as totals:
         print(f"billed: {dict(sorted(totals.items()))}")
-    if not EXACTLY_ONCE:
-        with closing(sqlite3.connect(path)) as database:
-            for customer, amount, tries in database.execute("select customer, amount, _tries from dead"):
-                print(f"dead letter: {customer}, {amount}, after {tries} tries")
+    with closing(sqlite3.connect(path)) as database:
+        for customer, amount, reason in database.execute("select customer, amount, _reason from dead"):
+            print(f"dead letter: {customer}, {amount}: {reason}")
 spark.stop()

@@ -126,6 +126,8 @@ class TransactionBuffer:
         The batches of each sink.
     received, acked : dict of str to set
         The ids of messages that it has received, by queue, and of those that it acknowledges.
+    nacked : dict of str to set
+        Those that it has given back, and does not receive again.
 
     Contract
     --------
@@ -142,6 +144,7 @@ class TransactionBuffer:
         self.rows: dict[str, list[pa.RecordBatch]] = {}
         self.received: defaultdict[str, set[Any]] = defaultdict(set)
         self.acked: defaultdict[str, set[Any]] = defaultdict(set)
+        self.nacked: defaultdict[str, set[Any]] = defaultdict(set)
         self._deployment = deployment
         self._versions = versions
         self._past: dict[str, Past] = {}

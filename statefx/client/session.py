@@ -177,7 +177,7 @@ class Session:
         """Return messages of a queue that no open transaction has; UnreachableError if it can't be reached."""
         if queue not in self.queues:
             raise TransactionError(f"there is no queue {queue!r}; {_there(self.queues)}", component=queue)
-        taken = {id for other in self._open for id in other.received[queue]}
+        taken = {id for other in self._open for id in other.received[queue]} | buffer.nacked[queue]
         found = self.queues[queue].receive(limit, taken)
         buffer.received[queue].update(message.id for message in found)
         return found
@@ -196,6 +196,7 @@ class Session:
         self._check_received(buffer, messages)
         for message in messages:
             buffer.received[message.queue].discard(message.id)
+            buffer.nacked[message.queue].add(message.id)  # else a loop of receive and nack would not end
 
     def _check_received(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
         for message in messages:

@@ -135,7 +135,7 @@ class OpenTransaction:
         self._call(lambda buffer: self._session.ack(buffer, messages))
 
     def nack(self, *messages: Received) -> None:
-        """Give messages back now: another transaction of the client may receive them."""
+        """Give messages back now: another transaction of the client may receive them, and this one does not again."""
         self._call(lambda buffer: self._session.nack(buffer, messages))
 
     def state(self, component: str) -> KeyValueState[Any, Any]:

@@ -79,6 +79,7 @@ def test_what_is_not_acknowledged_comes_again_and_open_transactions_share_nothin
         with pytest.raises(TransactionError, match="acknowledged already"):
             two.nack(b)
         one.nack(a)
+        assert [message.values["text"] for message in one.receive("jobs", 9)] == ["c"]
         (again,) = two.receive("jobs")
         assert again == a
         two.abort()

@@ -134,7 +134,7 @@ def test_messages_are_processed_or_given_up(programs: Programs) -> None:
 def test_a_work_queue(programs: Programs) -> None:
     assert told(programs, "work_queue.py") == [
         "billed: {'ann': 10, 'bob': 21, 'cid': 5}",
-        "dead letter: ann, -1, after 3 tries",
+        "dead letter: ann, -1: bolt 'check': -1 is no amount",
     ]
 
 

@@ -514,8 +514,9 @@ def test_types_and_names_of_columns(database):
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"table": "none"}, TopologyError, "no table 'none'; there are bare, jobs, reused"),
+        ({"table": "none"}, TopologyError, "no table 'none'; there are bare, jobs, reused, reused_too"),
         ({"table": "reused"}, TopologyError, "reused.id has no AUTOINCREMENT"),
+        ({"table": "reused_too"}, TopologyError, "reused_too.id has no AUTOINCREMENT"),
         ({"table": "bare"}, TopologyError, "bare lacks columns .*: ALTER TABLE bare ADD COLUMN statefx_owner text; "),
         ({"fields": "other long"}, TopologyError, "no column 'other'"),
         ({"id": "price"}, TopologyError, "jobs.price is .*; an id is a whole number or a text"),
@@ -531,6 +532,7 @@ def test_mistakes(place, change, error, match):
     )
     database.run("create table bare (id integer primary key autoincrement, text text)")
     database.run(f"create table reused (id integer primary key, text text, {', '.join(NOTES)})")
+    database.run(f"create table reused_too (id integer not null, text text, {', '.join(NOTES)}, primary key (id))")
     given = {"url": database.url, "table": "jobs", "fields": "text string", **change}
     with pytest.raises(error, match=match):
         SqlQueueSpout(**given)

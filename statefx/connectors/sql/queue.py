@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -274,11 +273,10 @@ class SqlQueueSpout(QueueSpout):
 
 def _refuse_reuse(connection: sa.Connection, jobs: _Jobs, location: str) -> None:
     """Refuse a key of SQLite's that is given again when its row is deleted: two messages would have one id."""
+    inspector = alchemy().inspect(connection)
+    keys = inspector.get_pk_constraint(jobs.name)["constrained_columns"]
     found = connection.exec_driver_sql("select sql from sqlite_master where name = ?", (jobs.name,)).scalar()
-    key = re.search(
-        rf"\b{re.escape(jobs.id)}\W+integer\s+primary\s+key\b(?!\s+autoincrement)", found or "", re.IGNORECASE
-    )
-    if key is not None:
+    if keys == [jobs.id] and "autoincrement" not in (found or "").lower():
         raise TopologyError(
             f"{location}: {jobs.name}.{jobs.id} has no AUTOINCREMENT, so SQLite gives the numbers of rows that were "
             f"processed to new rows, and one would be taken for the other: make it 'integer primary key autoincrement'"
