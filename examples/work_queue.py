@@ -3,8 +3,8 @@
 Each row of the table is a job. A job whose effects are committed is deleted; one that a bolt refuses comes again after
 a pause, three times at most, and then goes to a table of dead letters, in the transaction in which it leaves the queue.
 
-``python work_queue.py exactly-once`` acknowledges the jobs in the transaction itself, so that no crash has a job counted
-twice. There are no tries then: what the bolt can't use it emits on a stream of its own.
+``python work_queue.py exactly-once`` acknowledges the jobs in the transaction itself, so that no crash has a job
+counted twice. There are no tries then: what the bolt can't use it emits on a stream of its own.
 """
 
 import sqlite3
@@ -31,7 +31,10 @@ TABLE = """
 
 
 class Check(BasicBolt):
-    outputFields = {"default": "customer string, amount long", "refused": "customer string, amount long, _reason string"}
+    outputFields = {
+        "default": "customer string, amount long",
+        "refused": "customer string, amount long, _reason string",
+    }
 
     def execute(self, tup, collector):
         if tup.amount >= 0:

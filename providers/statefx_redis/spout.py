@@ -35,17 +35,23 @@ for i = 7, #ARGV do
   local has = found[1] and found[1][2] or ''
   if not may(has) then return {'LOST', ARGV[i], has} end
 end
-for i = 7, #ARGV do redis.call('XCLAIM', KEYS[1], ARGV[1], name, 0, ARGV[i], 'JUSTID') end
+for i = 7, #ARGV do
+  if #redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i]) > 0 then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], name, 0, ARGV[i], 'JUSTID')
+  end
+end
 return {'OK'}
 """
 """stream; group, owner, name, how names of the owner begin, txid, attempt, id, ... -> OK; LOST, id, who has it.
 
 Names of the owner are those of earlier attempts, which were rolled back; one of a later attempt is not taken back by a
-call that arrives late."""
+call that arrives late. An entry that was deleted meanwhile stays with its owner: from Redis 7 on XCLAIM would forget
+it, and the next attempt would take it for lost."""
 
 RENEW = """
 for i = 3, #ARGV do
-  if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2]) > 0 then
+  if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2]) > 0
+      and #redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i]) > 0 then
     redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'JUSTID')
   end
 end

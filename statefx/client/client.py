@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
@@ -108,13 +109,15 @@ class TransactionalClient:
         self.id = id
         _check_config(config)
         sinks, schemas, state = sinks or {}, schemas or {}, state if isinstance(state, str) else list(state)
-        topology = _topology(id, sinks, schemas, state, _sinks_of(queues or {}))
+        # Copies, as tasks have: the caller may give the same objects to another client, and after a fork.
+        queues = copy.deepcopy(queues) or {}
+        topology = _topology(id, sinks, schemas, state, _sinks_of(queues))
         self._session = self._opened(
             Launch(topology, config, checkpointLocation, adopt, caller="TransactionalClient", dumps=None)
         )
         origin, txid = self._session.coordinator.log.state.origin, self.committed + 1
         self._session.queues = {
-            name: Receiver(name, spout, origin, self.generation, txid) for name, spout in (queues or {}).items()
+            name: Receiver(name, spout, origin, self.generation, txid) for name, spout in queues.items()
         }
 
     def _opened(self, launch: Launch) -> Session:
@@ -262,6 +265,8 @@ def _check_names(sinks: Any, schemas: Any, state: Any, acks: Mapping[str, Sink])
         )
     if unknown := [name for name in schemas if name not in sinks]:
         raise ConfigError(f"schemas names {unknown[0]!r}, which is not in sinks", component=unknown[0])
+    if clash := [name for name in acks if name in sinks or name in state]:
+        raise ConfigError(f"{clash[0]!r} is the name by which messages leave a queue: call yours otherwise")
     if not sinks and not list(state) and not acks:
         raise ConfigError(
             "a client without sinks, state and queues has nothing to commit: give sinks=, state= or queues="

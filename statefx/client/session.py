@@ -169,8 +169,9 @@ class Session:
 
         The caller's code runs here, if the rows come from a generator: it may end the transaction, or the client.
         """
-        if sink not in self._schemas:
-            raise TransactionError(f"there is no sink {sink!r}; {_there(self._schemas)}", component=sink)
+        sinks = self._schemas.keys() - {queue + ACKS for queue in self.queues}
+        if sink not in sinks:
+            raise TransactionError(f"there is no sink {sink!r}; {_there(sinks)}", component=sink)
         return to_batches(sink, self._schemas[sink], rows)
 
     def receive(self, buffer: TransactionBuffer, queue: str, limit: int) -> list[Received]:
@@ -186,10 +187,8 @@ class Session:
         """Let messages leave their queue with a transaction, which has received them."""
         self._check_received(buffer, messages)
         for message in messages:
+            buffer.touched = True
             buffer.acked[message.queue].add(message.id)
-            sink = message.queue + ACKS
-            row = (self.queues[message.queue].owner, str(message.id))
-            buffer.send(sink, to_batches(sink, self._schemas[sink], [row]))
 
     def nack(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
         """Give messages back, which another transaction of the client may receive."""
@@ -227,8 +226,9 @@ class Session:
     def _entered(self, buffer: TransactionBuffer) -> Iterator[None]:
         """Let a transaction read what is committed; a read that fails leaves it no way but to be rolled back."""
         with self.lock:
-            self.check_usable()
-            self.check(buffer)
+            if not self._at_work:  # its commit reads too
+                self.check_usable()
+                self.check(buffer)
             try:
                 yield
             except Exception as error:
@@ -274,39 +274,52 @@ class Session:
         4. It runs by the protocol, as the only one that does, under the next txid.
         5. Those that are still open are told.
         """
+        # An interrupt may come at any line, and a signal's handler may make another transaction, which would get the
+        # same txid, or change a key behind the look for conflicts: so it ends the client, and the handler is refused.
+        with self._working():
+            failure = self._commit(buffer)
+        if failure is not None:
+            raise failure
+
+    def _commit(self, buffer: TransactionBuffer) -> TransactionError | None:
+        """Carry it out; return why it was rolled back, if it was."""
         txid = buffer.txid = self.next_txid
         self._open.discard(buffer)  # 1
         try:
             if (failure := buffer.failure or self._overdue(buffer)) is not None:
-                raise _rolled_back(txid, failure)
-            if buffer.touched:
-                self._commit(buffer, txid)
-        finally:
-            buffer.close()
-
-    def _commit(self, buffer: TransactionBuffer, txid: int) -> None:
-        try:
-            writes = buffer.writes()
-            self._check_conflict(buffer, writes)  # 2
-            before = self._before(writes)  # 3
-        except TransactionError:
-            raise
-        except Exception as error:
-            raise _rolled_back(txid, error) from error
-        changes = Changes(buffer.rows, writes)
-        with self._working():
+                return _rolled_back(txid, failure)
+            if not buffer.touched:
+                return None
+            try:
+                writes = buffer.writes()
+                self._check_conflict(buffer, writes)  # 2
+                before = self._before(writes)  # 3
+            except Exception as error:  # noqa: BLE001 - `commit` raises it, when the client can be used again
+                return _rolled_back(txid, error)
+            changes = Changes({**buffer.rows, **self._acks(buffer)}, writes)
             try:
                 self.coordinator.transact(BatchInput(), changes)  # 4
             except RenewInputError as error:
                 changes.failure = changes.failure or error
+            except StoppedError as error:  # no TransactionError: it is decided, and must not be done again
+                raise SinkError(error.message, txid=txid) from error
             else:
                 for other in self._open:
                     other.overtaken(before)  # 5
-        if changes.failure is None or isinstance(changes.failure.__cause__, TransactionConflictError):
-            for queue, ids in buffer.acked.items():  # they are off the queue; or others have some of them by now
-                self.queues[queue].forget(ids)
-        if changes.failure is not None:
-            raise _rolled_back(txid, changes.failure) from changes.failure
+            if changes.failure is None or isinstance(changes.failure.__cause__, TransactionConflictError):
+                for queue, ids in buffer.acked.items():  # they are off the queue; or others have some of them by now
+                    self.queues[queue].forget(ids)
+            return None if changes.failure is None else _rolled_back(txid, changes.failure)
+        finally:
+            buffer.close()
+
+    def _acks(self, buffer: TransactionBuffer) -> dict[str, list[pa.RecordBatch]]:
+        """Return the rows by which its messages leave their queues."""
+        found = {}
+        for queue, ids in buffer.acked.items():
+            rows = [(self.queues[queue].owner, str(id)) for id in ids]
+            found[queue + ACKS] = to_batches(queue + ACKS, self._schemas[queue + ACKS], rows)
+        return found
 
     def _check_conflict(self, buffer: TransactionBuffer, writes: Mapping[str, Sequence[Write]]) -> None:
         found = buffer.conflict(writes)
@@ -391,7 +404,9 @@ def _rolled_back(txid: int, failure: Exception) -> TransactionError:
     if isinstance(failure.__cause__, TransactionConflictError):  # of a queue
         return failure.__cause__
     again = "Mend that, and do its work again" if isinstance(failure, BoltError) else "Its work may be done again"
-    return TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
+    told = TransactionError(f"transaction {txid} was rolled back: {reason_of(failure)}. {again}", txid=txid)
+    told.__cause__ = failure
+    return told
 
 
 def _there(names: Collection[str]) -> str:

@@ -436,17 +436,21 @@ class _Sealing(SinkWriter):
     def __init__(self, acks: PendingAcks, context: WriterContext) -> None:
         self._acks, self._context = acks, context
         self._ids: dict[str, list[str]] = {}
+        self._names: list[str] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         for owner, id in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             self._ids.setdefault(owner, []).append(id)
 
     def prepare(self, txid: int) -> Committable | None:
-        names = []
         for owner, ids in self._ids.items():
-            names.append(Sealed.of(owner, self._context.attempt, self._context.token))
-            self._acks.seal(owner, ids, names[-1])
-        return {"sealed": names} if names else None
+            self._names.append(Sealed.of(owner, self._context.attempt, self._context.token))
+            self._acks.seal(owner, ids, self._names[-1])
+        return {"sealed": self._names} if self._names else None
+
+    def abort(self) -> None:
+        for name in self._names:
+            self._acks.release(name)
 
     def close(self) -> None:
         self._acks.close()

@@ -79,7 +79,9 @@ def test_what_is_not_acknowledged_comes_again_and_open_transactions_share_nothin
         with pytest.raises(TransactionError, match="acknowledged already"):
             two.nack(b)
         one.nack(a)
-        assert [message.values["text"] for message in one.receive("jobs", 9)] == ["c"]
+        (c,) = one.receive("jobs", 9)
+        assert c.values["text"] == "c"
+        one.nack(c)
         (again,) = two.receive("jobs")
         assert again == a
         two.abort()
@@ -161,6 +163,64 @@ def work(queue: Any, folder: Path) -> dict[str, int]:
         if not messages:
             own.close()
             return counts
+
+
+def test_a_message_that_is_acknowledged_twice_leaves_once(queue, place):
+    queue.add("a", "b")
+    with client(queue, place) as own:
+        with own.transaction() as t:
+            a, b = t.receive("jobs", 2)
+            t.ack(a, a)
+            with pytest.raises(TransactionError, match="acknowledged already"):
+                t.ack(b, a)
+        assert len(queue.owners()) == 1
+
+
+def test_two_clients_may_be_given_one_object(queue, place):
+    queue.add("a", "b")
+    jobs = queue.spout()
+    given = {"queues": {"jobs": jobs}, "state": ["counts"]}
+    with (
+        TransactionalClient(place / "one", id="jobs", **given) as one,
+        TransactionalClient(place / "two", id="jobs", **given) as two,
+    ):
+        first, second = one.begin(), two.begin()
+        (a,), (b,) = first.receive("jobs"), second.receive("jobs")
+        assert a.id != b.id
+        second.ack(b)
+        second.commit()
+        first.ack(a)
+        first.commit()
+    assert queue.owners() == []
+
+
+def test_what_was_sealed_for_a_transaction_that_is_rolled_back_is_free_again(make, place):
+    names = ("one", "two")
+    for name in names:
+        (place / name).mkdir()
+    queues = dict(zip(names, (make(place / name) for name in names), strict=True))
+    for queue in queues.values():
+        queue.add("a")
+    given = {name: queue.spout() for name, queue in queues.items()}
+    with TransactionalClient(place / "ck", id="jobs", queues=given) as own:
+        t = own.begin()
+        for name in names:
+            t.ack(*t.receive(name))
+        queues["two"].steal()
+        with pytest.raises(TransactionConflictError):
+            t.commit()
+        assert "@sealed" not in "".join(queues["one"].owners())
+    assert queues["two"].owners() == ["thief"]
+
+
+def test_names_by_which_messages_leave_are_nobody_elses(place):
+    queue = SqlQueue(SqliteDatabase(place))
+    given = {"queues": {"jobs": queue.spout()}}
+    with pytest.raises(ConfigError, match=r"'jobs.acks' is the name by which messages leave a queue"):
+        TransactionalClient(place / "ck", id="jobs", state=["jobs.acks"], **given)
+    match = r"there is no sink 'jobs.acks'"
+    with client(queue, place) as own, own.transaction() as t, pytest.raises(TransactionError, match=match):
+        t.send("jobs.acks", [("a", "b")])
 
 
 def test_mistakes(place):

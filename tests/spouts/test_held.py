@@ -386,7 +386,7 @@ SOURCE, DELIVERED, TOLD, HELD = {}, Counter(), defaultdict(list), set()
 def test_the_last_bolt_that_can_hold_is_not_taken_out_unseen(place):
     with begun(place, Gathers(2)) as tester:
         fed(tester, "a")
-    with pytest.raises(CheckpointMismatchError, match="messages that bolts have held .* bring back a plain Bolt"):
+    with pytest.raises(CheckpointMismatchError, match=r"messages that bolts have held .* bring back a plain Bolt"):
         TopologyTester(chain(Refuses()), place)
 
 

@@ -384,6 +384,22 @@ def test_a_seal_that_arrives_late_takes_nothing_from_a_later_attempt(queue):
     assert queue.owners() == [later]
 
 
+@pytest.mark.server
+def test_an_entry_that_was_deleted_meanwhile_is_not_taken_for_lost():
+    with RedisServer() as server:
+        queue = RedisQueue(server)
+        queue.add("a")
+        spout = opened(queue, 1)
+        (message,) = spout.take(1)
+        server.client().xdel(queue.name, message.id)
+        spout.renew([message.id])
+        acks = queue.spout().pendingAcks()
+        for attempt in range(2):
+            name = Sealed.of(spout.owner, TransactionAttempt(1, attempt), "token")
+            acks.seal(spout.owner, [message.id], name)
+        acks.acknowledge(name)
+
+
 def test_sealed_messages_are_not_taken_over_however_old_they_are(queue):
     queue.add("a", "b")
     gone = opened(queue, 1, origin="gone", idleSecs=1)

@@ -40,7 +40,7 @@ class _Jobs:
         self.url, self.name, self.id = url, name, id
         self.target = f"{location}#{name}"
         self._connection: SqlConnection | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may close it in the middle of a call
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "name": self.name, "id": self.id, "target": self.target}
@@ -48,7 +48,7 @@ class _Jobs:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._connection = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @cached_property
     def table(self) -> Any:
@@ -126,8 +126,8 @@ class SqlQueueSpout(QueueSpout):
     fields : str, StructType or None
         The columns to emit. By default all columns but the three, by their types.
     id : str
-        The column that names a row: unique, of whole numbers or texts. Rows are taken in its order, as far as several
-        tasks keep one.
+        The column that names a row: unique, of whole numbers or texts, and never given to another row later on. Rows
+        are taken in its order, as far as several tasks keep one.
     idleSecs : float
         How long a row stays taken, in seconds by the database's clock, unless its task renews that; tasks that live do.
     maxTries, retryDelay, exactlyOnce
@@ -207,7 +207,7 @@ class SqlQueueSpout(QueueSpout):
 
     def pendingAcks(self) -> PendingAcks:
         """Return what passes rows to transactions."""
-        return _PendingAcks(self._jobs, is_text=self._is_text)
+        return _PendingAcks(self._jobs, is_text=self._is_text, idle_secs=self._idle_secs)
 
     def connect(self, context: Context) -> None:
         """Begin with what this task had been given before."""
@@ -286,9 +286,10 @@ def _refuse_reuse(connection: sa.Connection, jobs: _Jobs, location: str) -> None
 class _PendingAcks(PendingAcks):
     """A name stands in the place of the owner, with no time."""
 
-    def __init__(self, jobs: _Jobs, *, is_text: bool) -> None:
+    def __init__(self, jobs: _Jobs, *, is_text: bool, idle_secs: float) -> None:
         self._jobs = jobs
         self._is_text = is_text
+        self._idle_secs = idle_secs
 
     @property
     def target(self) -> str:
@@ -329,8 +330,8 @@ class _PendingAcks(PendingAcks):
         assert found is not None
         table = self._jobs.table
         with self._jobs.transaction() as connection:
-            # Its time is over at once: the owner that lives renews it, or has emitted it already and seals it anew.
-            connection.execute(table.update().where(table.c[OWNER] == name).values({OWNER: found.owner, UNTIL: 0.0}))
+            until = self._jobs.now(connection) + self._idle_secs  # the owner may live, and renew it
+            connection.execute(table.update().where(table.c[OWNER] == name).values({OWNER: found.owner, UNTIL: until}))
 
     def close(self) -> None:
         self._jobs.close()
