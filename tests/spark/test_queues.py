@@ -3,7 +3,8 @@
 import pytest
 
 from tests.spark import queueing
-from tests.spark.running import state
+from tests.spark.counting import BOUND_SECS
+from tests.spark.running import state, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -42,7 +43,8 @@ def test_a_driver_is_killed_when_it_acknowledges_and_each_job_counts_once(starte
     for file in asked:
         file.touch()
         driver = started()
-        driver.wait_until(lambda log, file=file: not file.exists(), "the driver to be killed")
+        # Not by the driver, which may have ended before it is looked at.
+        wait_for(lambda file=file: not file.exists(), "the driver to be killed", BOUND_SECS)
         driver.kill()
     started().end()
     check(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from statefx.connectors import QueueSpout
@@ -44,6 +45,11 @@ class RedisQueue:
         new = client.xrange(self.name, f"({after}")
         return [each["consumer"].decode() for each in pending] + [""] * len(new)
 
+    def taken(self) -> float:
+        """Return when the oldest entry was taken, or renewed, in seconds."""
+        (entry,) = self.server.client().xpending_range(self.name, "workers", "-", "+", 1)
+        return time.time() - entry["time_since_delivered"] / 1000
+
     def steal(self) -> None:
         """Let another consumer take what others have."""
         client = self.server.client()
@@ -69,6 +75,11 @@ class SqlQueue:
     def owners(self) -> list[str]:
         """Return who has the rows that are there; "" for those that nobody has."""
         return [owner or "" for (owner,) in self.database.run(f"select statefx_owner from {self.name}")]
+
+    def taken(self) -> float:
+        """Return until when a row is taken, in seconds."""
+        ((until,),) = self.database.run(f"select statefx_until from {self.name}")
+        return float(until)
 
     def steal(self) -> None:
         """Let another reader take what others have."""
