@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.types as kinds
 
-from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, sealed_by
+from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, check_idle_secs, sealed_by
 from statefx.errors import ConfigError, SinkError, TopologyError, TransactionConflictError
 from statefx.state.contract.options import require
 from statefx_redis.settings import Settings
@@ -152,8 +152,7 @@ class RedisStreamSpout(QueueSpout):
         for what, value in (("stream", stream), ("group", group)):
             if not isinstance(value, str) or not value:
                 raise ConfigError(f"RedisStreamSpout needs the name of a {what}, got {value!r}")
-        if isinstance(idleSecs, bool) or not isinstance(idleSecs, int | float) or not idleSecs >= 1:
-            raise ConfigError(f"RedisStreamSpout: idleSecs is a number of seconds from 1, got {idleSecs!r}")
+        check_idle_secs("RedisStreamSpout", idleSecs)
         self._fields = []
         for field in self.schema:
             if not (kinds.is_string(field.type) or kinds.is_binary(field.type)):

@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statefx.errors import TopologyError, UnreachableError
+from statefx.errors import ConfigError, TopologyError, UnreachableError
 from statefx.operators import Sink, Spout, SpoutCollector, TransactionAttempt, parse_schema, to_ddl
 from statefx.operators.acker import ACKNOWLEDGES
 from statefx.operators.context import Context
@@ -284,6 +284,12 @@ class QueueSpout(Spout):
             )
             last = (str(message.id), message.tries, self._reasons.get(message.id))
             collector.emit((*message.values, *last), stream=DEAD, id=message.id)
+
+
+def check_idle_secs(spout: str, value: Any) -> None:
+    """Refuse what is no time after which messages of a task that is gone are taken over; ConfigError names `spout`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1:
+        raise ConfigError(f"{spout}: idleSecs is a number of seconds from 1, got {value!r}")
 
 
 def _renewing(found: weakref.ref[QueueSpout], ended: threading.Event, secs: float) -> None:

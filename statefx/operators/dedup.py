@@ -53,10 +53,11 @@ class Dedup(Stateful, BatchBolt):
         """Pass on what is new."""
         windows, length = self._windows(), batch.num_columns - 1
         ids = batch.column(length).to_pylist()
+        asked = [id for id in ids if id is not None]
         known: set[bytes | None] = set()
         for begin, end in windows:
             if not self._is_over(end):
-                known.update(id for _, id in self._state.getAll([(begin, id) for id in ids if id is not None]))
+                known.update(id for _, id in self._state.getAll([(begin, id) for id in asked]))
         fresh = []
         for id in ids:
             fresh.append(id is None or id not in known)

@@ -194,14 +194,15 @@ class LivingSpoutOperator(TaskOperator):
             spout = made_operator(task.deployment, task.id, task.order.attempt)
             assert isinstance(spout, Spout)
             outputs = plan.components[task.id.component].outputs
+            plain = without_ids(outputs)
             living = task.spouts[task.id] = LivingSpout(
                 task.id,
                 spout,
-                without_ids(outputs) or outputs,
+                plain or outputs,
                 Limits(config["topology.spout.batch.ms"] / 1000, config["topology.max.spout.pending"]),
                 plan.spouts.index(task.id),
                 acker=ACKER in plan.components,
-                dedup=without_ids(outputs) is not None,
+                dedup=plain is not None,
             )
         self._living = living
 

@@ -50,7 +50,7 @@ def with_dedup(topology: Topology) -> Topology:
         if component.dedup_secs is None:
             continue
         name, streams = DEDUP + component.id, component.outputs
-        components[-1] = replace(component, outputs={stream: with_id(schema) for stream, schema in streams.items()})
+        components[-1] = replace(component, outputs={stream: schema.append(ID) for stream, schema in streams.items()})
         dedup = Dedup(component.dedup_secs)
         components.append(Component(name, ComponentKind.BOLT, component.parallelism, streams, dedup, committer=True))
         read = [at for at, edge in enumerate(edges) if edge.source == component.id]
@@ -66,11 +66,6 @@ def with_dedup(topology: Topology) -> Topology:
     by_id = Grouping("fields", (ID.name,))
     edges += [Edge(at, *ends, by_id) for at, ends in enumerate(more, len(edges))]
     return Topology(topology.name, tuple(components), tuple(edges))
-
-
-def with_id(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a spout's rows, with the ids of their messages."""
-    return schema.append(ID)
 
 
 def without_ids(streams: Mapping[str, pa.Schema]) -> Mapping[str, pa.Schema] | None:

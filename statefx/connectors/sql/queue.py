@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.connectors.json_values import refuse_keys
-from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, sealed_by
+from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, check_idle_secs, sealed_by
 from statefx.connectors.sql.connection import SqlConnection
-from statefx.connectors.sql.source import column_of, fields_of, table_columns
+from statefx.connectors.sql.source import column_of, fields_of, reuses_numbers, table_columns
 from statefx.connectors.sql.types import reader
 from statefx.connectors.sql.url import SqlUrl, alchemy
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
@@ -161,8 +161,7 @@ class SqlQueueSpout(QueueSpout):
         parsed.require_driver()
         if parsed.backend not in ("sqlite", "postgresql"):
             raise ConfigError(f"{_NAME} reads tables of SQLite and PostgreSQL, not of {parsed.backend}")
-        if isinstance(idleSecs, bool) or not isinstance(idleSecs, int | float) or not idleSecs >= 1:
-            raise ConfigError(f"{_NAME}: idleSecs is a number of seconds from 1, got {idleSecs!r}")
+        check_idle_secs(_NAME, idleSecs)
         self._jobs = _Jobs(url, parsed.location, table, id)
         self._idle_secs, self.renewSecs = float(idleSecs), idleSecs / 4
         try:
@@ -273,10 +272,8 @@ class SqlQueueSpout(QueueSpout):
 
 def _refuse_reuse(connection: sa.Connection, jobs: _Jobs, location: str) -> None:
     """Refuse a key of SQLite's that is given again when its row is deleted: two messages would have one id."""
-    inspector = alchemy().inspect(connection)
-    keys = inspector.get_pk_constraint(jobs.name)["constrained_columns"]
-    found = connection.exec_driver_sql("select sql from sqlite_master where name = ?", (jobs.name,)).scalar()
-    if keys == [jobs.id] and "autoincrement" not in (found or "").lower():
+    keys = alchemy().inspect(connection).get_pk_constraint(jobs.name)["constrained_columns"]
+    if keys == [jobs.id] and reuses_numbers(connection, jobs.name):
         raise TopologyError(
             f"{location}: {jobs.name}.{jobs.id} has no AUTOINCREMENT, so SQLite gives the numbers of rows that were "
             f"processed to new rows, and one would be taken for the other: make it 'integer primary key autoincrement'"

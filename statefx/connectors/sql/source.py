@@ -148,12 +148,17 @@ def _in_turn(column: Any) -> bool:
     return bool(column.get("identity")) or "nextval(" in (column.get("default") or "")
 
 
+def reuses_numbers(connection: Any, table: str) -> bool:
+    """Tell whether SQLite gives the numbers of a table's deleted rows to new ones, if they are its key."""
+    if connection.dialect.name != "sqlite":
+        return False
+    made = connection.exec_driver_sql("select sql from sqlite_master where name = ?", (table,)).scalar()
+    return "autoincrement" not in (made or "").lower()
+
+
 def _warn_of_reuse(connection: Any, table: str, what: str) -> None:
     """Warn of a key that SQLite continues from the largest row that is there, also after rows were deleted."""
-    if connection.dialect.name != "sqlite":
-        return
-    made = connection.exec_driver_sql("select sql from sqlite_master where name = ?", (table,)).scalar()
-    if "autoincrement" not in (made or "").lower():
+    if reuses_numbers(connection, table):
         logger.warning(
             "%s has no AUTOINCREMENT, so SQLite gives the numbers of rows that were deleted to new rows, which are "
             "then not read: keep the row of the largest number, or make the column 'integer primary key autoincrement'",
