@@ -29,6 +29,7 @@ ROLLED = {"PREPARING": "back", "COMMITTING": "forward"}
 TRIES = 4
 LOOK_SECS = 0.003
 AT_WORK_SECS = 0.05  # so long after a transaction began its tasks are at work
+LINGER_SECS = 0.2  # a commit takes some milliseconds, less than a busy machine needs to see it and to kill
 
 
 class DemoError(Exception):
@@ -81,7 +82,7 @@ class Count:
         """Start the count, and kill it in `phase` of a transaction later than `after`."""
         for _ in range(TRIES):
             print(f"\nstart; to be killed when a transaction after {after} is {phase}", flush=True)
-            self.start()
+            self.start("--linger", str(LINGER_SECS if phase == "COMMITTING" else 0))
             while not self.is_time(phase, after):
                 self.let_run(LOOK_SECS)
             if phase == "PREPARING":
@@ -108,11 +109,11 @@ class Count:
             if not any(line in said for said in self.said):
                 raise DemoError(f"the count never said {line!r}")
 
-    def start(self):
+    def start(self, *arguments):
         """Start the count in a process group of its own; what it prints is passed on."""
         with self.errors.open("w") as errors:
             self.child = subprocess.Popen(
-                self.command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+                [*self.command, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
             )
         self.reader = threading.Thread(target=self.pass_on, args=[self.child.stdout])
         self.reader.start()

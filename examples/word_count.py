@@ -11,6 +11,7 @@ import heapq
 import json
 import os
 import re
+import time
 from operator import itemgetter
 from pathlib import Path
 
@@ -54,8 +55,9 @@ class Count(Stateful, BatchBolt):
 class Totals(StatefulBolt):
     """Adds up what the counters tell, and reports on each transaction once nothing can take it back."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, linger):
         self.folder = folder
+        self.linger = linger
 
     def initState(self, state):
         self.totals = state
@@ -71,25 +73,26 @@ class Totals(StatefulBolt):
         draft = path.with_suffix(f".{os.getpid()}.draft")
         draft.write_text(json.dumps(report))
         draft.replace(path)
+        time.sleep(self.linger)  # noqa: TID251 - no test, and nothing to wait for
 
 
-def topology(corpus, reports, files):
-    """Build the topology; `files` of the corpus are one transaction."""
+def topology(corpus, reports, files, linger=0.0):
+    """Build the topology; `files` of the corpus are one transaction, which stays COMMITTING for `linger` seconds."""
     builder = TopologyBuilder("word-count")
     builder.setSpout("lines", FilePartitionedSpout(corpus, "text", maxFiles=files), parallelism=2)
     builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
     builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
-    builder.setBolt("totals", Totals(str(reports))).globalGrouping("count")
+    builder.setBolt("totals", Totals(str(reports), linger)).globalGrouping("count")
     return builder.createTopology()
 
 
-def count(corpus, checkpoint, provider, files):
+def count(corpus, checkpoint, provider, files, linger):
     """Count what has not been counted yet, and show the words that are met most."""
     reports = Path(checkpoint, "..", "reports").resolve()
     reports.mkdir(parents=True, exist_ok=True)
     spark = session("word-count", config={"spark.ui.enabled": "false"})
     query = submit(
-        topology(corpus, reports, files),
+        topology(corpus, reports, files, linger),
         spark,
         checkpointLocation=checkpoint,
         config={"topology.state.provider": provider},
@@ -129,12 +132,13 @@ def main():
     parser.add_argument("--provider", default="rocksdb", help="where state is kept: rocksdb (default) or memory")
     parser.add_argument("--files", type=int, help="demo: use that many of the standard library's files (default: all)")
     parser.add_argument("--batch", type=int, default=150, help="files in one transaction (default: %(default)s)")
+    parser.add_argument("--linger", type=float, default=0.0, help="demo: seconds added to each commit")
     options = parser.parse_args()
     if options.corpus is None:
         return demo(options.provider, options.files, options.batch)
     if options.checkpoint is None:
         parser.error("a folder of your own needs a CHECKPOINT folder too")
-    return count(options.corpus, options.checkpoint, options.provider, options.batch)
+    return count(options.corpus, options.checkpoint, options.provider, options.batch, options.linger)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from statefx.admin.aborting import abort
 from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
+from statefx.admin.resolving import resolve
 from statefx.admin.transactions import transactions
 from statefx.client import TransactionalClient, transaction
 from statefx.connectors import (
@@ -26,6 +27,10 @@ from statefx.operators import (
     Collector,
     Committer,
     Context,
+    Count,
+    Duration,
+    IntervalJoin,
+    JoinBolt,
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     Sink,
@@ -33,8 +38,12 @@ from statefx.operators import (
     SpoutCollector,
     Stateful,
     StatefulBolt,
+    StatefulWindowedBolt,
     TransactionalSpout,
     TransactionAttempt,
+    Window,
+    WindowedBolt,
+    isTick,
 )
 from statefx.state import KeyValueState
 from statefx.topology import Topology, TopologyBuilder
@@ -55,9 +64,13 @@ __all__ = [
     "Committer",
     "ConsoleSink",
     "Context",
+    "Count",
+    "Duration",
     "FailedException",
     "FileSink",
     "ForeachTransactionSink",
+    "IntervalJoin",
+    "JoinBolt",
     "KeyValueState",
     "OpaquePartitionedTransactionalSpout",
     "PartitionedTransactionalSpout",
@@ -69,18 +82,23 @@ __all__ = [
     "StagedSink",
     "Stateful",
     "StatefulBolt",
+    "StatefulWindowedBolt",
     "StatefxError",
     "Topology",
     "TopologyBuilder",
     "TransactionAttempt",
     "TransactionalClient",
     "TransactionalSpout",
+    "Window",
+    "WindowedBolt",
     "abort",
     "committedFiles",
+    "isTick",
     "migrate",
     "openState",
     "readCommitted",
     "readUncommitted",
+    "resolve",
     "session",
     "submit",
     "transaction",

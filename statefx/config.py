@@ -11,6 +11,21 @@ from typing import Any
 
 from statefx.errors import ConfigError
 
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+def seconds_of(text: object, *, zero: bool = False) -> float | None:
+    """Return a length of time in seconds; None if it is none. It is more than 0, unless `zero` is allowed.
+
+    >>> seconds_of("10 minutes"), seconds_of("1.5 hours"), seconds_of("10 m")
+    (600.0, 5400.0, None)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) +([a-z]+?)s?", text) if isinstance(text, str) else None
+    if found is None or found[2] not in _UNITS or not (zero or float(found[1])):
+        return None
+    return float(found[1]) * _UNITS[found[2]]
+
+
 PREFIX = "topology."
 INT_MAX = 2**31 - 1
 ENGINES = ("auto", "pipelined", "jobs")
@@ -86,6 +101,13 @@ SETTINGS: tuple[Setting, ...] = (
         30,
         "How long the tree of a tuple of a `Spout` may take to be acked, if bolts hold tuples of it over "
         "transactions; then the spout is told that it has failed.",
+    ),
+    Setting(
+        "topology.tick.tuple.freq.secs",
+        "seconds",
+        None,
+        "How often each task of a bolt gets a tick, unless its `setTicks` says so.",
+        implied="no ticks",
     ),
     Setting(
         "topology.max.spout.pending",
@@ -195,6 +217,7 @@ class Config:
     state_encoding: Mapping[str, Any]
     state_checkpoint_interval_ms: int | None
     message_timeout_secs: float
+    tick_tuple_freq_secs: float | None
     max_spout_pending: int | None
     spout_batch_ms: int
     sleep_spout_wait_strategy_time_ms: int

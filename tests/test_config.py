@@ -20,6 +20,7 @@ def test_defaults(mapping):
         "topology.state.provider.config": {},
         "topology.state.checkpoint.interval.ms": None,
         "topology.message.timeout.secs": 30,
+        "topology.tick.tuple.freq.secs": None,
         "topology.max.spout.pending": None,
         "topology.spout.batch.ms": 50,
         "topology.sleep.spout.wait.strategy.time.ms": 1,
@@ -41,6 +42,7 @@ def test_every_setting_has_an_attribute_named_after_it():
         "topology.state.provider.config": {"block_cache_mb": 8},
         "topology.state.checkpoint.interval.ms": 0,
         "topology.message.timeout.secs": 1.5,
+        "topology.tick.tuple.freq.secs": 2,
         "topology.max.spout.pending": 4,
         "topology.spout.batch.ms": 20,
         "topology.sleep.spout.wait.strategy.time.ms": 5,
@@ -227,9 +229,9 @@ def test_the_reference_table_shows_every_setting():
     assert header == "| setting | default | allowed | meaning |"
     assert rule == "|---|---|---|---|"
     assert [row.split(" | ")[0] for row in rows] == [f"| `{setting.key}`" for setting in SETTINGS]
-    assert rows[12] == (
+    assert rows[13] == (
         "| `topology.transaction.timeout.secs` | `600` | a number of seconds, more than 0 and at most 2147483647 | "
         "How long one attempt of a transaction may take before it is rolled back. Restoring state does not count (for "
         "up to an hour), nor does waiting for slots that other jobs hold. |"
     )
-    assert "| 1 transaction; any number of tuples |" in rows[4]
+    assert "| 1 transaction; any number of tuples |" in rows[5]

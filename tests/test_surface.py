@@ -31,8 +31,11 @@ from statefx.operators import (
     SpoutCollector,
     Stateful,
     StatefulBolt,
+    StatefulWindowedBolt,
     TransactionalSpout,
     TransactionAttempt,
+    Window,
+    WindowedBolt,
 )
 from statefx.spark.query import Query
 from statefx.state import KeyValueState, StateProvider, StateStore
@@ -43,22 +46,27 @@ from statefx.values import OpaqueMap, TransactionalMap
 EXPORTS = {
     statefx: {
         "BasicBolt", "BatchBolt", "Bolt", "CollectSink", "Collector", "Committer", "ConsoleSink", "Context",
-        "FailedException", "FileSink", "ForeachTransactionSink", "KeyValueState",
+        "Count", "Duration", "FailedException", "FileSink", "ForeachTransactionSink", "IntervalJoin", "JoinBolt",
+        "KeyValueState",
         "OpaquePartitionedTransactionalSpout", "PartitionedTransactionalSpout", "Query", "Sink", "Spout",
-        "SpoutCollector", "SqlSink", "StagedSink", "Stateful", "StatefulBolt", "StatefxError", "Topology",
-        "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "abort",
-        "committedFiles", "migrate", "openState", "readCommitted", "readUncommitted", "session", "submit",
-        "transaction", "transactions",
+        "SpoutCollector", "SqlSink", "StagedSink", "Stateful", "StatefulBolt", "StatefulWindowedBolt", "StatefxError",
+        "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
+        "WindowedBolt", "abort",
+        "committedFiles", "isTick", "migrate", "openState", "readCommitted", "readUncommitted", "resolve", "session",
+        "submit", "transaction", "transactions",
     },
     statefx.state: {
-        "EMPTY", "Capabilities", "Codec", "KeyValueState", "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef",
-        "StandardCodec", "StateContext", "StateProvider", "StateStore", "Version", "Write", "load_provider",
-        "register_namedtuples", "resolve",
+        "EMPTY", "BroadcastMap", "Capabilities", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",
+        "Namespace", "Phase", "Prepared", "Retention", "SnapshotRef", "StandardCodec", "StateContext", "StateProvider",
+        "StateStore", "Timers", "ValueState", "Version", "Write", "load_provider", "register_namedtuples", "resolve",
     },
     statefx.operators: {
-        "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "DEFAULT_STREAM",
+        "BasicBolt", "BatchBolt", "Bolt", "Collector", "Committer", "Context", "Count", "DEFAULT_STREAM",
+        "Duration",
+        "IntervalJoin", "JoinBolt",
         "OpaquePartitionedTransactionalSpout", "PartitionedTransactionalSpout", "ReplayingSpout", "Sink", "Spout",
-        "SpoutCollector", "Stateful", "StatefulBolt", "TransactionAttempt", "TransactionalSpout", "overrides",
+        "SpoutCollector", "Stateful", "StatefulBolt", "StatefulWindowedBolt", "TransactionAttempt",
+        "TransactionalSpout", "Window", "WindowedBolt", "isTick", "overrides",
         "parse_schema", "parse_streams", "to_ddl", "tuple_class",
     },
     statefx.connectors: {
@@ -81,11 +89,18 @@ EXPORTS = {
 
 BUILDER = {"setStream", "setSpout", "setBolt", "setCommitterBolt", "setSink", "createTopology"}
 GROUPINGS = {
-    "shuffleGrouping", "fieldsGrouping", "globalGrouping", "allGrouping", "noneGrouping", "localOrShuffleGrouping",
-    "directGrouping", "partialKeyGrouping",
+    "shuffleGrouping", "fieldsGrouping", "globalGrouping", "allGrouping", "broadcastGrouping", "noneGrouping",
+    "localOrShuffleGrouping", "directGrouping", "partialKeyGrouping",
 }  # fmt: skip
 BOLT = {"outputFields", "executeBatch", "combinedFields", "initCombine", "combineBatch"}
-STATEFUL = {"initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"}
+STATEFUL = {
+    "initState", "executeBroadcast", "onTimer", "prePrepare", "preCommit", "preRollback", "stateVersion",
+    "migrateState",
+}  # fmt: skip
+WINDOWED = {
+    "withTumblingWindow", "withWindow", "withSessionWindow", "withTimestampField", "withLag", "withLateTupleStream",
+    "initWindow", "addToWindow", "mergeWindows", "emitWindow",
+}  # fmt: skip
 COLLECTOR = {"emitBatch", "resetTimeout"}
 
 SPOUT = {"outputFields", "isReady", "prepareForAvailableNow", "cleanupBefore"}
@@ -104,12 +119,15 @@ def test_exports(package):
     ("cls", "names"),
     [
         (TopologyBuilder, BUILDER),
-        (BoltDeclarer, GROUPINGS),
+        (BoltDeclarer, GROUPINGS | {"setTicks"}),
         (Bolt, BOLT),
         (BasicBolt, BOLT),
         (BatchBolt, BOLT | {"finishBatch"}),
         (Stateful, STATEFUL),
         (StatefulBolt, BOLT | STATEFUL),
+        (WindowedBolt, BOLT | STATEFUL | WINDOWED),
+        (StatefulWindowedBolt, BOLT | STATEFUL | WINDOWED),
+        (Window, {"getNew", "getExpired", "maxTimestamp"}),
         (Committer, set()),
         (Collector, COLLECTOR),
         (TransactionalSpout, SPOUT | {"initializeTransaction", "emitBatch"}),
@@ -199,7 +217,8 @@ HOOKS = [
     for cls, names in [
         (Bolt, ("open", "execute", "executeBatch", "initCombine", "combine", "combineBatch", "close")),
         (BatchBolt, ("finishBatch",)),
-        (Stateful, ("initState", "prePrepare", "preCommit", "preRollback", "migrateState")),
+        (Stateful, ("initState", "executeBroadcast", "onTimer", "prePrepare")),
+        (Stateful, ("preCommit", "preRollback", "migrateState")),
     ]
     for name in names
 ]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.types as kinds
 
-from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, check_idle_secs, sealed_by
+from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
 from statefx.errors import ConfigError, SinkError, TopologyError, TransactionConflictError
+from statefx.operators.sealed_names import Sealed, sealed_by
 from statefx.state.contract.options import require
 from statefx_redis.settings import Settings
 
@@ -286,8 +287,8 @@ def _entry(stream: str, id: bytes, client: Any) -> Any:
     return client.xrange(stream, id, id)
 
 
-def _consumers(server: Server, stream: str, group: str, prefix: str) -> list[str]:
-    """Return the consumers of a group whose names begin so; none if there is no such group."""
+def _consumers(server: Server, stream: str, group: str, prefix: str) -> dict[str, int]:
+    """Return the consumers of a group whose names begin so, and how many entries each has."""
 
     def ask(client: Any) -> Any:
         from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
@@ -299,8 +300,8 @@ def _consumers(server: Server, stream: str, group: str, prefix: str) -> list[str
                 return []
             raise
 
-    names = [each["name"].decode() for each in server.call(stream, ask)]
-    return [name for name in names if name.startswith(prefix)]
+    found = {each["name"].decode(): each["pending"] for each in server.call(stream, ask)}
+    return {name: pending for name, pending in found.items() if name.startswith(prefix)}
 
 
 class _PendingAcks(PendingAcks):
@@ -341,9 +342,9 @@ class _PendingAcks(PendingAcks):
     def acknowledge(self, name: str) -> None:
         self._each(FINISH, name)
 
-    def sealed(self, prefix: str) -> Iterable[str]:
-        names = _consumers(self._server, self._stream, self._group, prefix)
-        return [name for name in names if Sealed.read(name) is not None]
+    def sealed(self, prefix: str) -> Mapping[str, int]:
+        found = _consumers(self._server, self._stream, self._group, prefix)
+        return {name: pending for name, pending in found.items() if Sealed.read(name) is not None}
 
     def release(self, name: str) -> None:
         found = Sealed.read(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -25,7 +26,8 @@ from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state import Codec, KeyValueState, load_provider
+from statefx.state import Codec, KeyValueState, MapState, load_provider
+from statefx.state.contract.spaces import Kind
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, StateStore, Version
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
@@ -44,6 +46,7 @@ def openState(
     codec: Codec | None = None,
     migrate: Upgrade | None = None,
     byTask: bool = False,
+    map: str | None = None,
 ) -> StateView:
     """Open the committed state of one bolt for reading; also while the topology runs.
 
@@ -66,6 +69,10 @@ def openState(
         by default every value is shown as it was written.
     byTask : bool
         Whether keys are shown as ``(task, key)``, for state in which several tasks hold one key.
+    map : str, optional
+        Show what the bolt keeps in ``state.map(name)``, and not what lies in the state itself; or in
+        ``state.broadcast(name)``, which all tasks hold alike and is shown once. The view's `names` tells which there
+        are.
 
     Returns
     -------
@@ -87,7 +94,20 @@ def openState(
     >>> with openState("checkpoints/word-count", "count") as counts:     # doctest: +SKIP
     ...     print(counts.txid, counts["spark"], len(counts))
     """
-    return StateView(_Request(Folders(local_path(checkpointLocation)), component, task, config, codec, migrate, byTask))
+    folders = Folders(local_path(checkpointLocation))
+    return StateView(_Request(folders, component, task, config, codec, migrate, byTask, map, time.time))
+
+
+def committed_at(
+    now: Callable[[], float],
+    location: str,
+    component: str,
+    task: int | None,
+    config: Mapping[str, Any] | None,
+    map: str | None,
+) -> StateView:
+    """Open the committed state of one bolt as `openState` does, by another clock."""
+    return StateView(_Request(Folders(location), component, task, config, None, None, False, map, now))
 
 
 @dataclass(frozen=True)
@@ -98,6 +118,17 @@ class _Opened:
     lineage: str
     states: Mapping[int, KeyValueState[Any, Any]]
     codec: Codec
+    map: str | None
+
+    def shown(self, by_task: bool) -> Mapping[int, KeyValueState[Any, Any] | MapState[Any, Any]]:
+        """Return what the view is of; what all tasks hold alike once, unless it is wanted `by_task`."""
+        if self.map is None:
+            return self.states
+        first, state = next(iter(self.states.items()))
+        if state.broadcast(self.map):
+            shown = self.states if by_task else {first: state}
+            return {task: state.broadcast(self.map) for task, state in shown.items()}
+        return {task: state.map(self.map) for task, state in self.states.items()}
 
     def close(self) -> None:
         for state in self.states.values():
@@ -115,6 +146,9 @@ class _Request:
     codec: Codec | None
     migrate: Upgrade | None
     by_task: bool
+    map: str | None
+    now: Callable[[], float]
+    """Seconds since the epoch, by which entries of maps with a ttl are over."""
 
     def open(self, known: _Opened | None = None) -> _Opened | None:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
@@ -138,7 +172,11 @@ class _Request:
         options = given or kept_options(found, f"the state of {self.component!r}", _WITH_CONFIG)
         provider = load_provider(found.provider, options)
         codec = _codec(self.component, found, self.codec)
-        form: dict[str, Any] = {"state_version": found.state_version, "upgrade": self.migrate}
+        form: dict[str, Any] = {
+            "state_version": found.state_version,
+            "upgrade": self.migrate,
+            "clock_ms": int(self.now() * 1000),
+        }
         opened: dict[int, KeyValueState[Any, Any]] = {}
         try:
             for n in _tasks(found.parallelism, self.component, self.task):
@@ -148,7 +186,7 @@ class _Request:
             for each in opened.values():
                 each.close()
             raise
-        return _Opened(_decided(state), state.lineage, opened, codec)
+        return _Opened(_decided(state), state.lineage, opened, codec, self.map)
 
 
 _WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
@@ -184,6 +222,8 @@ class StateView(Mapping[Any, Any]):
       server, which keeps no versions, each read shows its namespace as last committed.
     * A key that several tasks hold raises AmbiguousKeyError, also from iteration, when it comes to it, and ``len``.
       With ``byTask=True`` there is no such key: each is ``(task, key)``.
+    * Entries of a map with a ttl are shown that were not over, by this machine's clock, when the view was opened or
+      last refreshed.
     * Nothing is held in memory but a block of each task. ``len`` reads all keys where several tasks have some, unless
       ``byTask=True``.
     """
@@ -197,7 +237,7 @@ class StateView(Mapping[Any, Any]):
 
     def _show(self, opened: _Opened) -> None:
         self._opened = opened
-        self._states = opened.states
+        self._states = opened.shown(self._request.by_task)
         self._encode: Callable[[Any], bytes] = opened.codec.encode_key
         self.txid = opened.txid
 
@@ -215,6 +255,8 @@ class StateView(Mapping[Any, Any]):
             raise StateClosedError(f"the view of {self._request.component!r} is closed: call openState again")
         opened = self._request.open(self._opened)
         if opened is None:
+            for state in self._opened.states.values():
+                state._set_clock(int(self._request.now() * 1000))
             return False
         before = self._opened
         self._show(opened)
@@ -244,7 +286,7 @@ class StateView(Mapping[Any, Any]):
             return state is not None and own in state
         return any(key in state for state in self._states.values())
 
-    def _state_of(self, key: Any) -> tuple[KeyValueState[Any, Any] | None, Any]:
+    def _state_of(self, key: Any) -> tuple[KeyValueState[Any, Any] | MapState[Any, Any] | None, Any]:
         """Return the state of the task that a key names, if it is shown, and the task's own key."""
         if not isinstance(key, tuple) or len(key) != 2:
             raise TypeError(f"the view was opened with byTask=True, and its keys are (task, key), not {key!r}")
@@ -297,6 +339,22 @@ class StateView(Mapping[Any, Any]):
             before, former_task = encoded, task
             yield key, value
 
+    def names(self) -> dict[str, list[str]]:
+        """Return under which names the bolt keeps something: of ``"map"``, ``"list"``, ``"value"``, ``"broadcast"``."""
+        states = self._opened.states.values()
+        kinds = [kind for kind in Kind if kind is not Kind.WINDOWS]  # which are statefx's own
+        return {kind.value: sorted({name for state in states for name in state.names(kind.value)}) for kind in kinds}
+
+    def list(self, name: str) -> dict[int, list[Any]]:
+        """Return what each task keeps in ``state.list(name)``, by task; those whose list is empty are left out."""
+        found = {task: [*state.list(name)] for task, state in self._opened.states.items()}
+        return {task: values for task, values in found.items() if values}
+
+    def value(self, name: str) -> dict[int, Any]:
+        """Return what each task keeps in ``state.value(name)``, by task; those that have none are left out."""
+        found = {task: state.value(name).get(_ABSENT) for task, state in self._opened.states.items()}
+        return {task: value for task, value in found.items() if value is not _ABSENT}
+
     def close(self) -> None:
         """Release what the view holds; again is a no-op."""
         self._closed = True
@@ -311,7 +369,7 @@ class StateView(Mapping[Any, Any]):
         self.close()
 
 
-def _length(state: KeyValueState[Any, Any]) -> int:
+def _length(state: KeyValueState[Any, Any] | MapState[Any, Any]) -> int:
     try:
         return len(state)
     except TypeError:  # its provider does not count

@@ -10,11 +10,13 @@ from itertools import islice
 from typing import Any
 
 from statefx.admin.reading import check_started, openState
+from statefx.admin.resolving import resolve
 from statefx.admin.transactions import time_text
 from statefx.admin.transactions import transactions as listed
 from statefx.coordinator.entries import read_entries
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
+from statefx.operators import Spout
 from statefx.protocol.jsonform import to_json
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Checkpoint
@@ -112,10 +114,19 @@ def _transaction_cells(row: Row) -> Sequence[object]:
     took = None if row["ended_ms"] is None else f"{(row['ended_ms'] - row['prepared_ms']) / 1000:.3f}"
     decided = row["committing_ms"] is not None
     rows = f"{row['input_rows']} in, {row['output_rows']} out" if decided else None
-    sinks = "; ".join(f"{name}: {each['rows']} rows, {each['bytes']} bytes" for name, each in row["sinks"].items())
+    given = [f"{name}: {each['rows']} rows, {each['bytes']} bytes" for name, each in row["sinks"].items()]
+    given += [f"{spout}: {each['sealed']} messages sealed" for spout, each in row["queues"].items()]
+    sinks = "; ".join(given)
     named = (row[name] for name in ("txid", "attempt", "generation", "state"))
     size = row["state_bytes"] if decided else None
     return (*named, time_text(row["prepared_ms"]), took, rows, size, sinks, row["reason"])
+
+
+def resolved(queue: Spout, checkpointLocation: str | os.PathLike[str], **given: Any) -> Listing:
+    """Return what `statefx.resolve` does, or would do."""
+    rows = [asdict(each) for each in resolve(queue, checkpointLocation, **given)]
+    header = ("spout", "task", "txid", "attempt", "generation", "messages", "action", "reason")
+    return Listing(header, rows, lambda row: [row[name] for name in header])
 
 
 def bolts(checkpointLocation: str | os.PathLike[str]) -> Listing:
@@ -139,12 +150,16 @@ def bolts(checkpointLocation: str | os.PathLike[str]) -> Listing:
 
 
 def entries(
-    checkpointLocation: str | os.PathLike[str], component: str, task: int | None, config: Mapping[str, Any] | None
+    checkpointLocation: str | os.PathLike[str],
+    component: str,
+    task: int | None,
+    config: Mapping[str, Any] | None,
+    map: str | None,
 ) -> Listing:
-    """Return the committed keys and values of a bolt."""
+    """Return the committed keys and values of a bolt, or those of one of its maps."""
 
     def rows() -> Iterator[Row]:
-        with openState(checkpointLocation, component, task, config, byTask=True) as view:
+        with openState(checkpointLocation, component, task, config, byTask=True, map=map) as view:
             for (owner, key), value in view.items():
                 yield {"task": owner, "key": key, "value": value}
 

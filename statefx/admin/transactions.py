@@ -6,11 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from statefx.admin.reading import check_started
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
+from statefx.operators.sealed_names import OwnerName, Sealed, sealed_in
 from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Committing
 
 _TIMES = ("prepared_ms", "committing_ms", "ended_ms")
 
@@ -40,6 +43,10 @@ class Transaction:
         Why it was rolled back; the first 200 characters.
     sinks : Mapping[str, Mapping[str, int]]
         By sink, the ``rows`` and ``bytes`` that were decided to be published; without sinks that don't tell.
+    queues : Mapping[str, Mapping[str, Any]]
+        What one that is COMMITTING takes off queues, by spout: which ``queue``, and how many messages it has ``sealed``
+        there. Empty before that, since what is sealed is not in the log before the decision (`resolve` shows it), and
+        when it has ended.
     """
 
     txid: int
@@ -54,6 +61,7 @@ class Transaction:
     state_bytes: int
     reason: str
     sinks: Mapping[str, Mapping[str, int]]
+    queues: Mapping[str, Mapping[str, Any]]
 
     @property
     def secs(self) -> float | None:
@@ -66,6 +74,7 @@ class Transaction:
         since = self.ended_ms or self.committing_ms or self.prepared_ms
         rows = "" if self.committing_ms is None else f", {self.input_rows} rows in, {self.output_rows} out"
         given = "".join(f", {each['rows']} to {sink}" for sink, each in self.sinks.items())
+        given += "".join(f", {each['sealed']} messages of {spout} sealed" for spout, each in self.queues.items())
         why = f": {self.reason}" if self.reason else ""
         name = f"Transaction {self.txid}, attempt {self.attempt}, generation {self.generation}"
         return f"<{name}: {self.state} {time_text(since)}{rows}{given}{why}>"
@@ -107,11 +116,26 @@ def transactions(checkpointLocation: str | os.PathLike[str]) -> list[Transaction
 def attempts_in(state: LogState) -> list[Transaction]:
     """Return the last attempts that the log remembers, oldest first."""
     found = []
+    held = {(entry.txid, entry.attempt): _held(entry.committing) for entry in state.in_flight if entry.committing}
     for past in state.past():
-        each = past._asdict()
+        each: dict[str, Any] = past._asdict()
         each |= {name: each[name] or None for name in _TIMES}
         each["sinks"] = {given.sink: {"rows": given.rows, "bytes": given.bytes} for given in past.sinks}
+        each["queues"] = {} if past.ended_ms else held.get((past.txid, past.attempt), {})
         found.append(Transaction(**each))
+    return found
+
+
+def _held(decision: Committing) -> dict[str, dict[str, Any]]:
+    """Return what a decision takes off queues, by spout."""
+    found: dict[str, dict[str, Any]] = {}
+    for committable in decision.committables.values():
+        for name, messages in sealed_in(committable).items():
+            sealed = Sealed.read(name)
+            owner = None if sealed is None else OwnerName.read(sealed.owner)
+            if owner is not None and isinstance(committable, Mapping):
+                each = found.setdefault(owner.component, {"queue": committable.get("target"), "sealed": 0})
+                each["sealed"] += messages
     return found
 
 

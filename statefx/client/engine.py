@@ -19,7 +19,7 @@ from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.runtime.outbox import Outbox
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.sink_operator import SinkOperator
-from statefx.runtime.worker import Worker
+from statefx.runtime.worker import Worker, release_sinks
 from statefx.state.contract.spaces import Space
 from statefx.state.contract.store import StateStore, Write, prepare_as
 from statefx.topology.graph import Edge
@@ -128,6 +128,7 @@ class ClientEngine(InProcessEngine):
         """Release what is open."""
         self.release()
         self._worker.close()
+        release_sinks(self.deployment)
 
 
 class StateOperator(TaskOperator):

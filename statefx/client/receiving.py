@@ -64,6 +64,11 @@ class Receiver:
                 found.append(self._has[id])
         return found
 
+    def until(self, id: Any) -> set[Any]:
+        """Return the ids of what the client has and received before this one, and this one."""
+        ids = list(self._has)
+        return set(ids[: ids.index(id) + 1])
+
     def forget(self, ids: Collection[Any]) -> None:
         """Have these messages no more: they are acknowledged, or somebody else has them."""
         for id in ids:

@@ -183,16 +183,39 @@ class Session:
         buffer.received[queue].update(message.id for message in found)
         return found
 
-    def ack(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
-        """Let messages leave their queue with a transaction, which has received them."""
+    def ack(self, buffer: TransactionBuffer, messages: Sequence[Received], *, cumulative: bool) -> None:
+        """Let messages leave their queue with a transaction, which has received them; `cumulative`: all before too."""
         self._check_received(buffer, messages)
-        for message in messages:
+        if not cumulative:
+            self._check_unacked(buffer, messages)
+        found = [(each.queue, self._until(buffer, each) if cumulative else {each.id}) for each in messages]
+        for queue, ids in found:
             buffer.touched = True
-            buffer.acked[message.queue].add(message.id)
+            buffer.received[queue] |= ids  # what was given back, or came to one that was rolled back, is its own now
+            buffer.nacked[queue] -= ids
+            buffer.acked[queue] |= ids
+
+    def _until(self, buffer: TransactionBuffer, message: Received) -> set[Any]:
+        """Return what the client has received up to a message; TransactionConflictError as of `OpenTransaction.ack`."""
+        queue, ids = message.queue, self.queues[message.queue].until(message.id)
+        if ids <= buffer.acked[queue]:
+            raise TransactionConflictError(
+                f"message {message.id!r} of {queue!r} and all before it are acknowledged already",
+                component=queue,
+            )
+        others = ids & {id for other in self._open if other is not buffer for id in other.received[queue]}
+        if others:
+            raise TransactionConflictError(
+                f"{len(others)} of the messages of {queue!r} up to {message.id!r} were received by another open "
+                "transaction of this client: acknowledge one by one, or when that one has ended",
+                component=queue,
+            )
+        return ids
 
     def nack(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
         """Give messages back, which another transaction of the client may receive."""
         self._check_received(buffer, messages)
+        self._check_unacked(buffer, messages)
         for message in messages:
             buffer.received[message.queue].discard(message.id)
             buffer.nacked[message.queue].add(message.id)  # else a loop of receive and nack would not end
@@ -203,6 +226,9 @@ class Session:
                 raise TransactionError(f"{message!r} is no message: give those that receive() has returned")
             if message.id not in buffer.received[message.queue]:
                 raise TransactionError(f"the transaction has not received message {message.id!r} of {message.queue!r}")
+
+    def _check_unacked(self, buffer: TransactionBuffer, messages: Sequence[Received]) -> None:
+        for message in messages:
             if message.id in buffer.acked[message.queue]:
                 raise TransactionError(f"message {message.id!r} of {message.queue!r} is acknowledged already")
 

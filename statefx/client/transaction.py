@@ -126,13 +126,31 @@ class OpenTransaction:
             raise TransactionError(f"limit is a whole number from 1, not {limit!r}")
         return self._call(lambda buffer: self._session.receive(buffer, queue, limit))
 
-    def ack(self, *messages: Received) -> None:
+    def ack(self, *messages: Received, cumulative: bool = False) -> None:
         """Take messages off their queue with this transaction: in the same moment as all else that it does.
 
         If another reader has taken one of them over meanwhile, because more than ``idleSecs`` of the queue have passed
         between two calls, committing raises TransactionConflictError.
+
+        Parameters
+        ----------
+        *messages : Received
+            That this transaction has received.
+        cumulative : bool
+            For each of them, also all that the client has received from its queue before it and still has: by this
+            transaction, or by one that has ended and did not acknowledge it. Of what other readers of the queue have,
+            nothing is said.
+
+        Raises
+        ------
+        TransactionError
+            The transaction has not received one of them, or has acknowledged it already.
+        TransactionConflictError
+            With `cumulative`: another open transaction of the client has received one of those before; or this one has
+            acknowledged all of them already, up to this message or a later one. Nothing of the call is kept, and the
+            transaction may go on.
         """
-        self._call(lambda buffer: self._session.ack(buffer, messages))
+        self._call(lambda buffer: self._session.ack(buffer, messages, cumulative=cumulative))
 
     def nack(self, *messages: Received) -> None:
         """Give messages back now: another transaction of the client may receive them, and this one does not again."""

@@ -29,6 +29,7 @@ from statefx.errors import ConfigError, TopologyError, UnreachableError
 from statefx.operators import Sink, Spout, SpoutCollector, TransactionAttempt, parse_schema, to_ddl
 from statefx.operators.acker import ACKNOWLEDGES
 from statefx.operators.context import Context
+from statefx.operators.sealed_names import Epoch, Sealed
 from statefx.operators.sinks import (
     CheckpointPosition,
     Committable,
@@ -302,72 +303,6 @@ def _renewing(found: weakref.ref[QueueSpout], ended: threading.Event, secs: floa
         del spout
 
 
-_SEALED = "/@sealed/"  # no id of a component has an @
-
-
-def sealed_by(owner: str) -> str:
-    """Return how the names begin under which the messages of an owner are sealed."""
-    return owner + _SEALED
-
-
-class Epoch(NamedTuple):
-    """When an object of a spout was opened: its start, and the attempt of a transaction. Later ones are greater.
-
-    >>> str(Epoch(2, 7, 0))
-    '2.7.0'
-    >>> Epoch.read("5d1e/jobs/0/2.7.0/a7/@sealed/12/1/9f", "5d1e/jobs/0/")
-    Epoch(generation=2, txid=7, attempt=0)
-    """
-
-    generation: int
-    txid: int
-    attempt: int
-
-    def __str__(self) -> str:
-        return ".".join(map(str, self))
-
-    @classmethod
-    def read(cls, owner: str, place: str) -> Epoch | None:
-        """Return when an owner of that place was opened; None if it is none of that place."""
-        numbers = owner.removeprefix(place).partition("/")[0].split(".")
-        if not owner.startswith(place) or len(numbers) != 3 or not all(each.isdecimal() for each in numbers):
-            return None
-        return cls(*map(int, numbers))
-
-
-class Sealed(NamedTuple):
-    """Under which name a transaction has messages.
-
-    >>> Sealed.of("5d1e/jobs/0/2.7.0/a7", TransactionAttempt(12, 1), "9f")
-    '5d1e/jobs/0/2.7.0/a7/@sealed/12/1/9f'
-    >>> Sealed.read("5d1e/jobs/0/2.7.0/a7/@sealed/12/1/9f")
-    Sealed(owner='5d1e/jobs/0/2.7.0/a7', txid=12, attempt=1)
-    >>> Sealed.read("somebody")
-    """
-
-    owner: str
-    txid: int
-    attempt: int
-
-    @staticmethod
-    def of(owner: str, attempt: TransactionAttempt, token: str) -> str:
-        """Return the name for an attempt of a task."""
-        return f"{sealed_by(owner)}{attempt.txid}/{attempt.attempt}/{token}"
-
-    @classmethod
-    def read(cls, name: str) -> Sealed | None:
-        """Return what a name says; None if it is none of a transaction."""
-        owner, _, rest = name.partition(_SEALED)
-        parts = rest.split("/")
-        if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
-            return None
-        return cls(owner, int(parts[0]), int(parts[1]))
-
-    def precedes(self, other: Sealed) -> bool:
-        """Tell whether it is of an attempt of the same owner before another one, and so was rolled back."""
-        return self.owner == other.owner and self[1:] < other[1:]
-
-
 class PendingAcks(ABC):
     """What a queue does for messages that are acknowledged in the transaction. Called in tasks and on the driver.
 
@@ -403,15 +338,15 @@ class PendingAcks(ABC):
         """Take what is sealed under a name off the queue; a no-op if nothing is."""
 
     @abstractmethod
-    def sealed(self, prefix: str) -> Iterable[str]:
-        """Return the names that begin so and have messages; others that had some may be among them."""
+    def sealed(self, prefix: str) -> Mapping[str, int]:
+        """Return the names that begin so, and how many messages each has; others that had some may be among them."""
 
     @abstractmethod
     def release(self, name: str) -> None:
         """Give what is sealed under a name back to its owner; a no-op if nothing is."""
 
     def close(self) -> None:
-        """Release connections."""
+        """Release connections; whatever is called afterwards connects anew."""
 
 
 class _Acknowledging(Sink):
@@ -435,6 +370,10 @@ class _Acknowledging(Sink):
         """Make what acknowledges."""
         return _Finishing(self._acks, context)
 
+    def release(self) -> None:
+        """Close the connection that seals."""
+        self._acks.close()
+
 
 class _Sealing(SinkWriter):
     """Seals what its tasks are told of, when the transaction is prepared."""
@@ -442,7 +381,8 @@ class _Sealing(SinkWriter):
     def __init__(self, acks: PendingAcks, context: WriterContext) -> None:
         self._acks, self._context = acks, context
         self._ids: dict[str, list[str]] = {}
-        self._names: list[str] = []
+        self._sealed: dict[str, int] = {}
+        """How many messages, by name."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         for owner, id in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -450,16 +390,14 @@ class _Sealing(SinkWriter):
 
     def prepare(self, txid: int) -> Committable | None:
         for owner, ids in self._ids.items():
-            self._names.append(Sealed.of(owner, self._context.attempt, self._context.token))
-            self._acks.seal(owner, ids, self._names[-1])
-        return {"sealed": self._names} if self._names else None
+            name = Sealed.of(owner, self._context.attempt, self._context.token)
+            self._sealed[name] = len(ids)
+            self._acks.seal(owner, ids, name)
+        return {"sealed": self._sealed} if self._sealed else None
 
     def abort(self) -> None:
-        for name in self._names:
+        for name in self._sealed:
             self._acks.release(name)
-
-    def close(self) -> None:
-        self._acks.close()
 
 
 class _Finishing(SinkCommitter):

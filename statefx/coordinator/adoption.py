@@ -163,6 +163,9 @@ def _held_by(component: str) -> str:
     )
 
 
+_PARALLELISM = " (bolts without state, spouts and sinks may have another one than before)"
+
+
 def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdentity, location: str) -> None:
     def refuse(what: str, was: Any, becomes: Any, remedy: str) -> CheckpointMismatchError:
         named = f"bolt {component!r}"
@@ -182,16 +185,19 @@ def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdent
         text = f"has provider {new!r}, the checkpoint in {location} was written with {former!r}"
         move = f"move the state with statefx.migrate(..., to={new!r})"
         raise refuse(text, former, new, f"go back to {former!r} (topology.state.provider), {move}")
-    for what, was, becomes in (
-        ("parallelism", before.parallelism, now.parallelism),
-        ("codec", before.codec, now.codec),
+    for what, was, becomes, more in (
+        ("parallelism", before.parallelism, now.parallelism, _PARALLELISM),
+        ("codec", before.codec, now.codec, ""),
+        (
+            "windows",
+            before.windows or now.windows,
+            now.windows or (before.windows and "none"),
+            ", or give the others to a bolt of a new name",
+        ),
     ):
         if was != becomes:
             text = f"has {what} {becomes!r}, the checkpoint in {location} was written with {was!r}"
-            remedy = f"go back to {was!r}"
-            if what == "parallelism":
-                remedy += " (bolts without state, spouts and sinks may have another one than before)"
-            raise refuse(text, was, becomes, remedy)
+            raise refuse(text, was, becomes, f"go back to {was!r}{more}")
     if before.parallelism > 1:  # a single task has every key, however rows come to it
         if before.routing != now.routing:
             was, becomes = _routing_text(before.routing), _routing_text(now.routing)

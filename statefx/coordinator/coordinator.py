@@ -30,6 +30,7 @@ from statefx.coordinator.retrying import BACKOFF_FIRST_SECS, Waits, backoff_secs
 from statefx.coordinator.running_attempts import RunningAttempts
 from statefx.coordinator.source import Batch, OneBatch, Source
 from statefx.coordinator.state import SnapshotPolicy
+from statefx.coordinator.ticks import Ticks
 from statefx.coordinator.tracing import Traces
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException, StatefxError, TransactionError
@@ -71,6 +72,7 @@ class Coordinator:
     participants: Participants
     judge: Judge
     shape: Shape
+    ticks: Ticks
     pause: Callable[[float], bool]
     """Waits the given seconds while nothing runs; returns False if the query is being stopped."""
     rest: Callable[[float], bool] | None = None
@@ -102,8 +104,11 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
-        self._running = RunningAttempts(self.name, self.log, self.participants, self.judge, self.policy, self.progress)
+        self._running = RunningAttempts(
+            self.name, self.log, self.participants, self.judge, self.policy, self.progress, self.ticks
+        )
         self._waits = Waits(self.progress.clock)
+        self._told_ahead: set[str] = set()
 
     # ---- what is called from outside
 
@@ -339,6 +344,14 @@ class Coordinator:
         logger.info("%s: %s", self.name, self.last)
         for spout, said in self.last.left_out.items():
             logger.warning("transaction %d leaves out of spout %r: %s", txid, spout, said)
+        for name, rows in self.last.ahead.items():
+            if name not in self._told_ahead:
+                self._told_ahead.add(name)
+                logger.warning(
+                    "%s: the event times of %d rows of %r in transaction %d are further ahead of this machine's clock "
+                    "than maxAhead, and do not move the watermark. This is told once; lastProgress counts on",
+                    self.name, rows, name, txid,
+                )  # fmt: skip
         self.last = replace(self.last, trees=self.traces.explained(txid, self.last.trees))
         if warning := self.traces.warning(txid, self.last.trees):
             logger.warning("%s: %s", self.name, warning)

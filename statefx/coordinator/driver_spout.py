@@ -36,6 +36,7 @@ class DriverSpout:
     spout: ReplayingSpout
     parallelism: int
     progress: Progress = field(default_factory=Progress)
+    _number: int | None = field(default=None, init=False)
 
     @contextmanager
     def calling(self, hook: str, txid: int) -> Iterator[None]:
@@ -85,7 +86,12 @@ class DriverSpout:
                 spout=self.id,
                 partitions=number,
             )
+        self._number = number
         return list(map(str, range(number)))
+
+    def number(self, txid: int) -> int:
+        """Return how many partitions there were when the spout was asked last; it is asked if it never was."""
+        return len(self.partitions(txid, ())) if self._number is None else self._number
 
     def plan(self, txid: int, last: Partitions) -> dict[str, Json]:
         """Return the metadata of the batch that is there now, by partition; empty if there is none."""

@@ -34,6 +34,7 @@ class Judge:
             )
             for segment, part in segments_of(plan).items()
         }
+        self.plan = plan
         self.segments = len(self._segments)
         edges = [edge for edge in plan.edges if not is_of_acks(edge.target)]
         self._sources = frozenset(edge.source for edge in edges)

@@ -34,6 +34,7 @@ from statefx.coordinator.runs import RunEngine
 from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
 from statefx.coordinator.state import SnapshotPolicy, StateParticipant
+from statefx.coordinator.ticks import Ticks
 from statefx.coordinator.tracing import Traces
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError, FencedError, SinkError
@@ -51,6 +52,7 @@ from statefx.topology.checks import encodings_of
 from statefx.topology.graph import Topology
 from statefx.topology.identity import identify
 from statefx.topology.submission import check_misplaced, check_sendable, check_settings
+from statefx.topology.ticks import with_ticks
 
 _CHECK_TRIES = 10
 
@@ -98,7 +100,8 @@ class Launch:
     ) -> None:
         self.settings = check_settings(topology, config, caller)
         given = topology
-        topology = with_acknowledging(with_dedup(given))
+        # First: what statefx adds gets no ticks.
+        topology = with_acknowledging(with_dedup(with_ticks(given, self.settings.tick_tuple_freq_secs)))
         topology = with_acker(topology, self.settings.message_timeout_secs, self.settings.acker_executors)
         self.topology = topology
         # Where a spout lives in its task, topology.max.spout.pending counts its tuples.
@@ -265,6 +268,7 @@ class Launch:
             participants=participants,
             judge=judge,
             shape=shape,
+            ticks=Ticks(self._tick_secs, log, round(shown.now() * 1000)),
             pause=pause,
             rest=rest,
             committed=swept,
@@ -287,8 +291,14 @@ class Launch:
             trigger,
             self.pending,
             coordinator.progress,
+            coordinator.ticks,
             woken,
         )
+
+    @property
+    def _tick_secs(self) -> Mapping[str, float]:
+        components = self.plan.components.values()
+        return {one.id: one.tick_secs for one in components if one.tick_secs is not None}
 
     @property
     def _writes_processed(self) -> bool:

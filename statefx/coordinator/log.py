@@ -116,7 +116,7 @@ class TransactionLog:
         """
         with self._lock:
             self._check_usable()
-            time_ms, files = int(self._clock() * 1000), Files()
+            time_ms, files = round(self._clock() * 1000), Files()
             record = put_aside(record, files)
             text = text_of(record)
             check_size(record, text, self.where)
@@ -245,7 +245,7 @@ class TransactionLog:
             for name, data in files.items():
                 self.storage.put(name, data)
             state = together
-        state = replace(state, time_ms=int(self._clock() * 1000))
+        state = replace(state, time_ms=round(self._clock() * 1000))
         folded = checkpoint(state)  # equal to what it was made of: it is not read back
         number = self._append(folded, state, text_of(folded))
         with suppress(OSError, StateCorruptedError):  # the next fold deletes what is left

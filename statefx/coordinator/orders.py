@@ -65,7 +65,11 @@ def text_for(plan: Plan, order: Order | ResolutionOrder, tasks: Sequence[TaskId]
     """Return an order as far as it concerns some tasks."""
     if isinstance(order, ResolutionOrder):
         return _head(plan, order, tasks) + lines_of(order, tasks)
-    own = replace(order, emissions={task: order.emissions[task] for task in tasks if task in order.emissions})
+    own = replace(
+        order,
+        emissions={task: order.emissions[task] for task in tasks if task in order.emissions},
+        times={task: order.times[task] for task in tasks if task in order.times},
+    )
     return _head(plan, order) + lines_of(own, [task for task in tasks if task in plan.stateful_number])
 
 
@@ -74,8 +78,8 @@ def _head(
 ) -> str:
     resolution = order.resolution if isinstance(order, ResolutionOrder) else None
     runs = runs_of([plan.stateful_number[task] for task in tasks])
-    clock_ms = order.clock_ms if isinstance(order, Order) else 0
-    head = Head(order.attempt, order.generation, resolution, runs, file, checksum, clock_ms)
+    ticks = order.ticks if isinstance(order, Order) else ()
+    head = Head(order.attempt, order.generation, resolution, runs, file, checksum, order.clock_ms, ticks)
     return msgspec.json.encode(head).decode()
 
 

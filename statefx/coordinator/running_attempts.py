@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Never
 
 from statefx.coordinator.engine import DriverCall, SegmentRun, Work
+from statefx.coordinator.event_time import EventTimes
 from statefx.coordinator.judging import Judge
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participants import Participants
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.source import Batch
 from statefx.coordinator.state import SnapshotPolicy
+from statefx.coordinator.ticks import Ticks
 from statefx.errors import FailedException, StatefxError
 from statefx.protocol.barrier import Ack
 from statefx.protocol.commands import Append, Run, Segment
@@ -34,6 +36,7 @@ class _RunningAttempt:
     acks: list[Ack] = field(default_factory=list)
     complete: Complete | None = None
     orders: Mapping[TaskId, EmissionOrder] | None = None
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,7 +53,13 @@ class RunningAttempts:
     judge: Judge
     policy: SnapshotPolicy
     progress: Progress
+    ticks: Ticks
     _running: dict[TransactionAttempt, _RunningAttempt] = field(default_factory=dict, init=False)
+    _since_ms: int | None = field(default=None, init=False)
+    """When the first attempt began."""
+
+    def __post_init__(self) -> None:
+        self._times = EventTimes(self.judge.plan)
 
     def job(self, run: Run) -> Work:
         """Return what the job of a segment runs."""
@@ -60,11 +69,12 @@ class RunningAttempts:
         if running.orders is None:
             try:
                 running.orders = {} if emissions is None else emissions.orders()
+                running.partitions = {} if emissions is None else emissions.partitions()
             except FailedException as failure:  # a spout's on the driver fails the attempt as one in a task does
                 return DriverCall(partial(_raise, failure))
-        return SegmentRun(run.segment, self._order(run.attempt, running.orders), running.batch.work)
+        return SegmentRun(run.segment, self._order(run.attempt, running), running.batch.work)
 
-    def _order(self, attempt: TransactionAttempt, emissions: Mapping[TaskId, EmissionOrder]) -> Order:
+    def _order(self, attempt: TransactionAttempt, running: _RunningAttempt) -> Order:
         """Return what the tasks of an attempt are told.
 
         Their state opens as the transaction before has decided it, also while that is still being committed: job O
@@ -73,8 +83,12 @@ class RunningAttempts:
         state = self.log.state
         newest = {name: kept[-1] for name, kept in state.snapshots.items()}
         due = self.policy.due(state.growth, newest)
-        clock_ms = int(self.progress.now() * 1000)
-        return Order(attempt, state.generation, state.heads_to_come(), newest, due, emissions, clock_ms)
+        clock_ms = state.clock_ms(attempt.txid)
+        assert clock_ms is not None  # PREPARING is in the log
+        times = self._times.orders(state, self._since_ms or 0, running.partitions)
+        ticks = self.ticks.due(attempt.txid, clock_ms)
+        heads = state.heads_to_come()
+        return Order(attempt, state.generation, heads, newest, due, running.orders or {}, clock_ms, times, ticks)
 
     def judged(self, run: Run, acks: Iterable[Ack]) -> StatefxError | None:
         """Judge the acks of a segment; return why the attempt is to be rolled back, if it is."""
@@ -101,6 +115,8 @@ class RunningAttempts:
         # Durable before any task begins: another driver has to find what this attempt reads (rules 3.7 and 3.9).
         record = Preparing(name.txid, name.attempt, generation, batch.input, append.committed, batch.planned)
         self.log.append(record)
+        if self._since_ms is None:
+            self._since_ms = self.log.state.clock_ms(name.txid)
         self._running[name] = _RunningAttempt(batch)
 
     def go_on(self, append: Append) -> None:
@@ -125,6 +141,7 @@ class RunningAttempts:
                 emitted=_emitted(running, Emission.OPAQUE),
                 committed=append.committed,
             )
+            record = replace(record, **self._times.decided(self.log.state, complete.acks.values()))
             self.log.append(record)
             self.progress.committing(name, sink_volumes(record.committables))
         else:

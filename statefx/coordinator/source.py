@@ -23,6 +23,9 @@ class Emissions(Protocol):
     def orders(self) -> Mapping[TaskId, EmissionOrder]:
         """Return what each task is told; asked for when its job begins, and what is before it has been processed."""
 
+    def partitions(self) -> Mapping[str, int]:
+        """Return how many partitions each spout with event time has, if any (rule 14.4); asked for after `orders`."""
+
     def processed(self, acks: Iterable[Ack]) -> None:
         """Take note of what the tasks have emitted: the next transaction goes on behind it."""
 

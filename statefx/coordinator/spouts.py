@@ -22,12 +22,13 @@ from statefx.coordinator.metadata import lost_metadata, read_metadata
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.source import LOOK_SECS, Batch
+from statefx.coordinator.ticks import Ticks
 from statefx.errors import FailedException
 from statefx.operators import Context, ReplayingSpout, TransactionalSpout
 from statefx.operators.acker import is_of_acks
 from statefx.operators.context import DRIVER
 from statefx.operators.hooks import overrides
-from statefx.operators.spouts import check_json, plans
+from statefx.operators.spouts import check_json, has_partitions, plans
 from statefx.plan.levels import Plan
 from statefx.protocol.barrier import Ack
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
@@ -81,6 +82,8 @@ class SpoutSource:
     """How many transactions may be in flight."""
     progress: Progress
     """Shows why nobody knows what there is to read; its clock is that of the trigger."""
+    ticks: Ticks
+    """A tick that is due begins a transaction, also if there is nothing to read."""
     woken: threading.Event | None = None
     """Set when a spout that lives in its task may have something (see `RunEngine.woken`); None: there is none."""
     due_ms: int = field(default=0, init=False)
@@ -88,7 +91,8 @@ class SpoutSource:
     idle_looks: int = field(default=0, init=False)
     """How often it has looked for something to read, and found nothing while nothing was in flight."""
     _nothing: bool = field(default=False, init=False)
-    """Whether there was nothing to read when it looked last."""
+    """Whether no transaction was needed when it looked last. `_only_time`: one was, but there was nothing to read."""
+    _only_time: bool = field(default=False, init=False)
     _fruitless: int = field(default=0, init=False)
     """How many looks in a row have found nothing."""
     _spouts: list[DriverSpout] = field(default_factory=list, init=False)
@@ -174,7 +178,8 @@ class SpoutSource:
         """Tell whether the trigger allows a transaction now, and there is something to read."""
         self._tell_committed()
         # Else an idle topology would commit empty transactions as fast as it can.
-        empty_secs = min(1.0, backoff_secs(self._empties, _EMPTY_SECS)) if self._found_nothing(txid) else 0.0
+        waits = self._found_nothing(txid) and not self._time_has_come(txid)
+        empty_secs = min(1.0, backoff_secs(self._empties, _EMPTY_SECS)) if waits else 0.0
         if self.clock() < max(self._due, self._began + empty_secs):
             return False
         state = self.log.state
@@ -202,15 +207,16 @@ class SpoutSource:
                 self._look_after = self.clock() + min(1.0, _IDLE_SHARE * (self.clock() - began))
             self._nothing = self._planned is None
             self._fruitless = self._fruitless + 1 if self._nothing else 0
-        if (self._nothing or self._found_nothing(txid)) and not state.in_flight:
+        if (self._nothing or self._only_time or self._found_nothing(txid)) and not state.in_flight:
             self.idle_looks += 1
         return not self._nothing
 
     def _look(self, txid: int) -> None:
         """Ask the spouts what there is to read, and plan that."""
-        self._planned = None
+        self._planned, self._only_time = None, False
         woken = self.woken is not None and (self.woken.is_set() or 0 < self.due_ms <= self.progress.now() * 1000)
-        if not (self._spouts or woken):
+        timed = self._time_has_come(txid)
+        if not (self._spouts or woken or timed):
             return
         for each in self._spouts:
             with each.calling("isReady", txid):
@@ -226,8 +232,22 @@ class SpoutSource:
             if each.id not in kept and (found := self._plan(each, txid)).partitions:
                 kept[each.id] = found
         planned = {each.id: kept.get(each.id, Metadata()) for each in planning}
-        if woken or len(planned) < len(self._spouts) or any(each.partitions for each in planned.values()):
+        rows = woken or len(planned) < len(self._spouts) or any(each.partitions for each in planned.values())
+        self._only_time = timed and not rows
+        if rows or timed:
             self._planned = txid, planned
+
+    def _time_has_come(self, txid: int) -> bool:
+        """Tell whether `txid` is to begin for a tick, or for a timer of a bolt.
+
+        With ``availableNow`` it never is: ticks would go on for ever, and for a timer it would wait.
+        """
+        if self.trigger.available_now:
+            return False
+        state, now_ms = self.log.state, round(self.progress.now() * 1000)
+        # What is in flight may fire the timer, and say when the next one is due.
+        timer = not state.in_flight and 0 < state.due_ms <= now_ms
+        return timer or bool(self.ticks.due(txid, now_ms))
 
     def _plan(self, spout: DriverSpout, txid: int) -> Metadata:
         last = self._last(spout.id, txid)
@@ -285,6 +305,11 @@ class SpoutSource:
                 emission, told = self._batches.told(state, each.id, txid, each.emission, names, self._read)
             yield from each.orders(emission, told, state.committed)
 
+    def partitions(self, txid: int) -> dict[str, int]:
+        """Return how many partitions each spout has that has some and event time."""
+        timed = [each for each in self._spouts if self.plan.components[each.id].timings and has_partitions(each.spout)]
+        return {each.id: each.number(txid) for each in timed}
+
     def processed(self, txid: int, said: Mapping[str, Partitions], found: bool, due_ms: int = 0) -> None:
         """Take note of what spouts have emitted in `txid`, by spout and partition, and whether there was anything."""
         self.due_ms = due_ms
@@ -320,6 +345,9 @@ class _Emissions:
     def orders(self) -> Mapping[TaskId, EmissionOrder]:
         self._orders = dict(self.source.orders(self.txid, self.planned))
         return self._orders
+
+    def partitions(self) -> Mapping[str, int]:
+        return self.source.partitions(self.txid)
 
     def processed(self, acks: Iterable[Ack]) -> None:
         self._said = {}

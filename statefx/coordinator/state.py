@@ -97,6 +97,7 @@ class StateParticipant(Participant):
             "snapshots": {name: snapshot for name, snapshot in snapshots.items() if snapshot is not None},
             "prepared_bytes": {str(task): acks[task].prepared_bytes for task in self.stateful},
             "hooks": tuple(str(task) for task in self.committing),
+            "due_ms": min((acks[task].due_ms for task in self.stateful if acks[task].due_ms), default=0),
         }
 
     def commit(self, attempt: TransactionAttempt, decision: object) -> Work | None:
@@ -105,7 +106,8 @@ class StateParticipant(Participant):
         if not record.hooks:  # rule 1.7: as the record says, not as this topology would have it
             return None
         versions = {name: Version(record.txid, token) for name, token in record.tokens.items()}
-        order = Order(attempt, state.generation, versions, _newest(state))
+        # By the clock of the attempt: a hook that runs later sees all that was prepared, also what is over by then.
+        order = Order(attempt, state.generation, versions, _newest(state), clock_ms=state.clock_ms(attempt.txid) or 0)
         # Rule 4.8: a server that keeps the state has the version before, and beside it what was prepared.
         return ResolutionOrder(
             Resolution.COMMIT, order, tuple(TaskId.parse(name) for name in record.hooks), previous=state.heads
@@ -117,7 +119,8 @@ class StateParticipant(Participant):
             return None
         state = self.log.state
         # what is before it is committed for everybody by now, but its COMMITTED may still wait for the next record
-        order = Order(attempt, state.generation, state.heads_to_come(), _newest(state))
+        clock_ms = state.clock_ms(attempt.txid) or 0
+        order = Order(attempt, state.generation, state.heads_to_come(), _newest(state), clock_ms=clock_ms)
         return ResolutionOrder(Resolution.ROLLBACK, order, self.rolling_back)
 
     def fence(self, state: LogState) -> None:

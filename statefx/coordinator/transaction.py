@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from statefx.operators.context import time_of
+from statefx.plan.levels import name_shown
 from statefx.protocol.barrier import Ack, LeftOut
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import NOTHING, TreeReport, merged
+from statefx.protocol.watermark import BEGINNING
 from statefx.topology.graph import INTERNAL
 
 
@@ -45,6 +48,13 @@ class TransactionProgress:
         What spouts have left out, as their users have told them to; without those that have left out nothing.
     trees : TreeReport
         What spouts that live in their tasks are told.
+    watermarks : Mapping[str, int]
+        How far event time has come in each component, in microseconds since 1970: the least of its tasks. Without those
+        that have no event time, or of which nothing is known yet.
+    ahead : Mapping[str, int]
+        Rows of each component whose event times are too far ahead to move the watermark; without those that have none.
+    late : Mapping[str, int]
+        Rows that came too late for a windowed bolt, by bolt; without those that had none.
     """
 
     txid: int
@@ -61,6 +71,9 @@ class TransactionProgress:
     sources: Mapping[str, Any] = field(default_factory=dict)
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)
     trees: TreeReport = field(default=NOTHING)
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    ahead: Mapping[str, int] = field(default_factory=dict)
+    late: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Tell of the transaction in one line."""
@@ -89,6 +102,9 @@ class TransactionProgress:
                 spout: {"gone": said.gone, "refused": said.refused, "why": said.why}
                 for spout, said in self.left_out.items()
             },
+            "watermarks": {name: time_of(each).isoformat() for name, each in self.watermarks.items()},
+            "rowsAhead": dict(self.ahead),
+            "rowsLate": dict(self.late),
             "rows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
             "stateBytesChanged": dict(self.state_bytes),
@@ -128,6 +144,9 @@ def came_to(
         committed_at=committed_at,
         sources={name: _counted(of) for name, of in bolts.items() if any(ack.counts for ack in of)},
         trees=merged(ack.trees for ack in acks.values()),
+        watermarks={name: least for name, of in bolts.items() if (least := _watermark(of)) > BEGINNING},
+        ahead=_ahead(acks),
+        late={name: late for name, of in bolts.items() if (late := sum(a.time.late for a in of if a.time is not None))},
         left_out={name: said for name, of in bolts.items() if (said := sum((a.left_out for a in of), LeftOut()))},
     )
 
@@ -138,6 +157,21 @@ def _counted(acks: Iterable[Ack]) -> dict[str, int | float]:
     for ack in acks:
         for name, count in ack.counts.items():
             found[name] = max(found.get(name, 0), count) if name.endswith("Ms") else found.get(name, 0) + count
+    return found
+
+
+def _watermark(acks: Iterable[Ack]) -> int:
+    """Return how far event time has come in the tasks of one component; `BEGINNING`: nothing is known."""
+    return min((ack.time.watermark for ack in acks if ack.time is not None), default=BEGINNING)
+
+
+def _ahead(acks: Mapping[TaskId, Ack]) -> dict[str, int]:
+    """Return how many rows had times that are too far ahead, by what has told of it."""
+    found: dict[str, int] = {}
+    for (component, _), ack in acks.items():
+        if ack.time is not None and ack.time.ahead:
+            name = name_shown(component)  # a DataFrame may be read by a bolt of statefx's own
+            found[name] = found.get(name, 0) + ack.time.ahead
     return found
 
 

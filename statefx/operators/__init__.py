@@ -4,6 +4,8 @@ from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, State
 from statefx.operators.collector import DEFAULT_STREAM, Collector, SpoutCollector
 from statefx.operators.context import Context
 from statefx.operators.hooks import overrides
+from statefx.operators.interval_join import IntervalJoin
+from statefx.operators.join_bolt import JoinBolt
 from statefx.operators.schema import parse_schema, parse_streams, to_ddl
 from statefx.operators.sinks import Sink
 from statefx.operators.spouts import (
@@ -12,8 +14,10 @@ from statefx.operators.spouts import (
     ReplayingSpout,
     TransactionalSpout,
 )
+from statefx.operators.ticks import isTick
 from statefx.operators.tracked_spouts import Spout
 from statefx.operators.tuples import tuple_class
+from statefx.operators.windows import Count, Duration, StatefulWindowedBolt, Window, WindowedBolt
 from statefx.protocol.identity import TransactionAttempt
 
 __all__ = [
@@ -24,6 +28,10 @@ __all__ = [
     "Collector",
     "Committer",
     "Context",
+    "Count",
+    "Duration",
+    "IntervalJoin",
+    "JoinBolt",
     "OpaquePartitionedTransactionalSpout",
     "PartitionedTransactionalSpout",
     "ReplayingSpout",
@@ -32,8 +40,12 @@ __all__ = [
     "SpoutCollector",
     "Stateful",
     "StatefulBolt",
+    "StatefulWindowedBolt",
     "TransactionAttempt",
     "TransactionalSpout",
+    "Window",
+    "WindowedBolt",
+    "isTick",
     "overrides",
     "parse_schema",
     "parse_streams",

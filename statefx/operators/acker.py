@@ -10,13 +10,20 @@ is true of committed transactions alone, and a crash loses nothing of it.
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from itertools import islice
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from statefx.operators.bolts import BatchBolt, Stateful
 from statefx.operators.collector import Collector
-from statefx.protocol.trees import TIMED_OUT, TreeReport, txid_of
+from statefx.operators.schema import parse_schema
+from statefx.operators.tree_blocks import WIDTH, Blocks, Rows, Value, began_ms_of, key_of, place_of
+from statefx.protocol.trees import TIMED_OUT, TreeReport, root_of
 
 ACKER = "__acker"
 ACKS, ASKS = "__acks", "__asks"
@@ -25,12 +32,13 @@ ACKS, ASKS = "__acks", "__asks"
 ACKNOWLEDGES = "__acks-"
 """Before the name of a spout: the sink that acknowledges in the transaction what the spout hands out."""
 
-ROWS = "root long, kind int, number long, data binary"
-
-_ENTRY = struct.Struct("<QQ")
+ROWS = parse_schema("root long, kind int, number long, data binary")
 
 EXPIRED_MAX = 100_000
-"""Trees that time out in one transaction; the others follow in the next one."""
+"""When so many trees have timed out in one transaction, the others follow in the next one."""
+
+_SCANNED = 256
+"""Blocks that are looked at together: at most 4,096 trees."""
 
 
 PENDING_BYTES_MAX = 32 << 20
@@ -57,9 +65,8 @@ class Kind(IntEnum):
 class Acker(Stateful, BatchBolt):
     """Applies what tasks say of trees; all of a transaction together, since its rows come in any order.
 
-    State: by root the bits, when its time began anew, and the id of its message; and by ``(txid,)`` when the
-    transaction was. A root begins with its txid, so trees lie in the order in which their times are over, unless one
-    began anew.
+    State: blocks of trees whose roots follow one another (see `Blocks`). A root begins with its txid, so trees lie in
+    the order in which their times are over, unless one began anew.
 
     Attributes
     ----------
@@ -81,99 +88,106 @@ class Acker(Stateful, BatchBolt):
     def initState(self, state: Any) -> None:
         """Begin a transaction."""
         self._state = state
-        self._bits: dict[int, int] = {}
-        """What was said of trees, by root: the XOR. `_others`: further kinds of rows, `_ids`: the ids that came."""
-        self._others: dict[int, int] = {}
-        self._ids: dict[int, bytes] = {}
-        self._asked: set[bytes] = set()
+        self._said: list[pa.RecordBatch] = []
 
     def executeBatch(self, batch: Any, collector: Collector) -> None:
         """Take note of what a task says."""
-        bits, others = self._bits, self._others
-        for root, kind, number, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            if kind <= Kind.RELEASED:
-                bits[root] = bits.get(root, 0) ^ number
-            elif kind == Kind.ASK:
-                self._asked.add(data)
-            else:
-                others[root] = others.get(root, 0) | 1 << kind
-                if kind == Kind.ID:
-                    self._ids[root] = data
+        self._said.append(batch.replace_schema_metadata(None))
 
     def finishBatch(self, collector: Collector) -> None:
         """Apply what was said, and see whose time is over."""
-        acked, held = [], []
-        put: dict[Any, Any] = {}
-        txid, others = self._context.txid, self._others
-        known = self._bits | dict.fromkeys(others.keys() - self._bits.keys(), 0)
-        # Those of this transaction are not there yet: they need not be looked for.
-        before = self._state.getAll([root for root in known if txid_of(root) != txid])
-        for root, bits in known.items():
-            began = txid_of(root) == txid
-            entry = None if began else before.get(root)
-            if entry is None and not began:
-                continue  # it has ended: a late ack changes nothing
-            kinds = others.get(root, 0)
-            if kinds & 1 << Kind.FAILED:  # failed wins, whatever the bits are
-                if entry is not None:
-                    self._state.delete(root)
-                continue
-            data = b""
-            anew_ms = 0
-            if entry is not None:
-                found, anew_ms = _ENTRY.unpack_from(entry)
-                bits ^= found
-                data = entry[_ENTRY.size :]
-            if bits == 0:
-                if entry is not None:
-                    self._state.delete(root)
-                    acked.append(root)
-                continue
-            if began:
-                held.append(root)
-            if kinds & 1 << Kind.RESET:
-                anew_ms = self.now_ms
-            put[root] = _ENTRY.pack(bits, anew_ms) + self._ids.get(root, data)
-        expired, due_ms = self._expire(put)  # before anything is put: a scan sorts what was changed
-        if held:
-            put[txid,] = self.now_ms
-            due_ms = due_ms or self.now_ms + self._timeout_ms
-        self._state.putAll(put)
+        said = pa.Table.from_batches(self._said, ROWS)
+        of_trees = said.filter(pc.field("kind") != Kind.ASK)
+        acked, held = self._apply(of_trees) if of_trees.num_rows else ([], [])
+        expired, due_ms = self._expire()
         failed = {f"{TIMED_OUT} {self._timeout_ms / 1000:g} s": tuple(expired)} if expired else {}
-        self.report = TreeReport(failed, tuple(acked), tuple(held), self._pending(), due_ms)
+        asked = said.filter(pc.field("kind") == Kind.ASK)["data"].to_pylist()
+        self.report = TreeReport(failed, tuple(acked), tuple(held), self._pending(asked), due_ms)
 
-    def _expire(self, put: dict[Any, Any]) -> tuple[list[int], int]:
-        """Forget the trees whose time is over, also in `put`; return them, and when the next one's is; 0: none's is."""
+    def _apply(self, said: pa.Table) -> tuple[list[int], list[int]]:
+        """Change the trees of which something was said; return those that are acked, and those that are new."""
+        roots, kinds, numbers = (said.column(at).to_numpy() for at in range(3))
+        order = np.argsort(roots, kind="stable")
+        roots, kinds = roots[order], kinds[order]
+        firsts = np.flatnonzero(np.diff(roots, prepend=-1))
+        trees = roots[firsts]
+        bits = np.bitwise_xor.reduceat(np.where(kinds <= Kind.RELEASED, numbers[order], 0), firsts).view(np.uint64)
+        said_of = np.bitwise_or.reduceat(1 << kinds, firsts)
+
+        first_new = root_of(self._context.txid, 0, 0)
+        keys, row = np.unique(key_of(trees), return_inverse=True)
+        place = place_of(trees)
+        # Those of this transaction are not there yet: they need not be looked for.
+        found = self._state.getAll(keys[keys < key_of(first_new)].tolist())
+        values = list(map(found.get, keys.tolist()))
+        blocks = Blocks.of(keys.tolist(), values, self.now_ms)
+
+        was_open = blocks.bits[row, place] != 0
+        known = was_open | (trees >= first_new)  # the others have ended: a late ack changes nothing
+        trees, bits, said_of, row, place, was_open = (
+            each[known] for each in (trees, bits, said_of, row, place, was_open)
+        )
+        has_failed = (said_of & 1 << Kind.FAILED) != 0  # failed wins, whatever the bits are
+        bits = np.where(has_failed, 0, blocks.bits[row, place] ^ bits)
+        blocks.bits[row, place] = bits
+        anew = (said_of & 1 << Kind.RESET) != 0
+        blocks.anew_ms[row[anew], place[anew]] = self.now_ms
+        if (said_of & 1 << Kind.ID).any():
+            self._name(blocks, said)
+        self._write(blocks, np.unique(row[was_open | (bits != 0)]))
+        return trees[was_open & (bits == 0) & ~has_failed].tolist(), trees[~was_open & (bits != 0)].tolist()
+
+    def _name(self, blocks: Blocks, said: pa.Table) -> None:
+        """Take note of the ids of messages."""
+        row_of = {key: row for row, key in enumerate(blocks.keys)}
+        named = said.filter(pc.field("kind") == Kind.ID)
+        for root, data in zip(named["root"].to_pylist(), named["data"].to_pylist(), strict=True):
+            spout, _, id = data.partition(b"\0")
+            blocks.ids.setdefault(row_of[key_of(root)], (spout, {}))[1][place_of(root)] = id
+
+    def _write(self, blocks: Blocks, changed: Rows) -> None:
+        """Put the blocks in these rows, and delete those that have no tree any more."""
+        has_trees = blocks.bits[changed].any(axis=1)
+        self._state.putAll(blocks.entries(changed[has_trees]))
+        for row in changed[~has_trees].tolist():
+            self._state.delete(blocks.keys[row])
+
+    def _expire(self) -> tuple[list[int], int]:
+        """Forget the trees whose time is over; return them, and when the next one's is; 0: none's is."""
         expired: list[int] = []
-        began_ms: dict[int, int] = {}
-        due_ms = lowest = 0
-        for root, entry in self._state.items(None, (0,)):  # shows what there was before these deletions
-            txid = txid_of(root)
-            if txid not in began_ms:
-                began_ms[txid] = self._state[txid,]
-            ends_ms = max(began_ms[txid], _ENTRY.unpack_from(put.get(root, entry))[1]) + self._timeout_ms
-            if ends_ms <= self.now_ms and len(expired) < EXPIRED_MAX:
-                expired.append(root)
-                self._state.delete(root)
-                put.pop(root, None)
-                continue
-            lowest = lowest or txid
-            due_ms = min(due_ms or ends_ms, ends_ms)
-            if began_ms[txid] + self._timeout_ms > self.now_ms:
-                break  # those that follow began later
-        for (txid,), _ in self._state.items((0,), (lowest,) if lowest else None):
-            self._state.delete((txid,))
-        return expired, due_ms
+        ends_ms: list[int] = []  # of what is left, the earliest
+        due = self._due(ends_ms)
+        while len(expired) < EXPIRED_MAX and (entries := list(islice(due, _SCANNED))):
+            keys, values = zip(*entries, strict=True)
+            blocks = Blocks.of(keys, values)
+            end_ms = np.maximum(blocks.began_ms[:, None], blocks.anew_ms) + self._timeout_ms
+            is_over = (blocks.bits != 0) & (end_ms <= self.now_ms)
+            expired += blocks.roots(is_over).tolist()
+            blocks.bits[is_over] = 0
+            ends_ms += np.sort(end_ms[blocks.bits != 0])[:1].tolist()
+            self._write(blocks, np.flatnonzero(is_over.any(axis=1)))
+        if len(expired) >= EXPIRED_MAX:
+            ends_ms.append(self.now_ms)
+        return expired, min(ends_ms, default=0)
 
-    def _pending(self) -> dict[str, tuple[tuple[int, bytes], ...]]:
+    def _due(self, ends_ms: list[int]) -> Iterator[tuple[int, Value]]:
+        """Yield the blocks whose time is over unless it began anew; append when that of the first other one is."""
+        for key, value in self._state.items():
+            end_ms = began_ms_of(value) + self._timeout_ms
+            if end_ms > self.now_ms:
+                ends_ms.append(end_ms)
+                return  # those that follow began later
+            yield key, value
+
+    def _pending(self, asked: Iterable[bytes]) -> dict[str, tuple[tuple[int, bytes], ...]]:
         """Return, for spouts that begin, the ids of the trees that go on."""
-        if not self._asked:
-            return {}
-        found: dict[bytes, list[tuple[int, bytes]]] = {asked: [] for asked in self._asked}
+        found: dict[bytes, list[tuple[int, bytes]]] = {spout: [] for spout in asked}
         left_bytes = PENDING_BYTES_MAX
-        for root, entry in self._state.items(None, (0,)):
-            spout, _, id = entry[_ENTRY.size :].partition(b"\0")
-            if spout in found and left_bytes > 0:
-                found[spout].append((root, id))
-                left_bytes -= len(id) + 16
+        for key, value in self._state.items() if found else ():
+            if type(value) is not tuple or value[1] not in found:
+                continue
+            for place, id in zip(value[2], value[3:], strict=True):
+                if left_bytes > 0:
+                    found[value[1]].append((key * WIDTH + place, id))
+                    left_bytes -= len(id) + 16
         return {spout.decode(): tuple(trees) for spout, trees in found.items()}

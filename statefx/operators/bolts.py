@@ -1,9 +1,9 @@
 """The classes that users subclass.
 
 Hooks come in this order in a task: ``open(context)`` once per object; ``initState(state)`` at the start of every
-transaction and after every rollback; ``execute`` or ``executeBatch``; ``finishBatch``; ``prePrepare(txid)``; later
-``preCommit(txid)`` or ``preRollback()``; ``close()``. ``migrateState(version, key, value)`` comes whenever a value of
-an older ``stateVersion`` is read.
+transaction and after every rollback; ``executeBroadcast``; ``execute`` or ``executeBatch``; ``onTimer``;
+``finishBatch``; ``prePrepare(txid)``; later ``preCommit(txid)`` or ``preRollback()``; ``close()``.
+``migrateState(version, key, value)`` comes whenever a value of an older ``stateVersion`` is read.
 
 ``preCommit`` is Storm's word for a hook *before the commit phase*. What Flink calls preCommit, the prepare phase, is
 ``prePrepare`` here.
@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.operators.combiners import Combining
-from statefx.operators.hook_names import BOLTS
+from statefx.operators.hook_names import BOLTS, HookNames
 from statefx.operators.hooks import check_hooks, overrides
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
 
     from statefx.operators.collector import Collector
     from statefx.operators.context import Context
+    from statefx.state.view.timers import Timers
 
 
 class Committer:
@@ -42,6 +45,43 @@ class Committer:
     """
 
 
+_TIMERS = "_statefx_timers"
+
+
+class OwnTimers:
+    """The attribute ``timers`` of a bolt with state; a bolt may have one of its own under that name."""
+
+    def __get__(self, bolt: object, owner: type) -> Any:
+        """Return the task's; AttributeError, which says what is missing, if there are none."""
+        if bolt is None:
+            return self
+        found: Timers | None = bolt.__dict__.get(_TIMERS)
+        if found is None:
+            if overrides(owner, "onTimer"):
+                raise AttributeError(f"{owner.__name__}.timers is there from initState on")
+            raise AttributeError(
+                f"{owner.__name__} has no timers, for nobody would hear them: define onTimer(self, key, at, value, "
+                "collector)"
+            )
+        return found
+
+
+def hears_timers(operator: object) -> bool:
+    """Tell whether an operator is a bolt that defines ``onTimer``."""
+    return isinstance(operator, Stateful) and overrides(type(operator), "onTimer")
+
+
+def lend_timers(bolt: Stateful, timers: Callable[[], Timers]) -> None:
+    """Give a bolt the timers of its task, if it has a use for them; called by the runtime before ``initState``."""
+    if hears_timers(bolt):
+        bolt.__dict__[_TIMERS] = timers()
+
+
+def timers_of(bolt: Stateful) -> Timers | None:
+    """Return the timers that a bolt was given."""
+    return bolt.__dict__.get(_TIMERS)
+
+
 class Stateful(ABC):
     """Mixin for bolts that keep state: ``class Join(Stateful, Bolt)``.
 
@@ -53,6 +93,9 @@ class Stateful(ABC):
     """
 
     stateVersion: int = 1
+
+    timers = OwnTimers()
+    """`statefx.state.Timers` of the task, from ``initState`` on, in a bolt that defines ``onTimer``."""
 
     @abstractmethod
     def initState(self, state: Any) -> None:
@@ -76,6 +119,60 @@ class Stateful(ABC):
         state : KeyValueState
             Keep it; it is valid until the next ``initState``. It reads and writes; its ``prepareCommit``, ``commit``,
             ``rollback`` and ``close`` are the runtime's, and raise StatePhaseError here.
+        """
+
+    def executeBroadcast(self, tup: Any, collector: Collector) -> None:
+        """Deal with one tuple that all tasks of the bolt are given: a rule, a price, a setting.
+
+        When it is called
+            In a bolt that reads by ``broadcastGrouping``: for every tuple of these inputs, before any ``execute`` or
+            ``executeBatch`` of the transaction; also in a bolt that has ``executeBatch``.
+        Guaranteed
+            All tasks are given the same tuples of a transaction in the same order: input by input, as the bolt declares
+            them, of each its tasks by number, and of each task as it emitted them. What ``state.broadcast(name)`` gives
+            can be changed here, and nowhere else.
+        Not guaranteed
+            As ``execute``.
+        Raising
+            As ``execute``. FailedException fails the transaction, behind a ``Spout`` too: else a task might have the
+            tuple, and another not.
+
+        Each task runs it. If it puts what depends on its arguments and ``state.broadcast`` alone, all tasks hold the
+        same. What it emits is emitted by each task: to emit once, look at ``context.task``.
+
+        Parameters
+        ----------
+        tup : namedtuple
+            As of ``execute``.
+        collector : Collector
+            Takes what is emitted.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no executeBroadcast: it reads nothing by broadcast")
+
+    def onTimer(self, key: Any, at: datetime, value: Any, collector: Collector) -> None:
+        """Deal with a timer whose time has passed; ``self.timers.set(key, at, value)`` has set it.
+
+        When it is called
+            In the transaction in which the time passed, when all tuples of the transaction have been executed, before
+            ``finishBatch``; a transaction comes by itself when a timer of the clock is due. Those of event time come
+            first, then those of the clock; of each kind in the order of their times, then of their keys.
+        Guaranteed
+            Once: a transaction that is rolled back takes it back. The timer is deleted already, and may be set again.
+        Not guaranteed
+            That `at` has just passed: after a pause of the topology everything comes that is due by then.
+        Raising
+            As ``execute``.
+
+        Parameters
+        ----------
+        key : Any
+            What it was set for. ``self.timers.fired.name`` tells which of several.
+        at : datetime
+            When it was due, in UTC.
+        value : Any
+            What it was given.
+        collector : Collector
+            Takes what is emitted; anchored to nothing.
         """
 
     def prePrepare(self, txid: int) -> None:
@@ -184,9 +281,11 @@ class Bolt(Combining, ABC):
 
     outputFields: str | Mapping[str, Any] | Any = None
 
+    _hooks: ClassVar[HookNames] = BOLTS
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_hooks(cls, BOLTS)
+        check_hooks(cls, cls._hooks)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Bolt:
         """Refuse a bolt that takes no input."""
@@ -241,7 +340,7 @@ class Bolt(Combining, ABC):
         tup : namedtuple
             The stream's fields by attribute, position or name (``tup["word"]``). ``tup._source`` and ``tup._stream``
             tell which component and which of its streams it came from (underscored, as all names of a namedtuple that
-            aren't fields).
+            aren't fields). A bolt with ``setTicks`` is given ticks too, behind its input: see `isTick`.
         collector : Collector
             Takes what is emitted.
         """
@@ -263,7 +362,7 @@ class Bolt(Combining, ABC):
         ----------
         batch : pyarrow.RecordBatch
             Immutable; at least one row. ``batch.schema.metadata`` has the component it came from and its stream, under
-            ``b"source"`` and ``b"stream"``.
+            ``b"source"`` and ``b"stream"``. A tick is a batch of one row, from ``__system`` and ``__tick``.
         collector : Collector
             Takes what is emitted.
         """

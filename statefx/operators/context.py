@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from statefx.protocol.identity import TransactionAttempt
 
 DRIVER = -1
 """``context.task`` of the driver's copy of a spout."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+def time_of(micros: int) -> datetime:
+    """Return microseconds since 1970 as a time in UTC; of years that Python has not, the nearest time it has.
+
+    >>> time_of(-1).isoformat()
+    '1969-12-31T23:59:59.999999+00:00'
+    """
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return _FIRST if micros < 0 else _LAST
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +58,15 @@ class Context:
     pending : tuple
         For a `Spout` that is opened: the ids of its messages whose trees go on, since bolts keep tuples of them in
         their state. They will be acked or failed, so pass over them if the source delivers them again.
+    watermark : datetime or None
+        How far event time has come, in UTC: rows of earlier times are late. While rows are executed it is that of the
+        end of the transaction before; in ``finishBatch`` and ``prePrepare`` that of the end of this one. It never goes
+        back where ``ordered``. None: no input has event time, nothing is known yet, or a commit or a rollback calls a
+        hook. Live. See :doc:`/time`.
+    processingTime : datetime
+        When the present attempt began, in UTC, by the driver's clock: the same in all tasks, however often Spark runs
+        one of them again. It may go back from one transaction to the next, if the clock was set back. Live; 1970 in the
+        driver's copy of a spout, and where a commit or a rollback calls a hook.
     failure : str
         For a `Spout`, while ``fail`` runs: who failed the message and why, such as ``"bolt 'bill': card refused"`` or
         ``"it was not acked within 30 s"``; of several reasons one. Else empty. Live.
@@ -58,8 +83,25 @@ class Context:
     ordered: bool = True
     pending: tuple[Any, ...] = ()
     failure: str = ""
+    watermark: datetime | None = None
+    processingTime: datetime = EPOCH
 
-    def enter(self, attempt: TransactionAttempt) -> None:
-        """Name the transaction that begins; called by the runtime before any hook of it."""
+    def enter(self, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None) -> None:
+        """Name the transaction that begins; called by the runtime before any hook of it.
+
+        Parameters
+        ----------
+        attempt : TransactionAttempt
+        clock_ms : int
+            The order's, since 1970.
+        watermark : int, optional
+            Microseconds since 1970.
+        """
         object.__setattr__(self, "txid", attempt.txid)
         object.__setattr__(self, "attempt", attempt.attempt)
+        object.__setattr__(self, "processingTime", time_of(clock_ms * 1000))
+        self.reach(watermark)
+
+    def reach(self, watermark: int | None) -> None:
+        """Have event time come so far, in microseconds since 1970."""
+        object.__setattr__(self, "watermark", None if watermark is None else time_of(watermark))

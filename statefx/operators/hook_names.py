@@ -40,9 +40,11 @@ BOLTS = HookNames(
         "open": ("context",),
         "execute": ("tup", "collector"),
         "executeBatch": ("batch", "collector"),
+        "executeBroadcast": ("tup", "collector"),
         "finishBatch": ("collector",),
         "close": (),
         "initState": ("state",),
+        "onTimer": ("key", "at", "value", "collector"),
         "prePrepare": ("txid",),
         "preCommit": ("txid",),
         "preRollback": (),
@@ -54,9 +56,42 @@ BOLTS = HookNames(
     read=("outputFields", "stateVersion", "combinedFields"),
     owners={"finishBatch": "BatchBolt"}
     | dict.fromkeys(
-        ("initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"), "Stateful"
+        (
+            "initState",
+            "executeBroadcast",
+            "onTimer",
+            "prePrepare",
+            "preCommit",
+            "preRollback",
+            "stateVersion",
+            "migrateState",
+        ),
+        "Stateful",
     ),
-    storm={"declareoutputfields": ("outputFields",), "prepare": ("open",), "cleanup": ("close",)},
+    storm={
+        "declareoutputfields": ("outputFields",),
+        "prepare": ("open",),
+        "cleanup": ("close",),
+        "processbroadcastelement": ("executeBroadcast",),  # Flink's
+    },
+)
+
+WINDOWED = HookNames(
+    called={
+        **{
+            name: BOLTS.called[name]
+            for name in ("open", "close", "initState", "prePrepare", "preCommit", "preRollback")
+        },
+        "migrateState": BOLTS.called["migrateState"],
+        "execute": ("window", "collector"),
+        "initWindow": (),
+        "addToWindow": ("value", "tup"),
+        "mergeWindows": ("a", "b"),
+        "emitWindow": ("window", "value", "collector"),
+        "executeBatch": ("batch",),
+    },
+    read=("outputFields", "stateVersion"),
+    storm=BOLTS.storm,
 )
 
 _PARTITIONED = "PartitionedTransactionalSpout"
@@ -111,5 +146,7 @@ TRACKED_SPOUTS = HookNames(
     storm={"declareoutputfields": ("outputFields",)},
 )
 
-SINKS = HookNames(called={"conflict": ("other",), "check_schema": ("schema",)}, read=("identity", "exclusive"))
+SINKS = HookNames(
+    called={"conflict": ("other",), "check_schema": ("schema",), "release": ()}, read=("identity", "exclusive")
+)
 """Those that a sink may leave out; of the others, Python says itself that they are missing."""

@@ -9,7 +9,9 @@ from typing import Generic
 
 from statefx.operators.hook_names import HookNames
 
-_OWN_MODULES = tuple(f"{__package__}.{name}" for name in ("bolts", "combiners", "spouts", "tracked_spouts", "sinks"))
+_OWN_MODULES = tuple(
+    f"{__package__}.{name}" for name in ("bolts", "combiners", "windows", "spouts", "tracked_spouts", "sinks")
+)
 
 # Shorter hooks have neighbours that are words of their own: with a letter more ("executed"), and the shortest also with
 # another letter ("oven").

@@ -103,6 +103,8 @@ def _named(field: pa.Field, mark: str) -> str:
 def _stream(stream: Any, fields: Any) -> pa.Schema:
     if not isinstance(stream, str) or not stream:
         raise TopologyError(f"the name of a stream is a text, not {stream!r}")
+    if stream.startswith("__"):
+        raise TopologyError(f"stream {stream!r}: names that begin with '__' are statefx's own; take another")
     try:
         return parse_schema(fields)
     except TopologyError as error:

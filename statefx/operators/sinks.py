@@ -420,3 +420,9 @@ class Sink(ABC):
     @abstractmethod
     def committer(self, context: CommitterContext) -> SinkCommitter:
         """Make what publishes them."""
+
+    def release(self) -> None:
+        """Close what writers have kept in this object from one attempt to the next, such as a connection.
+
+        Called in each process of tasks when they end, and perhaps again; a writer may come afterwards.
+        """

@@ -242,6 +242,11 @@ def plans(spout: ReplayingSpout) -> bool:
     return isinstance(spout, TransactionalSpout)
 
 
+def has_partitions(spout: object) -> bool:
+    """Tell whether a spout reads partitions."""
+    return isinstance(spout, _Partitioned)
+
+
 def check_json(metadata: Metadata) -> Metadata:
     """Return metadata as JSON gives it back; TypeError for what JSON can't hold without a change.
 

@@ -250,6 +250,7 @@ ROUTERS: Mapping[str, type[Router]] = {
     "fields": Fields,
     "global": Global,
     "all": All,
+    "broadcast": All,
     "none": Local,
     "local": Local,
     "direct": Direct,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
 
-from statefx.operators import BasicBolt, Spout
+from statefx.operators import DEFAULT_STREAM, BasicBolt, Spout
+from statefx.operators.acker import ACKER
 from statefx.operators.bolts import may_hold
 from statefx.operators.dedup import DEDUP
 from statefx.plan.wire import next_partition, with_roots
 from statefx.protocol.identity import TaskId
+from statefx.protocol.watermark import Timing
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology, is_tracked
 from statefx.topology.groupings import Grouping, Promise
 
@@ -51,6 +53,7 @@ class Plan:
     # Raw DataFrames by id, in the order in which their columns stand in the united frame.
     streams: Mapping[str, pa.Schema]
     cut: int = 0  # how many levels are before the cut (see `statefx.plan.segments`); 0 for a plan that one job runs
+    timings: Mapping[str, Timing] = field(default_factory=dict)  # of raw DataFrames that have event time, by id
 
     @cached_property
     def place(self) -> Mapping[TaskId, tuple[int, int]]:
@@ -106,6 +109,16 @@ class Plan:
         """Edges that start at a raw DataFrame."""
         return tuple(e for e in self.edges if e.source not in self.components)
 
+    @cached_property
+    def timed(self) -> frozenset[str]:
+        """The components that have event time: of their own, or from what they read."""
+        found = set(self.timings)
+        for name, component in self.components.items():  # in topological order
+            ends = component.kind is ComponentKind.SINK or name == ACKER  # nobody there asks for it
+            if component.timings or (not ends and any(edge.source in found for edge in self.inputs[name])):
+                found.add(name)
+        return frozenset(found & self.components.keys())
+
     def fused(self, edge: Edge) -> bool:
         """Tell whether the rows of `edge` stay inside their Spark task."""
         if edge.source not in self.components:
@@ -159,6 +172,11 @@ class Plan:
             else:
                 found |= {(edge.id, edge.source, i) for i in range(self.components[edge.source].parallelism)}
         return frozenset(found)
+
+    def broadcast_channels(self, component: str, task: int) -> frozenset[tuple[int, str, int]]:
+        """Return those of `channels` whose rows come before all others."""
+        first = {edge.id for edge in self.inputs[component] if edge.grouping.broadcast}
+        return frozenset(channel for channel in self.channels(component, task) if channel[0] in first)
 
     def barriers_through(self, level: int, partition: int) -> frozenset[tuple[int, int, int, int]]:
         """Return the channels whose barriers come to a slot: those that end there, and those that it passes on (5.5).
@@ -223,7 +241,8 @@ class Plan:
 
     def multiplicity(self, edge: Edge) -> int:
         """Rows received for each row emitted on `edge`."""
-        return self.components[edge.target].parallelism if edge.grouping.promise is Promise.EVERY else 1
+        every = edge.grouping.promise in (Promise.EVERY, Promise.BROADCAST)
+        return self.components[edge.target].parallelism if every else 1
 
 
 def compile_plan(topology: Topology, segments: int = 1) -> Plan:
@@ -252,7 +271,8 @@ def compile_plan(topology: Topology, segments: int = 1) -> Plan:
             levels[depth[head]].append(tuple(TaskId(name, task) for name in members))
     streams = {c.id: c.outputs["default"] for c in topology.components if c.is_stream}
     cut = min((depth[name] for name in ordered), default=len(levels)) if segments > 1 else 0
-    return Plan(bolts, tuple(edges), tuple(tuple(level) for level in levels), streams, cut)
+    timings = {c.id: c.timings[DEFAULT_STREAM] for c in topology.components if c.is_stream and c.timings}
+    return Plan(bolts, tuple(edges), tuple(tuple(level) for level in levels), streams, cut, timings)
 
 
 def ordered_components(bolts: Mapping[str, Component], edges: Iterable[Edge]) -> frozenset[str]:
@@ -316,13 +336,15 @@ def _depths(
 def _ingest_late_streams(
     topology: Topology, bolts: Mapping[str, Component], edges: list[Edge], depth: Mapping[str, int]
 ) -> tuple[dict[str, Component], list[Edge]]:
-    """Put an ingesting bolt between a raw DataFrame and its consumers beyond the first level, and those that combine.
+    """Put an ingesting bolt between a raw DataFrame and its consumers beyond the first level, and some others.
 
     Spark could send the rows to a later level itself, by a union with the rows of the level before: but then every
     stage would have to carry the DataFrames' columns beside the wire's five.
 
-    A bolt that combines is given rows of tasks alone: what the JVM sends was never in Python before it is sent.
+    A bolt that combines is given rows of tasks alone: what the JVM sends was never in Python before it is sent. So is
+    one that reads by broadcast: rows of tasks have an order, and barriers that say when all of them are there.
     """
+    broadcasts = {edge.target for edge in edges if edge.grouping.broadcast}
     ingesting: dict[str, Component] = {}
     rewired: dict[int, Edge] = {}
     added: list[Edge] = []
@@ -330,17 +352,22 @@ def _ingest_late_streams(
         late = [
             e
             for e in edges
-            if stream.is_stream and e.source == stream.id and (depth[e.target] > 0 or bolts[e.target].combines)
+            if stream.is_stream
+            and e.source == stream.id
+            and (depth[e.target] > 0 or bolts[e.target].combines or e.target in broadcasts)
         ]
         if not late:
             continue
-        # As many tasks as the widest consumer: the rows are only passed on, and with fewer one task would pass on more
-        # than any task takes.
         name = INGEST + stream.id
-        width = max(bolts[e.target].parallelism for e in late)
+        if any(e.grouping.broadcast for e in late):
+            # One task: rows of one Spark task stay in their order, of which a later one may take back an earlier one.
+            width, kind = 1, "global"
+        else:
+            # As many tasks as the widest consumer: the rows are only passed on, and with fewer one task would pass on
+            # more than any task takes. Rows that will be added up are not moved before: that is what a combiner saves.
+            width = max(bolts[e.target].parallelism for e in late)
+            kind = "local" if all(bolts[e.target].combines for e in late) else "shuffle"
         ingesting[name] = Component(name, ComponentKind.BOLT, width, stream.outputs, Ingest())
-        # Rows that will be added up are not moved before: that is what a combiner saves.
-        kind = "local" if all(bolts[e.target].combines for e in late) else "shuffle"
         added.append(Edge(len(edges) + len(added), stream.id, "default", name, Grouping(kind)))
         rewired |= {e.id: replace(e, source=name) for e in late}
     return ingesting | dict(bolts), [rewired.get(e.id, e) for e in edges] + added

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statefx.protocol.barrier import Barrier
 from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import TaskId, TransactionAttempt
+from statefx.protocol.watermark import least
 
 Channel = tuple[int, str, int]
 """(edge id, source component, source task): what one task expects rows and a barrier from."""
@@ -26,6 +27,7 @@ class AlignmentResult:
     received: Mapping[int, int]  # edge id -> rows
     failure: Failure | None  # None when aligned
     stale: tuple[Barrier, ...]  # barriers of other attempts or of transactions already seen: ignored, to be logged
+    watermark: int | None = None  # the least of the barriers'; None: none of them holds it
 
     @property
     def aligned(self) -> bool:
@@ -87,6 +89,14 @@ class Alignment:
         if barrier not in known:
             known.append(barrier)
 
+    def is_whole(self, channel: Channel) -> bool:
+        """Tell whether a channel's barrier has come, and all rows that it counts; never of a task that has failed."""
+        edge, source, task = channel
+        return any(
+            barrier.failed is None and self._rows.get((*channel, barrier.token), 0) >= barrier.counts.get(edge, 0)
+            for barrier in self._barriers.get(TaskId(source, task), ())
+        )
+
     def finish(self) -> AlignmentResult:
         """Judge what has arrived; call it when the input has ended."""
         seen = {source: self._barriers[source][0].token for source in self._sources if source in self._barriers}
@@ -94,7 +104,8 @@ class Alignment:
         for (edge, *_), rows in sorted(self._rows.items()):
             received[edge] = received.get(edge, 0) + rows
         received.update(self._raw_rows)
-        return AlignmentResult(seen, received, self._failure(), tuple(self._stale))
+        watermark = least(barrier.watermark for barriers in self._barriers.values() for barrier in barriers)
+        return AlignmentResult(seen, received, self._failure(), tuple(self._stale), watermark)
 
     def _failure(self) -> Failure | None:
         # First, because all else may follow from it: a task that failed sends its barrier, and not all of its rows. The

@@ -16,6 +16,7 @@ from statefx.protocol.failure import Failure, FailureKind
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.trees import NOTHING, TreeReport
+from statefx.protocol.watermark import TimeReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Barrier:
     # Edge id -> rows sent to this very target task; an edge that is left out sent none.
     counts: Mapping[int, int] = field(default_factory=dict)
     failed: str | None = None  # the reason, if the upstream task could not prepare
+    watermark: int | None = None  # how far event time has come; None: it does not hold that of the reader
 
     def pack(self) -> bytes:
         """Return the barrier as bytes that `unpack` reads."""
@@ -127,6 +129,9 @@ class Ack:
     trees: TreeReport = field(default=NOTHING)
     # What a task of a spout that lives counts, since its object was made; shown to people, and decides nothing.
     counts: Mapping[str, int | float] = field(default_factory=dict, compare=False)
+    time: TimeReport | None = None  # of a task that has event time
+    # When the task's first timer of the clock is due, in milliseconds since 1970; 0: there is none.
+    due_ms: int = 0
 
     @property
     def id(self) -> TaskId:

@@ -31,6 +31,7 @@ from statefx.protocol.records import (
     Unpinned,
 )
 from statefx.protocol.transaction import Event, Phase, TransactionState
+from statefx.protocol.watermark import then
 
 SNAPSHOTS_KEPT = 2
 """Of each task: a reader of a version that is older than the newest one needs the one before (rule 4.7)."""
@@ -167,7 +168,19 @@ def _committing(state: LogState, record: Committing) -> LogState:
         _refuse(record, f"what spout {again[0]!r} reads in transaction {record.txid} is durable already")
     transaction = entry.transaction.step(Event.ALL_ACKED)
     entry = replace(entry, transaction=transaction, committing=record, committing_ms=state.time_ms)
-    decided = replace(_with(state, entry), snapshots=snapshots, growth=growth)
+    watermarks = state.watermarks
+    if record.watermarks:  # rule 14.3
+        watermarks = dict(watermarks)
+        for name, watermark in record.watermarks.items():
+            watermarks[name] = max(watermark, watermarks.get(name, watermark))
+    decided = replace(
+        _with(state, entry),
+        snapshots=snapshots,
+        growth=growth,
+        watermarks=watermarks,
+        heard=then(state.heard, record.heard),
+        due_ms=record.due_ms,
+    )
     if record.hooks or record.committables:
         return decided
     return _end(decided, record, record.txid)  # rule 3.5: nobody has anything to do

@@ -11,6 +11,7 @@ from statefx.protocol.metadata import BySpout, Metadata
 from statefx.protocol.records import Committing, Input, SourceNotes, StreamInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from statefx.protocol.transaction import Phase, TransactionState
+from statefx.protocol.watermark import Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ class LogState:
     # which takes another lineage, keeps it.
     origin: str = ""
     fork: Fork | None = None  # of a checkpoint that began as a copy
-    # When the newest record was written. Times are shown to people and decide nothing: clocks are set back.
+    # When the newest record was written. Times are shown to people, and are the clocks of attempts; nothing else is
+    # decided by them: clocks are set back.
     time_ms: int = field(default=0, compare=False)
     generation: int = 0
     location: str = ""
@@ -121,6 +123,10 @@ class LogState:
     # marker there must not take the target for a new one (rule 10.2).
     targets: Mapping[str, str] = field(default_factory=dict)
     batch_id: int | None = None  # the highest id given by a caller that has been committed
+    # Event time as decided: the watermarks of tasks, by ``component/task``, and what was heard of the units of sources.
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    heard: Mapping[str, Heard] = field(default_factory=dict)
+    due_ms: int = 0  # when the first timer of the clock is due, as the last decided transaction leaves them; 0: none
 
     @property
     def committing(self) -> InFlight | None:
@@ -148,6 +154,10 @@ class LogState:
     def next_attempt(self, txid: int) -> int:
         """Return the number of the next attempt of `txid`."""
         return self.attempts.get(txid, 0)
+
+    def clock_ms(self, txid: int) -> int | None:
+        """Return the clock of the attempt of `txid` that is in flight (rule 9.9); None: there is none."""
+        return next((entry.prepared_ms for entry in self.in_flight if entry.txid == txid), None)
 
     def head(self, name: str) -> Version:
         """Return the last committed version of ``component/task``."""

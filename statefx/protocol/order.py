@@ -23,6 +23,7 @@ import msgspec
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, TransactionAttempt, Version
 from statefx.protocol.jsonform import Json
+from statefx.protocol.watermark import TimeOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ class TaskOrder(Protocol):
     def generation(self) -> int:
         """The generation of the driver that asks."""
 
+    @property
+    def clock_ms(self) -> int:
+        """When the attempt began, or its resolution, in milliseconds since the epoch, by the driver's clock."""
+
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state; OSError if that can't be read."""
 
@@ -73,11 +78,14 @@ class RunOrder(TaskOrder, Protocol):
     """The order of an attempt, as a task sees it."""
 
     @property
-    def clock_ms(self) -> int:
-        """When the attempt began, in milliseconds since the epoch, by the driver's clock."""
+    def ticks(self) -> tuple[str, ...]:
+        """The bolts whose tasks get a tick."""
 
     def emission(self, task: TaskId) -> EmissionOrder:
         """Return what a task of a spout is told of its batch; OSError if that can't be read."""
+
+    def time(self, task: TaskId) -> TimeOrder:
+        """Return what a task that has event time is told of it; OSError if that can't be read."""
 
 
 class TaskResolution(TaskOrder, Protocol):
@@ -100,7 +108,10 @@ class Order:
     snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
     snapshot_due: frozenset[str] = frozenset()  # tasks that write a snapshot of the version they open
     emissions: Mapping[TaskId, EmissionOrder] = field(default_factory=dict)  # for each task of a spout, what it emits
-    clock_ms: int = 0  # the driver's time when the attempt began, since the epoch: one time for all tasks
+    # The driver's time when the attempt began, or its resolution, since the epoch: one time for all tasks.
+    clock_ms: int = 0
+    times: Mapping[TaskId, TimeOrder] = field(default_factory=dict)  # for each task that has event time
+    ticks: tuple[str, ...] = ()  # the bolts whose tasks get a tick
 
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state."""
@@ -110,6 +121,10 @@ class Order:
     def emission(self, task: TaskId) -> EmissionOrder:
         """Return what a task of a spout is told of its batch."""
         return self.emissions[task]
+
+    def time(self, task: TaskId) -> TimeOrder:
+        """Return what a task that has event time is told of it."""
+        return self.times[task]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,11 @@ class ResolutionOrder:
         """The generation of the driver that asks."""
         return self.order.generation
 
+    @property
+    def clock_ms(self) -> int:
+        """When the resolution began, in milliseconds since the epoch, by the driver's clock."""
+        return self.order.clock_ms
+
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state."""
         name, order = str(task), self.order
@@ -144,7 +164,10 @@ class ResolutionOrder:
 Runs = tuple[tuple[int, int], ...]
 """Numbers in order, as (first, how many in a row)."""
 
-_Told = TypeVar("_Told", StateOrder, EmissionOrder)
+_Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
+
+_MARKS: Mapping[type, str] = {StateOrder: "", EmissionOrder: "", TimeOrder: "@"}
+"""What stands before the name of a task in its line: one that keeps state or emits may also be told of time."""
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,7 +179,8 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     tasks: Runs = ()  # of a ResolutionOrder, who takes part: runs of numbers of stateful tasks
     file: str = ""  # name of the file that has the lines, in the checkpoint's storage; empty if they follow the head
     checksum: int = 0  # CRC-32 of that file
-    clock_ms: int = 0  # of an Order
+    clock_ms: int = 0
+    ticks: tuple[str, ...] = ()  # of an Order
 
     @property
     def parties(self) -> int:
@@ -188,11 +212,14 @@ def runs_of(numbers: Sequence[int]) -> Runs:
 
 
 def lines_of(order: Order | ResolutionOrder, tasks: Sequence[TaskId]) -> str:
-    """Return the lines of stateful `tasks`, and those of the tasks of spouts."""
+    """Return the lines of stateful `tasks`, and those of the tasks of spouts and of what has event time."""
     lines = [msgspec.json.encode((str(task), order.state(task))).decode() for task in tasks]
-    for task, told in order.emissions.items() if isinstance(order, Order) else ():
-        # By `json`: metadata may hold what msgspec does not write, such as infinity.
-        lines.append(json.dumps([str(task), msgspec.to_builtins(told)], separators=(",", ":")))
+    if isinstance(order, Order):
+        for task, told in order.emissions.items():
+            # By `json`: metadata may hold what msgspec does not write, such as infinity.
+            lines.append(json.dumps([str(task), msgspec.to_builtins(told)], separators=(",", ":")))
+        for task, time in order.times.items():
+            lines.append(msgspec.json.encode((_named(task, TimeOrder), time)).decode())
     return "".join(f"\n{line}" for line in lines)
 
 
@@ -204,8 +231,12 @@ def read_line(lines: str, task: TaskId, shape: type[_Told]) -> _Told:
     ValueError
         There is no line for it, or it is damaged.
     """
-    start = lines.find(f"\n[{msgspec.json.encode(str(task)).decode()},")
+    start = lines.find(f"\n[{msgspec.json.encode(_named(task, shape)).decode()},")
     if start < 0:
         raise ValueError(f"the order says nothing of {task}")
     told: list[Any] = json.loads(lines[start + 1 :].partition("\n")[0])
     return msgspec.convert(told[1], shape)
+
+
+def _named(task: TaskId, shape: type) -> str:
+    return f"{_MARKS[shape]}{task}"

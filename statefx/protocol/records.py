@@ -10,6 +10,7 @@ from statefx.protocol.identity import FileRef, SnapshotRef
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout
 from statefx.protocol.topology_identity import TopologyIdentity
+from statefx.protocol.watermark import Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,10 @@ class Committing:
     committables: Mapping[str, Json] = field(default_factory=dict)
     acknowledged: Mapping[str, Json] = field(default_factory=dict)  # by spout, which tuples have been processed
     committed: int | None = None  # the transaction whose COMMITTED this record stands for as well
+    # Event time, where it has got on: the watermarks of tasks, by ``component/task``, and what was heard of units.
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    heard: Mapping[str, Heard] = field(default_factory=dict)
+    due_ms: int = 0  # when a timer of the clock is due, in milliseconds since 1970: a transaction begins then
 
     kind: ClassVar[str] = "COMMITTING"
 

@@ -39,6 +39,7 @@ class StatefulIdentity:
     options: Mapping[str, Json] | None = field(default_factory=dict)
     # The user's own classes that make the bytes, by option. For readers; may change.
     encoding: Mapping[str, str] = field(default_factory=dict)
+    windows: str = ""  # which windows a windowed bolt has, and what is kept of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-import inspect
-import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 import pyarrow as pa
 
-from statefx.errors import CodecError, FailedException, SchemaError
+from statefx.errors import CodecError, FailedException
 from statefx.operators import BatchBolt, Bolt, Stateful
-from statefx.operators.acker import ACKS, ROWS, Acker
+from statefx.operators.acker import ACKS, Acker
+from statefx.operators.bolts import timers_of
 from statefx.operators.dedup import Dedup
-from statefx.operators.schema import parse_schema
+from statefx.operators.inputs import Wired
+from statefx.operators.ticks import TICK_ROWS, Tick
 from statefx.operators.tuples import tuple_maker
 from statefx.operators.user_errors import bolt_error
+from statefx.operators.windows import WindowedBolt
 from statefx.plan.levels import ROOT, ROOTS, name_shown
 from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.trees import NOTHING
-from statefx.runtime.bolts import close_bolt, context_of, hook, open_operator, view_of
+from statefx.runtime.bolts import (
+    check_nothing,
+    close_bolt,
+    context_of,
+    hook,
+    init_state,
+    open_operator,
+    values_of,
+    view_of,
+)
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.runtime.trees import Roots, Trees
+from statefx.runtime.windows import Windows
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
+from statefx.state.view.timers import Clock, Timers, due_micros, fire
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Promise
 
-ACK_ROWS = parse_schema(ROWS)
+FIRED_MAX = 100_000
+"""Timers that a task fires in one transaction: after a long pause millions may be due, and what they change is in
+memory until it is prepared. The next transaction fires those that follow."""
 
 
 class BoltOperator(TaskOperator):
@@ -47,15 +61,19 @@ class BoltOperator(TaskOperator):
         self._state_class = state_class
         self._bolt: Bolt | None = None
         self._state: LentState | None = None
+        self._timers: Timers | None = None
+        self._windows: Windows | None = None
         self._classes: dict[int, Any] = {}
         self._tuples: Iterator[Any] = iter(())
+        self._broadcasting = False
+        """Whether the tuples are such as all tasks are given."""
 
     def open(self, task: TaskAttempt) -> None:
         """Take a bolt and give it its state."""
         self._task = task
         bolt = self._holder()
         if bolt is None:
-            taken = task.worker.take(task.deployment, task.id, task.order.attempt)
+            taken = task.worker.take(task.deployment, task.id, *task.moment)
             assert isinstance(taken, Bolt)
             bolt = taken
         self._bolt = bolt  # from now on `close` closes it
@@ -71,10 +89,13 @@ class BoltOperator(TaskOperator):
                     task.txid,
                     task.open_store,
                     version=task.state.version,
+                    clock_ms=task.order.clock_ms,
                     state_class=self._state_class,
                 )
-            with self._hook("initState"):
-                bolt.initState(self._state)
+            init_state(task.id, bolt, self._state, task.txid)
+            self._timers = timers_of(bolt)
+            if isinstance(bolt, WindowedBolt):
+                self._windows = Windows(bolt, self._state, task)
 
     @property
     def _may_hold(self) -> bool:
@@ -95,10 +116,10 @@ class BoltOperator(TaskOperator):
             close_bolt(bolt)
             bolt = None
         if bolt is None:
-            opened = open_operator(task.deployment, task.id, task.order.attempt)
+            opened = open_operator(task.deployment, task.id, *task.moment)
             assert isinstance(opened, Bolt)
             return opened
-        context_of(bolt).enter(task.order.attempt)
+        context_of(bolt).enter(*task.moment)
         return bolt
 
     def _kept_state(self) -> LentState | None:
@@ -110,7 +131,7 @@ class BoltOperator(TaskOperator):
         heir = None
         try:
             if lent.prepared(kept) == task.state.version:
-                heir = lent.succeeded(kept, task.open_store)
+                heir = lent.succeeded(kept, task.open_store, task.order.clock_ms)
         finally:
             if heir is None:
                 lent.close(kept)
@@ -120,17 +141,21 @@ class BoltOperator(TaskOperator):
         """Run the tuples of one batch."""
         bolt, source = self._bolt, name_shown(edge.source)
         assert bolt is not None
+        self._broadcast(on=edge.grouping.broadcast)
         roots = None
         if self._task.trees is not None and self._task.deployment.plan.tracks(edge):
             roots = self._roots(batch.column(batch.num_columns - 1))
             batch = batch.select(range(batch.num_columns - 1))
-        if bolt.vectorised:
+        if self._windows is not None:
+            self._windows.feed(edge, batch)
+            return False
+        if bolt.vectorised and not self._broadcasting:
             with self._hook("executeBatch"):
                 returned: object = bolt.executeBatch(_marked(batch, edge, source), self._task.collector)  # type: ignore[func-returns-value]  # users' may
-                _check_nothing("executeBatch", returned)
+                check_nothing("executeBatch", returned)
             return False
-        with self._hook("execute"):
-            columns = [_values(batch, position, source, edge) for position in range(batch.num_columns)]
+        with self._hook(self._name):
+            columns = values_of(batch, source, edge)
         if self._state is not None and edge.grouping.promise is Promise.KEY:
             keys = [columns[batch.schema.get_field_index(name)] for name in edge.grouping.fields]
             with suppress(CodecError):  # a key that state can't hold matters only if the bolt uses it
@@ -146,6 +171,18 @@ class BoltOperator(TaskOperator):
             self._tuples = zip(self._tuples, trees.received(own) if trees.tracing else own, strict=False)
         return self.resume()
 
+    def _broadcast(self, *, on: bool) -> None:
+        """Take note whether what comes now comes to all tasks."""
+        if on is not self._broadcasting:
+            assert self._state is not None  # the builder refuses others
+            self._broadcasting = on
+            lent.broadcasting(self._state, on=on)
+
+    @property
+    def _name(self) -> str:
+        """Which hook tuples are given to."""
+        return "executeBroadcast" if self._broadcasting else "execute"
+
     def _roots(self, column: pa.Array) -> list[Roots]:
         """Return the roots of a batch's tuples, in the form of those that the bolt's own rows have."""
         found: list[Any] = column.to_pylist()
@@ -157,22 +194,25 @@ class BoltOperator(TaskOperator):
         """Run the tuples that are left."""
         if self._task.trees is not None:
             return self._run_tracked(self._task.trees)
-        assert self._bolt is not None
-        execute, collector, outbox = self._bolt.execute, self._task.collector, self._task.outbox
-        with self._hook("execute"):
+        name = self._name
+        execute, collector, outbox = getattr(self._bolt, name), self._task.collector, self._task.outbox
+        with self._hook(name):
             for tup in self._tuples:
                 if (given := execute(tup, collector)) is not None:
-                    _check_nothing("execute", given)
+                    check_nothing(name, given)
                 if outbox.pressing:  # asked after each tuple: one tuple may emit more than a worker can hold
                     return True
         return False
 
     def _run_tracked(self, trees: Trees) -> bool:
-        """Run the tuples that are left, each with the roots of its trees; a tuple that fails fails these alone."""
-        assert self._bolt is not None
-        execute, collector, outbox = self._bolt.execute, self._task.collector, self._task.outbox
+        """Run the tuples that are left, each with the roots of its trees; a tuple that fails fails these alone.
+
+        One that all tasks are given fails the transaction: else one of them might have it, and another not.
+        """
+        name = self._name
+        execute, collector, outbox = getattr(self._bolt, name), self._task.collector, self._task.outbox
         anchor, by_hand = trees.anchor, trees.by_hand
-        with self._hook("execute"):
+        with self._hook(name):
             try:
                 for tup, roots in self._tuples:
                     if by_hand:
@@ -181,9 +221,9 @@ class BoltOperator(TaskOperator):
                         anchor.root = roots
                     try:
                         if (given := execute(tup, collector)) is not None:
-                            _check_nothing("execute", given)
+                            check_nothing(name, given)
                     except FailedException as failure:
-                        if not trees.fail_tuple(tup, roots, failure.message):
+                        if self._broadcasting or not trees.fail_tuple(tup, roots, failure.message):
                             raise  # it is not tracked: the transaction fails
                     if outbox.pressing:
                         return True
@@ -192,18 +232,76 @@ class BoltOperator(TaskOperator):
         return False
 
     def end(self) -> None:
-        """Call finishBatch, and tell the acker of what is held."""
+        """Give the bolt its tick if it gets one, and its timers, call finishBatch; tell the acker of what is held."""
         bolt, task = self._bolt, self._task
+        assert bolt is not None
+        self._broadcast(on=False)
+        if task.id.component in task.order.ticks and self._windows is None:
+            self._tick()
+        if task.time is not None:
+            context_of(bolt).reach(task.watermark)
+        if self._windows is not None:
+            self._windows.end()
+        if task.time is not None:
+            task.time.late = (
+                self._windows.late if self._windows is not None else bolt.late if isinstance(bolt, Wired) else 0
+            )
+        if self._timers is not None:  # behind the tick: what it sets for a time that has passed fires as well
+            self._fire(self._timers)
         if isinstance(bolt, BatchBolt):
             with self._hook("finishBatch"):
                 returned: object = bolt.finishBatch(task.collector)  # type: ignore[func-returns-value]  # users' may
-                _check_nothing("finishBatch", returned)
+                check_nothing("finishBatch", returned)
         if task.trees is not None:
             rows = task.trees.rows()
-            if rows:
-                columns = zip(*rows, strict=True)
-                arrays = [pa.array(column, field.type) for column, field in zip(columns, ACK_ROWS, strict=True)]
-                task.collector.emitBatch(pa.RecordBatch.from_arrays(arrays, schema=ACK_ROWS), stream=ACKS)
+            if rows.num_rows:
+                task.collector.emitBatch(rows, stream=ACKS)
+
+    def _tick(self) -> None:
+        """Give the bolt its tick. It belongs to no tree: what is emitted for it is anchored to nothing."""
+        bolt, task = self._bolt, self._task
+        assert bolt is not None
+        secs = task.deployment.plan.components[task.id.component].tick_secs
+        returned: object
+        if bolt.vectorised:
+            batch = pa.RecordBatch.from_arrays([pa.array([secs], pa.float64())], schema=TICK_ROWS)
+            with self._hook("executeBatch"):
+                returned = bolt.executeBatch(batch, task.collector)  # type: ignore[func-returns-value]  # users' may
+                check_nothing("executeBatch", returned)
+        else:
+            with self._hook("execute"):
+                returned = bolt.execute(Tick(secs), task.collector)  # type: ignore[func-returns-value]
+                check_nothing("execute", returned)
+
+    def _fire(self, timers: Timers) -> None:
+        """Give the bolt the timers whose time has passed."""
+        bolt, collector = self._bolt, self._task.collector
+        assert isinstance(bolt, Stateful)
+        limits = {
+            Clock.EVENT: self._task.watermark,
+            Clock.PROCESSING: self._task.order.clock_ms * 1000,
+        }
+        on_timer, fired, left = bolt.onTimer, True, FIRED_MAX
+        with self._hook("onTimer"):
+            while fired and left:  # one of the clock's may set one of event time for a time that has passed
+                fired = False
+                for clock, limit in limits.items():
+                    for timer in islice(fire(timers, clock, limit), left):
+                        fired = True
+                        left -= 1
+                        timers.fired = timer
+                        given: object = on_timer(timer.key, timer.at, timer.value, collector)
+                        if given is not None:
+                            check_nothing("onTimer", given)
+            timers.fired = None
+
+    def _due_ms(self, timers: Timers) -> int:
+        """Return when a transaction has to come for a timer; 0: never."""
+        watermark, first = self._task.watermark, due_micros(timers, Clock.EVENT)
+        if watermark is not None and first is not None and first <= watermark:
+            return 1  # more were due than one transaction fires, or it was set when the others had fired
+        due = due_micros(timers, Clock.PROCESSING)
+        return 0 if due is None else max(1, -(-due // 1000))
 
     def finish(self) -> PreparedTask:
         """Prepare: prePrepare, prepareCommit."""
@@ -218,13 +316,16 @@ class BoltOperator(TaskOperator):
         assert state is not None
         with self._hook("prePrepare"):  # rule 7.1: the last who may change state
             bolt.prePrepare(self._task.txid)
+        due_ms = 0 if self._timers is None else self._due_ms(self._timers)
+        if self._windows is not None:
+            due_ms = self._windows.due_ms
         try:
             lent.prepare(state, self._task.txid, self._task.token)
         except CodecError as error:
             raise bolt_error(error, *self._task.id, "prepareCommit", self._task.txid) from error
         found = lent.found_keys(state)  # of the version that was opened: what is prepared is not in it
         snapshot = self._snapshot()
-        return PreparedTask(state.prepared_bytes, state.prepared_keys, found, snapshot, trees=report)
+        return PreparedTask(state.prepared_bytes, state.prepared_keys, found, snapshot, trees=report, due_ms=due_ms)
 
     def _snapshot(self) -> SnapshotRef | None:
         """Write a full image of the version that the state was opened at, if the driver wants one (rule 4.4)."""
@@ -267,34 +368,6 @@ def _lives_for_one_attempt(bolt: Bolt) -> bool:
     return isinstance(bolt, BatchBolt) and not isinstance(bolt, Stateful)
 
 
-def _check_nothing(name: str, returned: object) -> None:
-    """Refuse what a hook returns: nobody would see it, and it was likely meant to be emitted."""
-    if returned is None:
-        return
-    if inspect.iscoroutine(returned):
-        returned.close()  # else Python warns later that it was never awaited
-    raise TypeError(
-        f"{name} returned {reprlib.repr(returned)} ({type(returned).__name__}), which nobody would see: emit rows with "
-        "collector.emit(...), and return nothing"
-    )
-
-
 def _marked(batch: pa.RecordBatch, edge: Edge, source: str) -> pa.RecordBatch:
     """Say in the schema's metadata where a batch came from."""
     return batch.replace_schema_metadata({"source": source, "stream": edge.stream})
-
-
-def _values(batch: pa.RecordBatch, position: int, source: str, edge: Edge) -> list[Any]:
-    """Return a column as Python values."""
-    try:
-        values: list[Any] = batch.column(position).to_pylist()
-    except (UnicodeDecodeError, ValueError, OverflowError, pa.ArrowException) as error:
-        name = batch.schema.names[position]
-        raise SchemaError(
-            f"field {name!r} of stream {edge.stream!r} of {source!r} holds a value that Python can't: {error}. "
-            "Clean it up before the topology, or take whole batches with executeBatch",
-            component=edge.target,
-            stream=edge.stream,
-            field=name,
-        ) from error
-    return values

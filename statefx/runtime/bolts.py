@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
+import reprlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
+
+import pyarrow as pa
 
 from statefx.errors import (
     BoltError,
     CodecError,
     FailedException,
     FencedError,
+    SchemaError,
     StateClosedError,
     StateError,
     StatePhaseError,
 )
 from statefx.operators import Bolt, Context, ReplayingSpout, Spout, Stateful
+from statefx.operators.bolts import lend_timers
 from statefx.operators.user_errors import bolt_error
+from statefx.operators.windows import WindowedBolt
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import EMPTY, TaskId, TransactionAttempt, Version
+from statefx.runtime.window_kinds import upgraded
+from statefx.state.contract.spaces import Kind
 from statefx.state.contract.store import StateStore
 from statefx.state.view.lent import LentState
+from statefx.state.view.timers import Timers
+from statefx.topology.graph import Edge
 
 logger = logging.getLogger("statefx")
 
@@ -58,15 +69,19 @@ def hook(task: TaskId, name: str, txid: int, kind: str = "bolt") -> Iterator[Non
         raise bolt_error(error, *task, name, txid, kind) from error
 
 
-def open_operator(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt | ReplayingSpout | Spout:
-    """Return a bolt or a spout of its own for a task, opened."""
-    made = made_operator(deployment, task, attempt)
+def open_operator(
+    deployment: Deployment, task: TaskId, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None
+) -> Bolt | ReplayingSpout | Spout:
+    """Return a bolt or a spout of its own for a task, opened; `clock_ms` and `watermark` as of `Context.enter`."""
+    made = made_operator(deployment, task, attempt, clock_ms, watermark)
     with hook(task, "open", attempt.txid, deployment.plan.components[task.component].kind):
         made.open(context_of(made))
     return made
 
 
-def made_operator(deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt | ReplayingSpout | Spout:
+def made_operator(
+    deployment: Deployment, task: TaskId, attempt: TransactionAttempt, clock_ms: int = 0, watermark: int | None = None
+) -> Bolt | ReplayingSpout | Spout:
     """Return a bolt or a spout of its own for a task, with its context, and not open."""
     part = deployment.plan.components[task.component]
     assert isinstance(part.operator, Bolt | ReplayingSpout | Spout)
@@ -81,7 +96,7 @@ def made_operator(deployment: Deployment, task: TaskId, attempt: TransactionAtte
         origin=deployment.origin,
         ordered=deployment.plan.place[task][0] >= deployment.plan.cut,
     )
-    context.enter(attempt)
+    context.enter(attempt, clock_ms, watermark)
     bolt.__dict__[_CONTEXT] = context  # not an attribute of the class: users' classes own its names
     return bolt
 
@@ -90,6 +105,18 @@ def context_of(bolt: Bolt | ReplayingSpout | Spout) -> Context:
     """Return the context with which a bolt was opened."""
     context: Context = bolt.__dict__[_CONTEXT]
     return context
+
+
+def check_nothing(name: str, returned: object) -> None:
+    """Refuse what a hook returns: nobody would see it, and it was likely meant to be emitted."""
+    if returned is None:
+        return
+    if inspect.iscoroutine(returned):
+        returned.close()  # else Python warns later that it was never awaited
+    raise TypeError(
+        f"{name} returned {reprlib.repr(returned)} ({type(returned).__name__}), which nobody would see: emit rows with "
+        "collector.emit(...), and return nothing"
+    )
 
 
 def close_bolt(bolt: Bolt | ReplayingSpout | Spout) -> None:
@@ -102,6 +129,13 @@ def close_bolt(bolt: Bolt | ReplayingSpout | Spout) -> None:
         logger.exception("close of %s failed; it changes nothing", type(bolt).__name__)
 
 
+def init_state(task: TaskId, bolt: Stateful, state: LentState, txid: int) -> None:
+    """Give a bolt its state, and its timers if it hears them."""
+    lend_timers(bolt, lambda: Timers(state))
+    with hook(task, "initState", txid):
+        bolt.initState(state)
+
+
 def view_of(
     deployment: Deployment,
     task: TaskId,
@@ -111,20 +145,49 @@ def view_of(
     *,
     version: Version = EMPTY,
     read_only: bool = False,
+    clock_ms: int | None = None,
     state_class: type[LentState] = LentState,
 ) -> LentState:
     """Open a task's state as its bolt sees it: by the bolt's codec, and of the bolt's version.
 
-    The bolt is open: its ``migrateState`` is called as values of older versions are read. `opened` opens the store. The
-    tester's `state_class` also watches what the bolt does with values.
+    The bolt is open: its ``migrateState`` is called as values of older versions are read. `opened` opens the store.
+    `clock_ms` is the order's time, by which entries are over that have one. The tester's `state_class` also watches
+    what the bolt does with values.
     """
 
     def upgrade(version: int, key: Any, value: Any) -> Any:
         with hook(task, "migrateState", txid):
+            if isinstance(bolt, WindowedBolt) and type(key) is tuple and key:
+                place = key[0]  # (kind, name), which no key of a user's can be
+                if type(place) is tuple and place and place[0] is Kind.WINDOWS:
+                    return upgraded(bolt, place[1], key[1], value, version)
             return bolt.migrateState(version, key, value)
 
     with hook(task, "open", txid):
         codec = deployment.codec(task.component)
     return state_class(
-        opened(), codec, version=version, read_only=read_only, state_version=bolt.stateVersion, upgrade=upgrade
+        opened(),
+        codec,
+        version=version,
+        read_only=read_only,
+        state_version=bolt.stateVersion,
+        upgrade=upgrade,
+        clock_ms=clock_ms,
     )
+
+
+def values_of(batch: pa.RecordBatch, source: str, edge: Edge) -> list[list[Any]]:
+    """Return the columns of a batch as Python values."""
+    found = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            found.append(column.to_pylist())
+        except (UnicodeDecodeError, ValueError, OverflowError, pa.ArrowException) as error:
+            raise SchemaError(
+                f"field {name!r} of stream {edge.stream!r} of {source!r} holds a value that Python can't: {error}. "
+                "Clean it up before the topology, or take whole batches with executeBatch",
+                component=edge.target,
+                stream=edge.stream,
+                field=name,
+            ) from error
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from statefx.operators.fitting import MISFITS, fitted_table, shown
 from statefx.operators.schema import to_ddl
 from statefx.operators.tuples import is_tuple
 from statefx.protocol.identity import TransactionAttempt
+from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import AnchoredGathering, Gathering
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.trees import Trees
@@ -40,6 +42,7 @@ class TaskCollector(Collector):
         anchoring: bool = False,
         trees: Trees | None = None,
         root_type: pa.DataType | None = None,
+        times: Mapping[str, StreamTimes] = MappingProxyType({}),
     ) -> None:
         self._trees = trees
         self.outlets = tuple(outlets)
@@ -52,7 +55,14 @@ class TaskCollector(Collector):
         self._failed: FailedException | None = None
         self._streams = {
             name: gathering_of(
-                component, name, schema, [o for o in outlets if o.edge.stream == name], kind, trees, root_type
+                component,
+                name,
+                schema,
+                [o for o in outlets if o.edge.stream == name],
+                kind,
+                trees,
+                root_type,
+                times.get(name),
             )
             for name, schema in outputs.items()
         }
@@ -130,6 +140,8 @@ class TaskCollector(Collector):
 
     def checked(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what is emitted as a row of the stream that can be emitted later."""
+        if type(values) is tuple and len(values) == self._plain_width and stream is DEFAULT_STREAM and not fields:
+            return values  # as in `emit`
         gathering = self._gathering(stream, values)
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
@@ -148,6 +160,10 @@ class TaskCollector(Collector):
         for gathering in self._streams.values():  # asked twice for each partition of a spout: `sum` takes twice as long
             found += gathering.count
         return found
+
+    def rows_of(self, stream: str) -> int:
+        """Return how many rows of one stream came."""
+        return self._streams[stream].count
 
     def row(self, values: Iterable[Any], stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what is emitted by position or by name as a tuple in the order of the schema."""
@@ -326,8 +342,9 @@ def gathering_of(
     kind: str,
     trees: Trees | None,
     root_type: pa.DataType | None,
+    times: StreamTimes | None,
 ) -> Gathering:
     """Return what takes the rows of one stream of a task."""
     if trees is None or root_type is None:
-        return Gathering(component, stream, schema, outlets, kind)
-    return AnchoredGathering(component, stream, schema, outlets, kind, trees.anchor, root_type)
+        return Gathering(component, stream, schema, outlets, kind, times)
+    return AnchoredGathering(component, stream, schema, outlets, kind, times, trees.anchor, root_type)

@@ -14,6 +14,7 @@ from statefx.operators.fitting import MISFITS, Fit, fitter, shown, to_array
 from statefx.operators.schema import to_ddl
 from statefx.plan.groupings import Direct
 from statefx.plan.wire import BATCH_BYTES, cut, with_roots
+from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.outlets import Outlet
 
 FIXED_BYTES = 8
@@ -84,6 +85,7 @@ class Gathering:
         "_schema",
         "_send_error",
         "_texts",
+        "_times",
         "_who",
         "direct",
         "outlets",
@@ -98,8 +100,10 @@ class Gathering:
         schema: pa.Schema,
         outlets: Sequence[Outlet],
         kind: str = "bolt",
+        times: StreamTimes | None = None,
     ) -> None:
         self.stream = stream
+        self._times = times
         self.outlets = tuple(outlets)
         self._component = component
         self._who = f"{kind} {component!r}"
@@ -214,7 +218,13 @@ class Gathering:
     def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
         for outlet in self.outlets:
             outlet.send(batch, columns)
+        self._count(batch)
+
+    def _count(self, batch: pa.RecordBatch) -> None:
+        """Take note of a batch that has gone to its readers, if there are any."""
         if self.outlets:
+            if self._times is not None:
+                self._times.take(batch, self._gone)
             self._gone += batch.num_rows
 
     def _batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
@@ -273,10 +283,11 @@ class AnchoredGathering(Gathering):
         schema: pa.Schema,
         outlets: Sequence[Outlet],
         kind: str,
+        times: StreamTimes | None,
         anchor: Anchor,
         root_type: pa.DataType,
     ) -> None:
-        super().__init__(component, stream, schema, outlets, kind)
+        super().__init__(component, stream, schema, outlets, kind, times)
         self._anchor = anchor
         self._root_type = root_type
         self._roots: list[Any] = []
@@ -285,9 +296,19 @@ class AnchoredGathering(Gathering):
         """Take one row for the readers that there are."""
         root = self._anchor.root
         self._roots.append(root)
+        # What follows is `Gathering.add`, whose call would take as long as all of it.
+        self._rows.append(row)
+        held_bytes = self._held_bytes + self._row_bytes
         if type(root) is list:
-            self._held_bytes += FIXED_BYTES * len(root)
-        super().add(row)
+            held_bytes += FIXED_BYTES * len(root)
+        try:
+            for place in self._texts:
+                held_bytes += len(row[place] or "")
+        except (TypeError, ValueError):
+            pass
+        self._held_bytes = held_bytes
+        if held_bytes >= BATCH_BYTES:
+            self.flush()
 
     def _send(self, batch: pa.RecordBatch, columns: Sequence[Sequence[Any]] | None = None) -> None:
         # The rows of a batch that was taken whole were not added one by one: they have one anchor.
@@ -306,5 +327,4 @@ class AnchoredGathering(Gathering):
             else:
                 for part in cut(anchored):
                     outlet.send(part)
-        if self.outlets:
-            self._gone += batch.num_rows
+        self._count(batch)

@@ -38,7 +38,7 @@ from statefx.runtime.orders import SentOrder, SentResolution
 from statefx.runtime.outbox import BatchQueue
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import AbandonedError, Slot
-from statefx.runtime.worker import Worker
+from statefx.runtime.worker import Worker, release_sinks
 from statefx.state.view import lent
 from statefx.state.view.lent import LentState
 
@@ -154,6 +154,7 @@ class LivingSlot:
                 spout.close()
             for bolt, _ in self._bolts.values():
                 close_bolt(bolt)
+            release_sinks(self._deployment)
 
     def _orders(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while True:

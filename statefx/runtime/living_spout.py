@@ -46,14 +46,12 @@ LATENCIES_KEPT = 1000
 _encode, _decode = key_encoder(), key_decoder()
 
 
-class Delivery(NamedTuple):
-    """A tuple that a spout has emitted."""
+# Plain tuples, of which there are as many as messages: a namedtuple takes ten times as long to make.
+Delivery = tuple[str, tuple[Any, ...], int | None, int | None]
+"""A tuple that a spout has emitted: stream, values, task, root; without a root it is not tracked."""
 
-    stream: str
-    values: tuple[Any, ...]
-    task: int | None
-    root: int | None
-    """None: it is not tracked."""
+_Tracked = tuple[Any, bytes, float]
+"""A message: its id, the id as a key, and when it was emitted, in seconds of the clock."""
 
 
 class Limits(NamedTuple):
@@ -69,13 +67,6 @@ class Limits(NamedTuple):
 
     batch_secs: float
     pending_max: int | None
-
-
-class _Tracked(NamedTuple):
-    id: Any
-    key: bytes
-    emitted: float
-    """When, in seconds of the clock."""
 
 
 class LivingSpout(SpoutCollector):
@@ -176,8 +167,7 @@ class LivingSpout(SpoutCollector):
             self._open(report.pending.get(str(self._task), ()))
         failed = {root: reason for reason, roots in report.failed.items() for root in roots}
         held = set(report.held)
-        for delivery in self._kept.pop(txid, ()):
-            root = delivery.root
+        for _, _, _, root in self._kept.pop(txid, ()):
             if root is None:
                 continue
             if root in failed:
@@ -195,28 +185,33 @@ class LivingSpout(SpoutCollector):
         """Tell the spout how a tree has ended, and why it has failed, if it is one of its own."""
         if self.failure is not None or (tracked := self._tracked.pop(root, None)) is None:
             return
-        self._pending.discard(tracked.key)
-        self._restored.discard(tracked.key)
-        self._latencies.append(self._clock() - tracked.emitted)
+        id, key, emitted = tracked
+        self._pending.discard(key)
+        self._restored.discard(key)
+        self._latencies.append(self._clock() - emitted)
         self._counts[name] += 1
         if not reason:
-            self._call(name, method, tracked.id)
+            self._call(name, method, id)
             return
         object.__setattr__(context_of(self._spout), "failure", reason)
-        self._call(name, method, tracked.id)
+        self._call(name, method, id)
         object.__setattr__(context_of(self._spout), "failure", "")
 
     def _open(self, pending: Iterable[tuple[int, bytes]]) -> None:
         """Let the spout begin, which knows by now the ids of its trees that go on."""
         self._is_open = True
         for root, key in pending:
-            self._tracked[root] = _Tracked(_decode(key), key, self._clock())
+            self._tracked[root] = _decode(key), key, self._clock()
             self._pending.add(key)
             self._restored.add(key)
-        object.__setattr__(context_of(self._spout), "pending", tuple(each.id for each in self._tracked.values()))
+        object.__setattr__(context_of(self._spout), "pending", tuple(id for id, _, _ in self._tracked.values()))
         self._call("open", self._spout.open, context_of(self._spout))
         if self.failure is None:
             self._call("activate", self._spout.activate)
+
+    def enter(self, attempt: TransactionAttempt, clock_ms: int, watermark: int | None) -> None:
+        """Name the transaction that begins (see `Context.enter`)."""
+        context_of(self._spout).enter(attempt, clock_ms, watermark)
 
     def close(self) -> None:
         """Deactivate and close it."""
@@ -280,23 +275,25 @@ class LivingSpout(SpoutCollector):
 
     def _numbered(self, txid: int) -> list[Delivery]:
         """Return what waits as what a transaction emits, and what the acker is told before."""
-        found, name = [], str(self._task).encode()
+        found: list[Delivery] = []
+        name = str(self._task).encode()
         if not self._is_open:
-            found.append(Delivery(ASKS, (0, Kind.ASK, 0, name), None, None))
+            found.append((ASKS, (0, Kind.ASK, 0, name), None, None))
         # Most trees that go on end with the transaction after: their ids are never needed.
         for began, root in self._unnamed:
             if root in self._tracked and began < txid - 1:
-                data = name + b"\0" + self._tracked[root].key
-                found.append(Delivery(ACKS, (root, Kind.ID, 0, data), None, None))
+                data = name + b"\0" + self._tracked[root][1]
+                found.append((ACKS, (root, Kind.ID, 0, data), None, None))
         self._unnamed = [(began, root) for began, root in self._unnamed if began >= txid - 1]
-        for place, (stream, values, task, tracked) in enumerate(self._waiting):
-            own: int | None = None
-            if tracked is not None:
-                own = root_of(txid, self._number, place)
-                self._tracked[own] = tracked
+        first = root_of(txid, self._number, 0)
+        for root, (stream, values, task, tracked) in enumerate(self._waiting, first):
             if self._dedup and stream in self._weighed:
-                values = (*values, None if tracked is None else tracked.key)
-            found.append(Delivery(stream, values, task, own))
+                values = (*values, None if tracked is None else tracked[1])
+            if tracked is None:
+                found.append((stream, values, task, None))
+            else:
+                self._tracked[root] = tracked
+                found.append((stream, values, task, root))
         return found
 
     def _fill(self) -> None:
@@ -319,7 +316,7 @@ class LivingSpout(SpoutCollector):
             found["latencyP50Ms"] = round(ordered[len(ordered) // 2] * 1000, 3)
             found["latencyP99Ms"] = round(ordered[len(ordered) * 99 // 100] * 1000, 3)
             oldest = next(iter(self._tracked.values()), None)
-            found["oldestPendingMs"] = round((self._clock() - oldest.emitted) * 1000, 3) if oldest else 0.0
+            found["oldestPendingMs"] = round((self._clock() - oldest[2]) * 1000, 3) if oldest else 0.0
         return found
 
     # ---- as the collector of nextTuple
@@ -365,4 +362,4 @@ class LivingSpout(SpoutCollector):
                 component=self._task.component,
             )
         self._pending.add(key)
-        return _Tracked(id, key, self._clock())
+        return id, key, self._clock()

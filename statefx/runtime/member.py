@@ -63,7 +63,12 @@ class Member:
 
     def open(self) -> None:
         """Open the operator."""
-        self._run("open", self._operator.open, self.task)
+        self._run("open", self._open)
+
+    def _open(self) -> None:
+        if self.task.time is not None:
+            self.task.time.open(self.task.order.time(self.task.id))
+        self._operator.open(self.task)
 
     def begin(self) -> bool:
         """Let it do what needs no input; True if it has paused."""
@@ -94,9 +99,14 @@ class Member:
         aligned = self._aligned = self.alignment.finish()
         if self.failure is None:  # its own comes first: an input that was cut off may well follow from it
             self.failure = aligned.failure
+        time = self.task.time
+        if time is not None:
+            time.end_input(aligned.watermark)
         self._run("finish", self._operator.end)
         # Rows before barriers: what is emitted to the last must be counted in them (rule 5.2).
         self._run("execute", self._emit_last)
+        if time is not None:
+            time.end_output()
         return aligned.stale
 
     def prepare(self) -> Ack:
@@ -138,6 +148,8 @@ class Member:
             left_out=prepared.left_out,
             trees=prepared.trees,
             counts=prepared.counts,
+            time=None if task.time is None else task.time.report(),
+            due_ms=prepared.due_ms,
         )
 
     def _run(

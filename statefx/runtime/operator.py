@@ -14,12 +14,14 @@ from statefx.errors import BoltError
 from statefx.operators import Bolt
 from statefx.plan.deployment import Deployment
 from statefx.protocol.barrier import LeftOut
-from statefx.protocol.identity import SnapshotRef, TaskId
+from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, StateOrder
 from statefx.protocol.trees import NOTHING, TreeReport
+from statefx.protocol.watermark import BEGINNING
 from statefx.runtime import restoring
 from statefx.runtime.collector import TaskCollector
+from statefx.runtime.event_time import TaskTime
 from statefx.runtime.living_spout import LivingSpout
 from statefx.runtime.outbox import Outbox
 from statefx.runtime.trees import Trees
@@ -62,6 +64,8 @@ class TaskAttempt:
     bolts : dict or None
         Of tasks that live: plain bolts, which may hold tuples in their attributes, each with the transaction that it
         has seen last.
+    time : TaskTime or None
+        Of a task that has event time.
     """
 
     worker: Worker
@@ -76,6 +80,17 @@ class TaskAttempt:
     spouts: dict[TaskId, LivingSpout] | None = None
     trees: Trees | None = None
     bolts: dict[TaskId, tuple[Bolt, int]] | None = None
+    time: TaskTime | None = None
+
+    @property
+    def watermark(self) -> int | None:
+        """How far event time has come, in microseconds since 1970; None: nothing is known."""
+        return None if self.time is None or self.time.watermark == BEGINNING else self.time.watermark
+
+    @property
+    def moment(self) -> tuple[TransactionAttempt, int, int | None]:
+        """What `Context.enter` is told."""
+        return self.order.attempt, self.order.clock_ms, self.watermark
 
     @property
     def txid(self) -> int:
@@ -112,7 +127,7 @@ class PreparedTask:
         file, and the committable names the file with its checksum.
     metadata : JSON or None
         What an emitter needs to emit the same rows again, or the rows that come after them.
-    left_out, trees, counts
+    left_out, trees, counts, due_ms
         As in `Ack`.
     """
 
@@ -125,6 +140,7 @@ class PreparedTask:
     left_out: LeftOut = field(default=LeftOut())
     trees: TreeReport = field(default=NOTHING)
     counts: Mapping[str, int | float] = field(default_factory=dict)
+    due_ms: int = 0
 
     def check_size(self, id: TaskId) -> None:
         """Refuse what no ack may carry: BoltError."""

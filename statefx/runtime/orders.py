@@ -13,8 +13,9 @@ from statefx.plan.deployment import Deployment
 from statefx.protocol.commands import Resolution
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.order import EmissionOrder, Head, StateOrder, read_line
+from statefx.protocol.watermark import TimeOrder
 
-_Told = TypeVar("_Told", StateOrder, EmissionOrder)
+_Told = TypeVar("_Told", StateOrder, EmissionOrder, TimeOrder)
 
 
 class SentOrder:
@@ -43,8 +44,13 @@ class SentOrder:
 
     @property
     def clock_ms(self) -> int:
-        """When the attempt began, in milliseconds since the epoch."""
+        """When the attempt began, or its resolution, in milliseconds since the epoch."""
         return self._head.clock_ms
+
+    @property
+    def ticks(self) -> tuple[str, ...]:
+        """The bolts whose tasks get a tick."""
+        return self._head.ticks
 
     def state(self, task: TaskId) -> StateOrder:
         """Return what a task is told of its state.
@@ -61,6 +67,10 @@ class SentOrder:
     def emission(self, task: TaskId) -> EmissionOrder:
         """Return what a task of a spout is told of its batch; raises as `state`."""
         return self._read(task, EmissionOrder)
+
+    def time(self, task: TaskId) -> TimeOrder:
+        """Return what a task that has event time is told of it; raises as `state`."""
+        return self._read(task, TimeOrder)
 
     def _read(self, task: TaskId, shape: type[_Told]) -> _Told:
         try:

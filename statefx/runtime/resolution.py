@@ -13,7 +13,7 @@ from statefx.protocol.commands import Resolution
 from statefx.protocol.failure import FailureKind
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.order import TaskResolution
-from statefx.runtime.bolts import close_bolt, hook, open_operator, view_of
+from statefx.runtime.bolts import close_bolt, hook, init_state, open_operator, view_of
 from statefx.runtime.worker import Worker
 from statefx.state.contract.store import StateStore
 from statefx.state.view import lent
@@ -73,9 +73,16 @@ class _TaskResolution:
         assert isinstance(bolt, Stateful)
         state = None
         try:
-            state = view_of(self._deployment, self._task, bolt, attempt.txid, self._open, read_only=True)
-            with self._hook("initState"):
-                bolt.initState(state)
+            state = view_of(
+                self._deployment,
+                self._task,
+                bolt,
+                attempt.txid,
+                self._open,
+                read_only=True,
+                clock_ms=self._order.clock_ms,
+            )
+            init_state(self._task, bolt, state, attempt.txid)
             with self._hook(HOOKS[self._order.resolution]):
                 if self._order.resolution is Resolution.COMMIT:
                     bolt.preCommit(attempt.txid)

@@ -26,8 +26,10 @@ from statefx.protocol.barrier import Ack, Barrier
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.order import RunOrder
 from statefx.runtime.bolt_operator import BoltOperator
+from statefx.runtime.broadcasting import HeldRows
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.combining import combiner_of
+from statefx.runtime.event_time import TaskTime
 from statefx.runtime.living_spout import LivingSpout
 from statefx.runtime.member import Member
 from statefx.runtime.operator import TaskAttempt, TaskOperator
@@ -118,6 +120,9 @@ class Slot:
         for task in self._plan.levels[level][partition]:
             self._members[task.component] = self._member(task)
         self._head = next(iter(self._members.values()))
+        # Broadcast inputs come from outside, so they are the head's.
+        broadcast = self._plan.broadcast_channels(*self._head.task.id)
+        self._held = HeldRows(self._head.alignment, broadcast) if broadcast else None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the attempt over the Spark task's input and yield the rows of its output.
@@ -136,9 +141,7 @@ class Slot:
             for batch in batches:
                 self._refuse_abandoned()
                 yield from take(batch)
-                yield from self._drain()
-                if self._outbox.pressing:
-                    yield from self._outbox.take()
+                yield from self._let_go()
             # In the order of the chain: the input of a follower is whole when the barriers of those before it are
             # there.
             for member in self._members.values():
@@ -157,6 +160,8 @@ class Slot:
             # transaction is not kept for the next one.
             for member in self._members.values():
                 member.close(keep=done)
+            if self._held is not None:
+                self._held.close()
             self._outbox.close()
 
     @property
@@ -187,6 +192,7 @@ class Slot:
             by_hand = may_hold(plan.components[component].operator)
             tracing: bool = self._deployment.config["topology.trace"]
             trees = Trees(component, by_hand=by_hand, acker=ACKER in plan.components, tracing=tracing)
+        time = TaskTime(plan, id, self._order.clock_ms) if component in plan.timed else None
         outlets = [
             outlet_of(
                 edge,
@@ -208,12 +214,13 @@ class Slot:
                 self._order,
                 id,
                 token,
-                self._collector(component, outputs, outlets, trees),
+                self._collector(component, outputs, outlets, trees, time),
                 self._outbox,
                 states=self._states,
                 spouts=self._spouts,
                 trees=trees,
                 bolts=self._bolts,
+                time=time,
             ),
             self._operators(plan.components[component]),
             Alignment(component, number, self._order.attempt, plan.channels(component, number), raw=raw),
@@ -223,7 +230,12 @@ class Slot:
     _make_collector: Callable[..., TaskCollector] = TaskCollector
 
     def _collector(
-        self, component: str, outputs: Mapping[str, pa.Schema], outlets: Sequence[Outlet], trees: Trees | None
+        self,
+        component: str,
+        outputs: Mapping[str, pa.Schema],
+        outlets: Sequence[Outlet],
+        trees: Trees | None,
+        time: TaskTime | None,
     ) -> TaskCollector:
         part = self._plan.components[component]
         return self._make_collector(
@@ -235,6 +247,7 @@ class Slot:
             anchoring=anchors_by_hand(part.operator),
             trees=trees,
             root_type=self._plan.root_types.get(component),
+            times={} if time is None else time.emitted,
         )
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:
@@ -269,6 +282,8 @@ class Slot:
                 rows = rows.filter(pc.equal(batch.column(EDGE_COLUMN), edge.id))
             if rows.num_rows:
                 for part in wire.cut(self._plan.raw_rows(edge, rows)):  # Spark's are of up to 64 MB
+                    if self._head.task.time is not None:
+                        self._head.task.time.take(edge.source, part)
                     yield from self._take(edge, part, "", 0)
 
     def _take_wire(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -279,6 +294,7 @@ class Slot:
                 self._outbox.forward(address.level, address.partition, kind, rows, head, payload)
             elif kind == wire.BARRIER:  # noted only: rows of the same sender may come behind it (rule 5.3)
                 self._head.alignment.barrier(Barrier.unpack(payload))
+                yield from self._run_held()
             else:
                 edge = self._plan.edges[address.edge]
                 token, records = wire.deserialize(payload, self._plan.wire_schema(edge))
@@ -287,7 +303,24 @@ class Slot:
     def _take(self, edge: Edge, batch: pa.RecordBatch, token: str, task: int) -> Iterator[pa.RecordBatch]:
         """Give rows from outside to the head of the chain."""
         self._head.alignment.records(edge.source, task, token, edge.id, batch.num_rows)
-        yield from self._go_on(self._head, self._head.feed(edge, batch))
+        if self._held is None:
+            yield from self._go_on(self._head, self._head.feed(edge, batch))
+        else:
+            self._held.put(edge, task, batch)
+            yield from self._run_held()
+
+    def _run_held(self) -> Iterator[pa.RecordBatch]:
+        """Give the head what is held for it, once all rows of its broadcast inputs are there."""
+        if self._held is None or not self._held.is_whole():
+            return
+        held, self._held = self._held, None
+        try:
+            for edge, batch in held.take():
+                self._refuse_abandoned()
+                yield from self._go_on(self._head, self._head.feed(edge, batch))
+                yield from self._let_go()
+        finally:
+            held.close()
 
     def _go_on(self, member: Member, paused: bool) -> Iterator[pa.RecordBatch]:
         """Run what a member has begun to its end; whenever what it emits is too much to hold, let that go first."""
@@ -321,6 +354,12 @@ class Slot:
             yield from self._work_through(member)
             if self._plan.follows(member.component):
                 member.flush()
+
+    def _let_go(self) -> Iterator[pa.RecordBatch]:
+        """Run what a batch has come to in the followers, and send on what is much by now."""
+        yield from self._drain()
+        if self._outbox.pressing:
+            yield from self._outbox.take()
 
     # ---- the end of the input
 
@@ -363,7 +402,8 @@ class Slot:
             for reader in [own.id.task] if self._plan.fused(edge) else range(outlet.width):
                 counts.setdefault(TaskId(edge.target, reader), {})[edge.id] = outlet.sent[reader]
         for target, sent in counts.items():
-            barrier = Barrier(self._order.attempt, *own.id, own.token, sent, failed)
+            watermark = None if own.time is None else own.time.sent
+            barrier = Barrier(self._order.attempt, *own.id, own.token, sent, failed, watermark)
             level, partition = self._plan.place[target]
             if level == self._level:
                 self._members[target.component].alignment.barrier(barrier)

@@ -46,7 +46,7 @@ class SpoutOperator(TaskOperator):
     def open(self, task: TaskAttempt) -> None:
         """Take a spout that is open."""
         self._task = task
-        spout = task.worker.take(task.deployment, task.id, task.order.attempt)
+        spout = task.worker.take(task.deployment, task.id, *task.moment)
         assert isinstance(spout, ReplayingSpout)
         self._spout = spout  # from now on `close` closes it
 
@@ -90,12 +90,14 @@ class SpoutOperator(TaskOperator):
     def _emission(self, spout: ReplayingSpout, order: EmissionOrder) -> Iterator[None]:
         """Emit the partitions of this task, one after the other; yield where it has to pause."""
         # A task may have thousands of partitions without new rows: what holds for all of them is found out before.
-        collector, outbox, emission = self._task.collector, self._task.outbox, order.emission
+        collector, outbox, emission, time = self._task.collector, self._task.outbox, order.emission, self._task.time
         method, emit = self._call(spout, emission)
         self._method = method
         for name, metadata in order.partitions.items():
             self._refuse_late_rows()
             before = self._rows
+            if time is not None:
+                time.begin_partition(name, collector.rows_of)
             try:
                 returned = emit(name, metadata)
             except BaseException:  # as `with`, which takes longer than all the rest
@@ -191,7 +193,7 @@ class LivingSpoutOperator(TaskOperator):
         living = task.spouts.get(task.id)
         if living is None:
             plan, config = task.deployment.plan, task.deployment.config
-            spout = made_operator(task.deployment, task.id, task.order.attempt)
+            spout = made_operator(task.deployment, task.id, *task.moment)
             assert isinstance(spout, Spout)
             outputs = plan.components[task.id.component].outputs
             plain = without_ids(outputs)
@@ -204,6 +206,8 @@ class LivingSpoutOperator(TaskOperator):
                 acker=ACKER in plan.components,
                 dedup=plain is not None,
             )
+        else:
+            living.enter(*task.moment)
         self._living = living
 
     def begin(self) -> bool:

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from statefx.errors import BoltError
-from statefx.operators.acker import Kind
+from statefx.operators.acker import ROWS, Kind
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import held_number
 from statefx.protocol.trees import OTHERS, REASONS_MAX, Handled, TreeReport
@@ -24,6 +27,8 @@ REASON_CHARS = 200
 
 TRACED_MAX = 10_000
 """Trees that a task traces in one transaction; it takes 2 MB, and 200 kB of what it sends the driver."""
+
+_NO_ROWS = pa.RecordBatch.from_pylist([], ROWS)
 
 _RECEIVED, _HELD, _RELEASED, _FAILED = range(4)
 """Places in `Handled`."""
@@ -150,32 +155,44 @@ class Trees:
 
     # ---- at the end of the transaction
 
-    def rows(self) -> list[tuple[int, Kind, int, None]]:
+    def rows(self) -> pa.RecordBatch:
         """Hold what is open; return what the acker is told, if there is one."""
         if not self._acker:
-            return []
+            return _NO_ROWS
         self._told = True
         held: dict[int, int] = {}
         released: dict[int, int] = {}
+        tracing, acked = self.tracing, self._acked
         for tup in self._open.values():
             number = held_number(tup)
             self._ended.add(number)  # of this transaction: none of them was held before
-            if number not in self._acked:
-                _toggle(held, tup._roots, number)
-                self._holding += 1
+            if number in acked:
+                continue
+            for root in _each(tup._roots):
+                held[root] = held.get(root, 0) ^ number
+            self._holding += 1
+            if tracing:
                 self._note(tup._roots, _HELD)
-        for number, roots in self._acked.items():
-            if number not in self._ended:
-                _toggle(released, roots, number)
-                self._holding -= 1
+        for number, roots in acked.items():
+            if number in self._ended:
+                continue
+            for root in _each(roots):
+                released[root] = released.get(root, 0) ^ number
+            self._holding -= 1
+            if tracing:
                 self._note(roots, _RELEASED)
         self._open.clear()
-        return [
-            *((root, Kind.HELD, number, None) for root, number in held.items()),
-            *((root, Kind.RELEASED, number, None) for root, number in released.items()),
-            *((root, Kind.FAILED, 0, None) for roots in self._failed.values() for root in roots),
-            *((root, Kind.RESET, 0, None) for root in self._reset),
-        ]
+        failed = set().union(*self._failed.values())
+        roots = [*held, *released, *failed, *self._reset]
+        if not roots:
+            return _NO_ROWS
+        counts = (len(held), len(released), len(failed), len(self._reset))
+        kinds = np.repeat([Kind.HELD, Kind.RELEASED, Kind.FAILED, Kind.RESET], counts)
+        numbers = np.zeros(len(roots), np.int64)
+        numbers[: len(held) + len(released)] = [*held.values(), *released.values()]
+        columns = (roots, kinds, numbers, pa.nulls(len(roots), pa.binary()))
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 
     def report(self, task: str) -> TreeReport:
         """Return what the driver is told of the trees, by the "component/task" that says it.
@@ -199,11 +216,6 @@ class Trees:
             holding={task: self._holding} if self._holding else {},
             steps={task: {root: Handled(*counts) for root, counts in self._handled.items()}} if self._handled else {},
         )
-
-
-def _toggle(bits: dict[int, int], roots: Roots, number: int) -> None:
-    for root in _each(roots):
-        bits[root] = bits.get(root, 0) ^ number
 
 
 def _each(roots: Roots) -> Iterable[int]:

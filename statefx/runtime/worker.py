@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from statefx.operators import Bolt, ReplayingSpout, Spout
+from statefx.operators import Bolt, ReplayingSpout, Sink, Spout
 from statefx.plan.deployment import Deployment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.runtime.bolts import close_bolt, context_of, open_operator
 from statefx.state.contract.store import StateProvider
+
+logger = logging.getLogger("statefx")
 
 RUNS_KEPT = 8
 """A worker process of Spark serves every query of its application. More than a few topologies at once are rare; without
@@ -68,14 +71,24 @@ class Worker:
             run.provider = self._build_provider(deployment)
         return run.provider
 
-    def take(self, deployment: Deployment, task: TaskId, attempt: TransactionAttempt) -> Bolt | ReplayingSpout:
-        """Return an opened bolt or spout for a task: the one that was kept, or a new one."""
+    def take(
+        self,
+        deployment: Deployment,
+        task: TaskId,
+        attempt: TransactionAttempt,
+        clock_ms: int = 0,
+        watermark: int | None = None,
+    ) -> Bolt | ReplayingSpout:
+        """Return an opened bolt or spout for a task: the one that was kept, or a new one.
+
+        `clock_ms` and `watermark` are as of `Context.enter`.
+        """
         kept = self._run(deployment).bolts.pop(task, None)
         if kept is None:
-            opened = open_operator(deployment, task, attempt)
+            opened = open_operator(deployment, task, attempt, clock_ms, watermark)
             assert not isinstance(opened, Spout)  # those live in their slots
             return opened
-        context_of(kept).enter(attempt)
+        context_of(kept).enter(attempt, clock_ms, watermark)
         return kept
 
     def keep(self, deployment: Deployment, task: TaskId, bolt: Bolt | ReplayingSpout) -> None:
@@ -121,5 +134,17 @@ class Worker:
         return run
 
     def _forget(self, run: str) -> None:
-        for bolt in self._runs.pop(run).bolts.values():
+        forgotten = self._runs.pop(run)
+        for bolt in forgotten.bolts.values():
             close_bolt(bolt)
+        release_sinks(forgotten.deployment)
+
+
+def release_sinks(deployment: Deployment) -> None:
+    """Have the sinks of a run that ends in this process close what their writers have kept."""
+    for id, component in deployment.plan.components.items():
+        if isinstance(component.operator, Sink):
+            try:
+                component.operator.release()
+            except Exception:
+                logger.exception("release of sink %r failed; it changes nothing", id)

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -133,6 +134,10 @@ def own_properties(context: SparkContext) -> Iterator[Any]:
 # ---- functions that run in Python workers
 
 
+_wrapping = threading.RLock()
+"""Of what `worker_program` sets: the thread that warms the JVM up wraps functions too, while `submit` goes on."""
+
+
 @contextlib.contextmanager
 def worker_program(context: SparkContext, number: int = 0) -> Iterator[str]:
     """Let the functions that are wrapped in the block run as statefx's run; the context is as before afterwards.
@@ -143,16 +148,17 @@ def worker_program(context: SparkContext, number: int = 0) -> Iterator[str]:
     Spark starts workers through one program for each environment that functions bring along. Another `number` gives
     them another environment, and so a program of their own.
     """
-    chosen = context.pythonExec
-    try:
-        if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-            context.pythonExec = sys.executable
-        if number:
-            context.environment[_WORKERS] = str(number)
-        yield context.pythonExec
-    finally:
-        context.pythonExec = chosen
-        context.environment.pop(_WORKERS, None)
+    with _wrapping:
+        chosen = context.pythonExec
+        try:
+            if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+                context.pythonExec = sys.executable
+            if number:
+                context.environment[_WORKERS] = str(number)
+            yield context.pythonExec
+        finally:
+            context.pythonExec = chosen
+            context.environment.pop(_WORKERS, None)
 
 
 def mapping(

@@ -16,13 +16,26 @@ from statefx.state.contract.store import (
 from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.encoding.values import register_namedtuples
 from statefx.state.registry import load_provider, resolve
-from statefx.state.view.keyvalue import KeyValueState, Phase
+from statefx.state.view.keyvalue import (
+    BroadcastMap,
+    ExpiringMap,
+    KeyValueState,
+    ListState,
+    MapState,
+    Phase,
+    ValueState,
+)
+from statefx.state.view.timers import Timers
 
 __all__ = [
     "EMPTY",
+    "BroadcastMap",
     "Capabilities",
     "Codec",
+    "ExpiringMap",
     "KeyValueState",
+    "ListState",
+    "MapState",
     "Namespace",
     "Phase",
     "Prepared",
@@ -32,6 +45,8 @@ __all__ = [
     "StateContext",
     "StateProvider",
     "StateStore",
+    "Timers",
+    "ValueState",
     "Version",
     "Write",
     "load_provider",

@@ -29,7 +29,7 @@ from statefx.runtime.operator import PreparedTask, TaskOperator
 from statefx.runtime.orders import SentResolution
 from statefx.runtime.resolution import resolve_task
 from statefx.runtime.slot import Slot, operator_of
-from statefx.runtime.worker import Worker
+from statefx.runtime.worker import Worker, release_sinks
 from statefx.state.view.lent import LentState
 from statefx.testing.steps import DurableSteps, SteppedProvider
 from statefx.topology.graph import Component, ComponentKind
@@ -290,6 +290,7 @@ class Workers:
         self.zombies: list[SteppedTask] = []
         self._new = partial(Process, deployment, steps, fresh=fresh)
         self._cache = deployment.cache
+        self._deployment = deployment
         self.processes = [self._new(os.path.join(deployment.cache, str(n))) for n in range(number)]
 
     def fresh(self) -> Process:
@@ -308,6 +309,7 @@ class Workers:
             self.zombies.pop().kill()
         for process in self.processes:
             process.close()
+        release_sinks(self._deployment)
 
 
 def merged(seen: Mapping[Run, Emitted], runs: Iterable[Run]) -> Emitted:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import random
 import time
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from statefx.errors import StateClosedError, StatePhaseError
-from statefx.state.contract.spaces import Space
+from statefx.state.contract.spaces import Kind, Space, end_of, head_of
 from statefx.state.contract.store import EMPTY, Version
 from statefx.state.encoding.keys import encode_key
-from statefx.state.view.keyvalue import KeyValueState
+from statefx.state.view.keyvalue import ExpiringMap, KeyValueState
 from statefx.testing.durability_contract import DurabilityContract
 from statefx.testing.provider_machines import keyvalue_machine, state_machine
 from statefx.testing.site import Site
@@ -59,7 +61,7 @@ class StateProviderContract(DurabilityContract):
             state.commit(txid)
             state.close()
         store = site.open(version)
-        assert [store.count(space.value) for space in Space] in ([len(keys)] * 4, [None] * 4)
+        assert [store.count(space.value) for space in Space] in ([len(keys)] * len(Space), [None] * len(Space))
         for space in Space:
             state = site.state(version, space=space)
             state.put("z", "pending")  # what is not committed yet lies over the same range
@@ -87,6 +89,59 @@ class StateProviderContract(DurabilityContract):
         assert not state
         state.close()
         assert list(dict(site.open(Version(txid, token)).scan(None, None))) == [b"s8a", b"t8a", b"w8a"]
+
+    def test_what_is_kept_under_names_goes_with_the_state(self, site: Site) -> None:
+        """Random calls on the state, two maps, a list and a value, against plain Python."""
+        for seed in range(20):
+            _random_names(random.Random(seed), site, f"names-{seed}")
+
+    @pytest.mark.parametrize("touch", ["write", "read"])
+    def test_an_entry_is_never_seen_when_its_time_has_passed(self, site: Site, touch: Literal["write", "read"]) -> None:
+        """Random calls on a map with a ttl while time goes on, against plain Python; in the end nothing is left."""
+        for seed in range(8):
+            _ExpiringScript(random.Random(seed), site, f"ttl-{touch}-{seed}", touch).run()
+
+    @pytest.mark.parametrize("opened", [1, 20, 100])
+    def test_what_is_over_is_removed_a_few_entries_at_a_time(self, site: Site, opened: int) -> None:
+        """Also where state is opened anew after so many transactions, and nothing is known of what was put before."""
+        version, now, head = EMPTY, 0, head_of(Kind.MAP, "recent")
+        state = KeyValueState[Any, Any](site.open(), clock_ms=now)
+        for txid in range(1, 61):
+            if txid % opened == 0:
+                state.close()
+                state = KeyValueState[Any, Any](site.open(version), version=version, clock_ms=now)
+            state._set_clock(now)
+            recent = state.map("recent", ttl=1.0)
+            for number in range(50):  # 10 transactions are alive at a time
+                recent.put(f"{(txid * 50 + number) * 7919 % 100_003:06}", txid)
+            state.commit(_prepare(state, txid))
+            version, now = state.version, now + 100
+            stored = sum(1 for _ in state._store.scan(head, end_of(head)))
+            assert stored <= 1.5 * 50 * min(txid, 10)
+        state.close()
+
+    def test_names_are_apart_whatever_they_are(self, site: Site) -> None:
+        names = ["a", "ab", "a b", "é", "\U0010ffff", "map", "n"]
+        state = site.state()
+        for name in names:
+            state.map(name).put(name, 1)
+            state.list(name).append(name)
+            state.value(name).put(name)
+        state.commit(_prepare(state, 1))
+        again = site.state(state.version)
+        assert not again
+        assert list(again.names()) == list(again.names("list")) == list(again.names("value")) == sorted(names)
+        for name in names:
+            assert dict(again.map(name).items()) == {name: 1}
+            assert [*again.list(name)] == [name]
+            assert again.value(name).get() == name
+
+    def test_a_name_for_each_key_is_refused(self, site: Site) -> None:
+        state = site.state()
+        for number in range(100):
+            state.map(f"user-{number}").put("n", 1)
+        with pytest.raises(TypeError, match=r"at most 100 maps, .*put \(key, part\) into one map"):
+            state.list("user-100")
 
     def test_the_script_of_prepares_commits_and_rollbacks(self, site: Site) -> None:
         state = site.state()
@@ -229,6 +284,143 @@ class StateProviderContract(DurabilityContract):
         state.close()
         with pytest.raises(StateClosedError):
             state.get("a")
+
+
+class _ExpiringScript:
+    """Random calls on a map with a ttl, and what they come to."""
+
+    TTL_MS = 1000
+
+    def __init__(self, chance: random.Random, site: Site, component: str, touch: Literal["write", "read"]) -> None:
+        self.chance, self.site, self.component, self.touch = chance, site, component, touch
+        self.now = 5_000
+        self.found: dict[Any, tuple[Any, int]] = {}
+
+    def open(self, version: Version) -> KeyValueState[Any, Any]:
+        return KeyValueState(self.site.open(version, component=self.component), version=version, clock_ms=self.now)
+
+    def map_of(self, state: KeyValueState[Any, Any]) -> ExpiringMap[Any, Any]:
+        return state.map("recent", ttl=self.TTL_MS / 1000, touch=self.touch)
+
+    def run(self) -> None:
+        version, txid, committed = EMPTY, 0, self.found
+        for _ in range(8):  # objects, one after the other
+            state = self.open(version)
+            for _ in range(self.chance.randint(1, 10)):
+                self.now += self.chance.choice([1, 90, 150, 300, 700])
+                state._set_clock(self.now)
+                self.found = dict(committed)
+                recent = self.map_of(state)
+                for _ in range(self.chance.randint(0, 10)):
+                    self.call(recent)
+                assert dict(recent.items()) == self.alive()
+                assert [*state.names()] == (["recent"] if self.alive() else [])
+                if self.chance.random() < 0.3:
+                    state.rollback()
+                    continue
+                state.prepareCommit(txid + 1)
+                if self.chance.random() < 0.3:
+                    assert dict(recent.items()) == self.alive(), "what is prepared is shown"
+                    state.rollback()
+                    continue
+                txid += 1
+                state.commit(txid)
+                committed, version = self.found, state.version
+            state.close()
+        self.now += 100 * self.TTL_MS
+        state = self.open(version)
+        assert not self.map_of(state)
+        state.commit(_prepare(state, txid + 1))
+        assert [*state._store.scan(None, None)] == []
+        state.close()
+
+    def alive(self) -> dict[Any, Any]:
+        return {key: value for key, (value, expiry) in self.found.items() if expiry > self.now}
+
+    def call(self, recent: ExpiringMap[Any, Any]) -> None:
+        key: Any = self.chance.choice(["a", "b", 1, 2, ("a", 1)])
+        value: Any = self.chance.choice([1, "x", [2], (3, 4), None])
+        alive = self.alive()
+        match self.chance.randint(0, 9):
+            case 0 | 1 | 2:
+                recent.put(key, value)
+                self.found[key] = value, self.now + self.TTL_MS
+            case 3:
+                secs = self.chance.choice([0.05, 0.5, 1.7])
+                recent.put(key, value, ttl=secs)
+                self.found[key] = value, self.now + round(secs * 1000)
+            case 4:
+                recent.putAll({"a": value, "b": value})
+                self.found |= dict.fromkeys(("a", "b"), (value, self.now + self.TTL_MS))
+            case 5 | 6:
+                assert recent.get(key, "none") == alive.get(key, "none")
+                self.read(key)
+            case 7:
+                assert recent.getAll(["a", key]) == {each: alive[each] for each in ("a", key) if each in alive}
+                self.read("a")
+                self.read(key)
+            case 8:
+                assert recent.delete(key) == alive.get(key)
+                self.found.pop(key, None)
+            case 9:
+                recent.prefetch(["a", "b"])
+                assert recent.deleteRange("a", "b") == ("a" in alive)
+                self.found.pop("a", None)
+
+    def read(self, key: Any) -> None:
+        value, expiry = self.found.get(key, (None, 0))
+        if self.touch == "read" and self.now < expiry < self.now + self.TTL_MS * 9 // 10:
+            self.found[key] = value, self.now + self.TTL_MS
+
+
+def _random_names(chance: random.Random, site: Site, component: str) -> None:
+    committed: dict[str, Any] = {"own": {}, "a": {}, "b": {}, "list": [], "value": None}
+    version, txid = EMPTY, 0
+    for _ in range(8):  # objects, one after the other
+        state = KeyValueState[Any, Any](site.open(version, component=component), version=version)
+        for _ in range(chance.randint(1, 3)):
+            found = copy.deepcopy(committed)
+            maps: dict[str, Any] = {"own": state, "a": state.map("a"), "b": state.map("b")}
+            for _ in range(chance.randint(0, 12)):
+                _random_call(chance, state, maps, found)
+            shown = {name: dict(entries.items()) for name, entries in maps.items()}
+            assert {**shown, "list": [*state.list("list")], "value": state.value("value").get()} == found
+            assert len(state.list("list")) == len(found["list"])
+            assert [*reversed(state.list("list"))] == found["list"][::-1]
+            if chance.random() < 0.3:
+                state.rollback()
+                continue
+            state.prepareCommit(txid + 1)
+            if chance.random() < 0.3:
+                assert dict(maps["a"].items()) == found["a"], "what is prepared is shown"
+                state.rollback()
+                continue
+            txid += 1
+            state.commit(txid)
+            committed, version = found, state.version
+        state.close()
+
+
+def _random_call(
+    chance: random.Random, state: KeyValueState[Any, Any], maps: dict[str, Any], found: dict[str, Any]
+) -> None:
+    name, key, value = chance.choice(["own", "a", "b"]), chance.randint(0, 5), chance.choice([1, "x", [2]])
+    match chance.randint(0, 5):
+        case 0 | 1:
+            maps[name].put(key, value)
+            found[name][key] = value
+        case 2:
+            assert maps[name].delete(key) == found[name].pop(key, None)
+        case 3:
+            state.list("list").append(value)
+            found["list"].append(value)
+        case 4:
+            keep = chance.randint(0, 4)
+            assert state.list("list").truncate(keep) == max(0, len(found["list"]) - keep)
+            found["list"] = found["list"][-keep:] if keep else []
+        case 5:
+            state.value("value").put(value)
+            found["value"] = value
 
 
 def _prepare(state: KeyValueState[Any, Any], txid: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -82,8 +83,10 @@ class DurableSteps:
 class SteppedLog(TransactionLog):
     """A transaction log whose appends are steps."""
 
-    def __init__(self, storage: Storage, steps: DurableSteps, limit: int) -> None:
-        super().__init__(storage, limit)
+    def __init__(
+        self, storage: Storage, steps: DurableSteps, limit: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(storage, limit, clock)
         self._steps = steps
 
     def _append(self, record: Record, after: LogState, text: str) -> int:

@@ -6,6 +6,7 @@ import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -85,17 +86,21 @@ class StoreContract(Contract):
         keys = [b"%06d" % number for number in range(30_000)]
         store = site.open(site.commit(EMPTY, dict.fromkeys(keys, b"1")))
         assert len(list(store.scan(None, None))) == len(keys)  # whoever sorts at the first scan has done it
-        began = time.perf_counter()
-        assert len(list(store.scan(None, None))) == len(keys)
-        all_secs = time.perf_counter() - began
-        few = range(0, 30_000, 300)
-        for reverse in (False, True):
-            began = time.perf_counter()
+
+        def all_rows() -> None:
+            assert len(list(store.scan(None, None))) == len(keys)
+
+        def few_rows(reverse: bool) -> None:
             for at in few:
                 rows = store.scan(keys[at], keys[at + 10], reverse)
                 assert [key for key, _ in rows] == sorted(keys[at : at + 10], reverse=reverse)
                 assert next(iter(store.scan(None, keys[at + 10], reverse)))[0] == keys[at + 9 if reverse else 0]
-            assert time.perf_counter() - began < len(few) / 4 * all_secs, "short scans read much more than they yield"
+
+        few = range(0, 30_000, 300)
+        bound = len(few) / 4 * _least_secs(all_rows)
+        for reverse in (False, True):
+            took = _least_secs(partial(few_rows, reverse))
+            assert took < bound, "short scans read much more than they yield"
 
     def test_a_hundred_thousand_keys_in_one_transaction(self, site: Site) -> None:
         expected = {b"key-%08d" % number: b"%d" % number for number in range(100_000)}
@@ -429,3 +434,13 @@ class StoreContract(Contract):
         for name, value in wanted.items():
             if getattr(site.provider.capabilities, name) is not value:
                 pytest.skip(f"for providers that are {'' if value else 'not '}{name}")
+
+
+def _least_secs(run: Callable[[], None]) -> float:
+    """Return the least of three times: a machine that stands still in one of them says nothing."""
+    found = []
+    for _ in range(3):
+        began = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - began)
+    return min(found)

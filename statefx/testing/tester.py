@@ -8,13 +8,14 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from statefx.admin.reading import openState
+from statefx.admin.reading import committed_at
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
@@ -137,6 +138,9 @@ class TopologyTester:
         The machine's folder for caches; by default a new one, which `restart` hands on.
     limits : Limits, optional
         Smaller settings.
+    now : datetime, optional
+        What the driver's clock shows, as bolts see in ``context.processingTime``; `advance` moves it. By default the
+        beginning of the present day in UTC, so that periods of ticks begin with it; `restart` hands on what it shows.
 
     Contract
     --------
@@ -173,6 +177,7 @@ class TopologyTester:
         freshObjects: bool = True,
         cache: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
+        now: datetime | None = None,
     ) -> None:
         self.topology = topology
         self.pauses: list[float] = []
@@ -187,10 +192,12 @@ class TopologyTester:
         """What `restart` hands on."""
         self._steps = DurableSteps(crash_at)
         self._now = 0.0
+        day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        self._began = (day if now is None else now).timestamp()
         self._ended: BaseException | None = None
         self._transactions: list[Sent] = []
         os.makedirs(self._cache, exist_ok=True)
-        self._progress = WatchedProgress(clock=self._clock, now=self._clock)
+        self._progress = WatchedProgress(clock=self._clock, now=self._time)
         self._start(checkpointLocation, adopt, processes, seed, freshObjects)
 
     def _start(
@@ -206,7 +213,7 @@ class TopologyTester:
         launch.provider = SteppedProvider(launch.provider, steps)
         self._folders = launch.folders
         launch.check_checkpoint()
-        log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after))
+        log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after, self._time))
         deployment = launch.deployment(log, limits.files_max)
         self._engine: LocalEngine | LocalRunEngine
         if launch.settings.engine == "pipelined" or self.topology.tracked_spouts:
@@ -232,6 +239,8 @@ class TopologyTester:
 
     def emit(self, *faults: Fault) -> Sent | None:
         """Run the next transaction over what the topology's spouts have to read; None if there is nothing now.
+
+        A tick that is due begins one too.
 
         It raises what `send` does.
         """
@@ -366,7 +375,8 @@ class TopologyTester:
         **changes : Any
             Arguments of the new tester that differ; ``cache=None`` is a machine without caches.
         """
-        arguments: dict[str, Any] = {**self._same, **changes}
+        now = datetime.fromtimestamp(self._time(), UTC)
+        arguments: dict[str, Any] = {**self._same, "now": now, **changes}
         successor = TopologyTester(topology or self.topology, self._folders.location, **arguments)
         successor._scratch = successor._scratch or self._scratch  # deleted with the last one that uses it
         return successor
@@ -419,15 +429,15 @@ class TopologyTester:
         check_stream(self.topology, component, stream)
         return [row for sent in self._transactions for row in sent.emitted(component, stream)]
 
-    def state(self, component: str, task: int | None = None) -> dict[Any, Any]:
-        """Return the committed state of a bolt, as ``openState`` shows it to anyone.
+    def state(self, component: str, task: int | None = None, map: str | None = None) -> dict[Any, Any]:
+        """Return the committed state of a bolt, or what it keeps in a named map, as ``openState`` shows it to anyone.
 
         Raises
         ------
         AmbiguousKeyError
             Several tasks hold a key; give `task`.
         """
-        with openState(self._folders.location, component, task, self._config) as view:
+        with committed_at(self._time, self._folders.location, component, task, self._config, map) as view:
             return dict(view.items())
 
     def _transact(self, source: Input, work: Work) -> Sent:
@@ -463,6 +473,9 @@ class TopologyTester:
 
     def _clock(self) -> float:
         return self._now
+
+    def _time(self) -> float:
+        return self._began + self._now
 
 
 def _dumps() -> Callable[[Any], bytes] | None:

@@ -90,14 +90,13 @@ def with_acker(topology: Topology, timeout_secs: float, executors: int | None) -
     by_hand = any(may_hold(topology.component(id).operator) for id in tracked)
     if not by_hand or executors == 0:
         return topology
-    schema = parse_schema(ROWS)
     components, edges = [], list(topology.edges)
     for component in topology.components:
         if component.id in tracked:
-            streams = {ACKS: schema}
+            streams = {ACKS: ROWS}
             edges.append(Edge(len(edges), component.id, ACKS, ACKER, Grouping("fields", ("root",))))
             if isinstance(component.operator, Spout):
-                streams[ASKS] = schema
+                streams[ASKS] = ROWS
                 edges.append(Edge(len(edges), component.id, ASKS, ACKER, Grouping("all")))
             component = replace(component, outputs={**component.outputs, **streams})
         components.append(component)

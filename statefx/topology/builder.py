@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -20,12 +20,16 @@ from statefx.operators import (
     Spout,
     Stateful,
     TransactionalSpout,
+    WindowedBolt,
     overrides,
 )
+from statefx.operators.inputs import Input, Wired
 from statefx.topology import checks
 from statefx.topology.combiners import check_combiner, combined_schema
+from statefx.topology.event_time import LATENESS, MAX_AHEAD, timings
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
 from statefx.topology.groupings import DeclaredInput, Grouping
+from statefx.topology.windows import wire_windows
 
 _BASES = (Spout, TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
 
@@ -104,9 +108,9 @@ def topological(declared: Sequence[str], sources: Mapping[str, Sequence[str]]) -
     return ordered
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BoltDeclarer:
-    """Declares the inputs of one bolt; every method returns the declarer, to be chained.
+    """Declares the inputs of one bolt or sink; every method returns the declarer, to be chained.
 
     Every grouping takes the id of a stream or bolt, which may be declared later, and optionally one of its streams.
     A stream may be read by two different groupings, and its rows then come twice; by the same one twice it is refused.
@@ -114,6 +118,8 @@ class BoltDeclarer:
 
     id: str
     inputs: list[DeclaredInput] = field(default_factory=list)
+    kind: ComponentKind = ComponentKind.BOLT
+    tick_secs: float | None = None
 
     def shuffleGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Spread rows evenly over the tasks."""
@@ -131,6 +137,15 @@ class BoltDeclarer:
         """Send every row to every task."""
         return self._add(source, stream, Grouping("all"))
 
+    def broadcastGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
+        """Send every row to every task, whose ``executeBroadcast`` has it before ``execute`` has any other row.
+
+        In each transaction a task is given the rows of its broadcast inputs first, in the same order as all tasks of
+        the bolt, and all other rows behind them. So all tasks have the same rules for all rows of a transaction. The
+        bolt keeps them in ``state.broadcast(name)``. It needs state, and another input.
+        """
+        return self._add(source, stream, Grouping("broadcast"))
+
     def noneGrouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Say that it does not matter which task a row goes to."""
         return self._add(source, stream, Grouping("none"))
@@ -146,6 +161,30 @@ class BoltDeclarer:
     def partialKeyGrouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
         """Send rows that are equal in `fields` to one of two tasks, the less loaded: evens out a few heavy keys."""
         return self._add(source, stream, Grouping("partialKey", self._keys("partialKeyGrouping", source, fields)))
+
+    def setTicks(self, seconds: float) -> BoltDeclarer:
+        """Give each task of the bolt a tick every so many seconds, as Storm's ``topology.tick.tuple.freq.secs`` does.
+
+        A tick is a tuple with ``tup._source == "__system"``, ``tup._stream == "__tick"`` and the field ``rate_secs``;
+        `isTick` tells it. It comes behind the task's input of a transaction, at most once in each.
+
+        Parameters
+        ----------
+        seconds : int or float
+            More than 0.
+
+        Raises
+        ------
+        TopologyError
+            It is no such number, or what is declared is a sink.
+        """
+        if self.kind is ComponentKind.SINK:
+            raise TopologyError(
+                f"sink {self.id!r} takes rows alone: let a bolt before it have setTicks({seconds!r})", component=self.id
+            )
+        checks.check_tick_secs(self.id, seconds)
+        self.tick_secs = seconds
+        return self
 
     def _add(self, source: str, stream: str, grouping: Grouping) -> BoltDeclarer:
         for what, value in (("source", source), ("stream", stream)):
@@ -192,11 +231,22 @@ class TopologyBuilder:
         self._components: dict[str, Component] = {}
         self._declarers: dict[str, BoltDeclarer] = {}
         self._loops: set[str] = set()
+        self._times: dict[str, tuple[str | Mapping[str, str] | None, str, str, str | None]] = {}
+        """What is said of the event time of what bolts emit: some know their streams only with their inputs."""
 
     def __repr__(self) -> str:
         return f"<TopologyBuilder {self.name!r} of {len(self._components)} components>"
 
-    def setStream(self, id: str, dataframe: Any) -> None:
+    def setStream(
+        self,
+        id: str,
+        dataframe: Any,
+        *,
+        timestamp: str | None = None,
+        lateness: str = LATENESS,
+        maxAhead: str = MAX_AHEAD,
+        idleAfter: str | None = None,
+    ) -> None:
         """Add a DataFrame, streaming or batch, as a source of rows.
 
         Parameters
@@ -205,18 +255,35 @@ class TopologyBuilder:
             Letters, digits, ``_``, ``-`` and ``.``; not used before.
         dataframe : pyspark.sql.DataFrame
             All of a topology's DataFrames are streaming or all are batch, and of one session.
+        timestamp : str, optional
+            Which column, of type timestamp, has the event time of a row. Then ``context.watermark`` tells how far it
+            has come: as in Spark, the latest time of all rows of the transactions before, less `lateness`.
+        lateness, maxAhead, idleAfter : str
+            As of `setSpout`; the DataFrame is idle as a whole.
 
         Raises
         ------
         TopologyError
-            The id can't be used, it isn't a DataFrame, or a column's type can't travel to a bolt.
+            The id can't be used, it isn't a DataFrame, a column's type can't travel to a bolt, or what is said of event
+            time does not fit.
         """
         checks.check_id(id, self._components)
         schema = checks.stream_schema(id, dataframe)
-        self._components[id] = Component(id, ComponentKind.STREAM, 0, {DEFAULT_STREAM: schema}, dataframe=dataframe)
+        streams = {DEFAULT_STREAM: schema}
+        times = timings(f"stream {id!r}", id, streams, timestamp, lateness, maxAhead, idleAfter)
+        self._components[id] = Component(id, ComponentKind.STREAM, 0, streams, dataframe=dataframe, timings=times)
 
     def setSpout(
-        self, id: str, spout: ReplayingSpout | Spout, parallelism: int = 1, *, dedup: str | None = None
+        self,
+        id: str,
+        spout: ReplayingSpout | Spout,
+        parallelism: int = 1,
+        *,
+        dedup: str | None = None,
+        timestamp: str | Mapping[str, str] | None = None,
+        lateness: str = LATENESS,
+        maxAhead: str = MAX_AHEAD,
+        idleAfter: str | None = None,
     ) -> None:
         """Add a spout, which emits the topology's input.
 
@@ -234,17 +301,27 @@ class TopologyBuilder:
             source delivers again meanwhile is acked, and goes no further. So an id is that of one message for all
             tasks, and is not used again within that time. Then a bolt that fails a message fails the
             transaction, which is tried again.
+        timestamp : str or Mapping of str to str, optional
+            Which field of its rows, of type timestamp, has their event time: of the stream ``"default"``, or by stream.
+            Then ``context.watermark`` tells how far it has come.
+        lateness : str
+            How much earlier than the latest time so far a row may be without being late, such as ``"2 minutes"``.
+        maxAhead : str
+            A time that is further ahead of the driver's clock does not move the watermark; a warning tells of it.
+        idleAfter : str, optional
+            After so long without a row, a task, or a partition if the spout has partitions, does not hold the watermark
+            back; by default it always does.
 
         Raises
         ------
         TopologyError
-            The id or the parallelism can't be used, it isn't a spout, its ``outputFields`` is malformed, or `dedup` is
-            no time or of no use.
+            The id or the parallelism can't be used, it isn't a spout, its ``outputFields`` is malformed, `dedup` is no
+            time or of no use, or what is said of event time does not fit.
         """
         checks.check_id(id, self._components)
         check_spout(id, spout, parallelism)
         streams = checks.streams_of("spout", id, spout)
-        secs = None if dedup is None else checks.seconds_of(dedup, f"spout {id!r}: dedup")
+        secs = None if dedup is None else checks.check_seconds(dedup, f"spout {id!r}: dedup")
         if secs is not None:
             if not isinstance(spout, Spout):
                 raise TopologyError(f"spout {id!r} hands out nothing twice: leave out dedup", component=id)
@@ -254,9 +331,22 @@ class TopologyBuilder:
                     "out dedup",
                     component=id,
                 )
-        self._components[id] = Component(id, ComponentKind.SPOUT, parallelism, streams, spout, dedup_secs=secs)
+        times = timings(f"spout {id!r}", id, streams, timestamp, lateness, maxAhead, idleAfter)
+        self._components[id] = Component(
+            id, ComponentKind.SPOUT, parallelism, streams, spout, dedup_secs=secs, timings=times
+        )
 
-    def setBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
+    def setBolt(
+        self,
+        id: str,
+        bolt: Bolt,
+        parallelism: int = 1,
+        *,
+        timestamp: str | Mapping[str, str] | None = None,
+        lateness: str = LATENESS,
+        maxAhead: str = MAX_AHEAD,
+        idleAfter: str | None = None,
+    ) -> BoltDeclarer:
         """Add a bolt; declare its inputs on what is returned.
 
         Parameters
@@ -267,18 +357,35 @@ class TopologyBuilder:
             The object, not the class; it is pickled to the executors. One object may be added under several ids.
         parallelism : int
             The number of tasks, 1 or more. For a stateful bolt it is part of the checkpoint's identity.
+        timestamp : str or Mapping of str to str, optional
+            Which field of what it emits has the event time, as of `setSpout`: as for a bolt that parses. What reads
+            from the bolt goes by these times, and no longer by those of the bolt's own input.
+        lateness, maxAhead, idleAfter : str
+            As of `setSpout`, of each task of the bolt.
 
         Raises
         ------
         TopologyError
-            The id or the parallelism can't be used, it isn't a bolt, or its ``outputFields`` is malformed.
+            The id or the parallelism can't be used, it isn't a bolt, its ``outputFields`` is malformed, or what is said
+            of event time does not fit.
         """
         # Who keeps state is a committer without saying so: its state opens at the version before (rule 2.3).
-        return self._set(id, bolt, parallelism, isinstance(bolt, (Committer, Stateful)))
+        committer = isinstance(bolt, (Committer, Stateful))
+        return self._set(id, bolt, parallelism, committer, (timestamp, lateness, maxAhead, idleAfter))
 
-    def setCommitterBolt(self, id: str, bolt: Bolt, parallelism: int = 1) -> BoltDeclarer:
+    def setCommitterBolt(
+        self,
+        id: str,
+        bolt: Bolt,
+        parallelism: int = 1,
+        *,
+        timestamp: str | Mapping[str, str] | None = None,
+        lateness: str = LATENESS,
+        maxAhead: str = MAX_AHEAD,
+        idleAfter: str | None = None,
+    ) -> BoltDeclarer:
         """Add a bolt whose effects are ordered by txid, as if it were marked ``Committer``; see `setBolt`."""
-        return self._set(id, bolt, parallelism, committer=True)
+        return self._set(id, bolt, parallelism, True, (timestamp, lateness, maxAhead, idleAfter))
 
     def setSink(self, id: str, sink: Sink, parallelism: int = 1, *, loop: bool = False) -> BoltDeclarer:
         """Add a sink, which takes rows out of the topology exactly once; declare its inputs on what is returned.
@@ -305,7 +412,7 @@ class TopologyBuilder:
         self._components[id] = Component(id, ComponentKind.SINK, parallelism, {}, sink, committer=True)
         if loop:
             self._loops.add(id)
-        self._declarers[id] = BoltDeclarer(id)
+        self._declarers[id] = BoltDeclarer(id, kind=ComponentKind.SINK)
         return self._declarers[id]
 
     def createTopology(self) -> Topology:
@@ -316,15 +423,26 @@ class TopologyBuilder:
         TopologyError
             Names the component and what to do; nothing has been started.
         """
-        components = self._components
+        components = dict(self._components)
         # Inputs are checked here and not when they are declared: a source may be declared after its readers.
         check_not_mixed(list(components.values()))
         checks.check_streams(self.name, list(components.values()))
         inputs = {id: declarer.inputs for id, declarer in self._declarers.items()}
         for id, given in inputs.items():
+            checks.check_sources(id, components, given)
+        ordered = topological(list(components), {id: [one.source for one in given] for id, given in inputs.items()})
+        begun: dict[tuple[str, str], str] = {}
+        for id in [id for id in ordered if id in inputs]:
+            given = inputs[id]
             checks.check_inputs(id, components, given)
             check_combiner(components, id, given)
-        ordered = topological(list(components), {id: [one.source for one in given] for id, given in inputs.items()})
+            checks.check_broadcast(components[id], given)
+            if isinstance(components[id].operator, Wired):
+                components[id] = self._wire(components[id], given, components)
+            if isinstance(components[id].operator, WindowedBolt):
+                wire_windows(id, components, inputs, begun)
+                if self._declarers[id].tick_secs is not None:
+                    raise TopologyError(f"bolt {id!r} has windows, and gets no ticks: leave out setTicks", component=id)
         declared = [(id, one) for id in ordered for one in inputs.get(id, ())]
         edges = tuple(
             Edge(number, one.source, one.stream, id, one.grouping) for number, (id, one) in enumerate(declared)
@@ -332,19 +450,62 @@ class TopologyBuilder:
         checks.check_edges(components, edges)
         checks.check_sinks(components, edges)
         checks.check_loops(components.values(), self._loops)
-        return Topology(self.name, tuple(components[id] for id in ordered), edges)
+        return Topology(self.name, tuple(self._with_ticks(components[id]) for id in ordered), edges)
 
-    def _set(self, id: str, bolt: Bolt, parallelism: int, committer: bool) -> BoltDeclarer:
+    def _wire(
+        self, component: Component, inputs: Sequence[DeclaredInput], components: Mapping[str, Component]
+    ) -> Component:
+        """Return a component whose bolt knows its inputs, and so what it emits."""
+        id, bolt = component.id, component.operator
+        assert isinstance(bolt, Wired)
+        known = []
+        for one in inputs:
+            source = components[one.source]
+            timing = source.timings.get(one.stream)
+            known.append(
+                Input(
+                    one.source,
+                    one.stream,
+                    source.outputs[one.stream],
+                    one.grouping.kind,
+                    one.grouping.fields,
+                    None if timing is None else timing.field,
+                )
+            )
+        try:
+            wired = bolt.wired(known, component.parallelism)
+        except TopologyError as error:
+            raise checks.of_component(error, f"bolt {id!r}", id) from None
+        streams = checks.streams_of("bolt", id, wired)
+        times = timings(f"bolt {id!r}", id, streams, *self._times[id])
+        return replace(component, operator=wired, outputs=streams, timings=times)
+
+    def _with_ticks(self, component: Component) -> Component:
+        id = component.id
+        secs = self._declarers[id].tick_secs if id in self._declarers else None
+        return component if secs is None else replace(component, tick_secs=secs)
+
+    def _set(
+        self,
+        id: str,
+        bolt: Bolt,
+        parallelism: int,
+        committer: bool,
+        times: tuple[str | Mapping[str, str] | None, str, str, str | None],
+    ) -> BoltDeclarer:
         checks.check_id(id, self._components)
         checks.check_bolt(id, bolt, parallelism)
+        streams = checks.streams_of("bolt", id, bolt)
         self._components[id] = Component(
             id,
             ComponentKind.BOLT,
             parallelism,
-            checks.streams_of("bolt", id, bolt),
+            streams,
             bolt,
             committer=committer,
             combined=combined_schema(id, bolt),
+            timings={} if isinstance(bolt, Wired) else timings(f"bolt {id!r}", id, streams, *times),
         )
+        self._times[id] = times
         self._declarers[id] = BoltDeclarer(id)
         return self._declarers[id]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.errors import TopologyError
+from statefx.config import INT_MAX, seconds_of
+from statefx.errors import ConfigError, TopologyError
 from statefx.operators import (
     DEFAULT_STREAM,
     Bolt,
@@ -19,10 +20,12 @@ from statefx.operators import (
     Sink,
     Spout,
     Stateful,
+    WindowedBolt,
     overrides,
     parse_schema,
     parse_streams,
 )
+from statefx.operators.inputs import Wired
 from statefx.operators.schema import to_ddl_type
 from statefx.state.encoding import options as encodings
 from statefx.state.encoding.envelope import VERSION_MAX
@@ -47,21 +50,23 @@ def check_name(name: Any) -> None:
         raise TopologyError(f"the name of a topology is a text that is not empty, not {name!r}")
 
 
-_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
-
-
-def seconds_of(text: Any, what: str) -> float:
-    """Return a length of time in seconds; TopologyError, which names `what`, if it is none.
-
-    >>> seconds_of("10 minutes", "dedup")
-    600.0
-    >>> seconds_of("1.5 hours", "dedup")
-    5400.0
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) +([a-z]+?)s?", text) if isinstance(text, str) else None
-    if found is None or found[2] not in _UNITS or not float(found[1]):
+def check_seconds(text: Any, what: str) -> float:
+    """Return a length of time in seconds; TopologyError, which names `what`, if it is none."""
+    secs = seconds_of(text)
+    if secs is None:
         raise TopologyError(f"{what} is a time, such as '10 minutes', '30 seconds', '2 hours' or '1 day', not {text!r}")
-    return float(found[1]) * _UNITS[found[2]]
+    return secs
+
+
+def check_tick_secs(id: str, secs: Any) -> None:
+    """Refuse what is no period of ticks."""
+    is_number = isinstance(secs, (int, float)) and not isinstance(secs, bool)
+    if not (is_number and 0 < secs <= INT_MAX):
+        raise TopologyError(
+            f"bolt {id!r}: setTicks takes a number of seconds, more than 0 and at most {INT_MAX}, as in setTicks(5); "
+            f"not {secs!r}",
+            component=id,
+        )
 
 
 def check_id(id: Any, taken: Iterable[str]) -> None:
@@ -223,8 +228,8 @@ def check_streams(name: str, components: Sequence[Component]) -> None:
             )
 
 
-def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[DeclaredInput]) -> None:
-    """Refuse a bolt or sink without inputs, and inputs from what isn't there."""
+def check_sources(id: str, components: Mapping[str, Component], inputs: Sequence[DeclaredInput]) -> None:
+    """Refuse a bolt or sink without inputs, and inputs from components that aren't there."""
     reader = named(components[id])
     if not inputs:
         setter = f"set{components[id].kind.title()}"
@@ -239,6 +244,12 @@ def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[
                 component=id,
                 source=given.source,
             )
+
+
+def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[DeclaredInput]) -> None:
+    """Refuse inputs from streams that aren't there, and groupings that do not fit them."""
+    reader = named(components[id])
+    for given in inputs:
         source = components[given.source]
         if given.stream not in source.outputs:
             there = f"its streams are {', '.join(source.outputs)}" if source.outputs else "it emits nothing"
@@ -257,6 +268,45 @@ def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[
                 source=source.id,
             )
         _check_fields(reader, id, given, source.outputs[given.stream])
+
+
+def check_broadcast(reader: Component, inputs: Sequence[DeclaredInput]) -> None:
+    """Refuse a reader by broadcastGrouping that can't keep what it is sent, or has nothing to use it for."""
+    rules = next((given.source for given in inputs if given.grouping.broadcast), None)
+    hears = overrides(type(reader.operator), "executeBroadcast")
+    kind = type(reader.operator).__name__
+    if rules is None:
+        if hears:
+            raise TopologyError(
+                f"{named(reader)}: executeBroadcast of {kind} would never be called: read what it is for with "
+                "broadcastGrouping, or take the method out",
+                component=reader.id,
+            )
+        return
+    if not reader.stateful:
+        why = f"{kind} keeps no state, and what comes by broadcastGrouping is kept in state alone: "
+        remedy = (
+            "derive it from StatefulBolt, or use allGrouping"
+            if reader.kind is ComponentKind.BOLT
+            else "use allGrouping"
+        )
+    elif isinstance(reader.operator, WindowedBolt):
+        why = f"{kind} puts all of its input into windows: "
+        remedy = "let a bolt behind it go by them"
+    elif not hears:
+        why = f"{kind} does not say what becomes of its rows: "
+        remedy = "define def executeBroadcast(self, tup, collector), or use allGrouping"
+    elif reader.combines:
+        why = f"{kind} has its input added up before it is sent: "
+        remedy = "let a bolt behind it, or before it, read them"
+    elif all(given.grouping.broadcast for given in inputs):
+        why = "it has no other input, so no row would ever be judged by what comes: "
+        remedy = "chain a grouping of the rows, such as fieldsGrouping, or use allGrouping and execute"
+    else:
+        return
+    raise TopologyError(
+        f"{named(reader)} reads {rules!r} by broadcastGrouping, but {why}{remedy}", component=reader.id, source=rules
+    )
 
 
 def _check_twice(reader: str, id: str, inputs: Sequence[DeclaredInput]) -> None:
@@ -331,7 +381,19 @@ def encodings_of(topology: Topology, config: Config) -> dict[str, Encoding]:
     ConfigError
         An option or bolt is unknown, options exclude each other, or a class won't do.
     """
-    return encodings.parse(config.state_encoding, {one.id: one.stateful for one in topology.components})
+    found = encodings.parse(config.state_encoding, {one.id: one.stateful for one in topology.components})
+    for component in topology.components:
+        encoding = found.get(component.id, Encoding())
+        is_windowed = isinstance(component.operator, WindowedBolt)
+        own = encoding.own if is_windowed else encoding.classes  # a user's bolt may have typed state beside its windows
+        if own and (is_windowed or isinstance(component.operator, Wired)):
+            kept = "has windows, which are kept" if is_windowed else "is ready-made, and keeps its state"
+            raise ConfigError(  # what a codec hides must not lie there openly
+                f"bolt {component.id!r} {kept} in statefx's own form and not by {next(iter(own))}"
+                f': give it none, as in {{"components": {{{component.id!r}: {{}}}}}} beside the options of the others',
+                component=component.id,
+            )
+    return found
 
 
 def _check_same_types(components: Mapping[str, Component], first: Edge, other: Edge) -> None:
@@ -373,6 +435,10 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _remedy(source: Component, stream: str) -> str:
     if source.is_stream:
         return f"A DataFrame has the stream {DEFAULT_STREAM!r} only."
+    if isinstance(source.operator, WindowedBolt):
+        return f"If it is for its late tuples: .withLateTupleStream({stream!r}); else add it to its outputFields."
+    if isinstance(source.operator, Wired):
+        return "It has no others."
     if not source.outputs and stream == DEFAULT_STREAM:
         return f'Declare what {type(source.operator).__name__} emits: outputFields = "word string, count long".'
     return f"Add it to outputFields of {type(source.operator).__name__}: {{{stream!r}: ...}}."

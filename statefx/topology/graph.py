@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from statefx.errors import TopologyError
 from statefx.operators import DEFAULT_STREAM, Bolt, ReplayingSpout, Sink, Spout, Stateful, to_ddl
+from statefx.operators.windows import windowing_of
+from statefx.protocol.watermark import Timing
 from statefx.topology.groupings import Grouping
 
 if TYPE_CHECKING:
@@ -79,6 +81,12 @@ class Component:
         Of the rows that a bolt gets, if they are added up before they are sent; None: it is that of the input.
     dedup_secs : float or None
         How long ids of a spout's messages are kept, to drop what comes again; None: they are not.
+    timings : Mapping[str, Timing]
+        How event time is read from what it emits, by stream.
+    tick_secs : float or None
+        How often each task of a bolt gets a tick; None: never, unless the settings say so.
+    time_fields : Mapping[tuple of str, str]
+        Of a windowed bolt: which field has the event time, by source and stream of its inputs; empty: none has.
     """
 
     id: str
@@ -90,6 +98,9 @@ class Component:
     committer: bool = False
     combined: pa.Schema | None = None
     dedup_secs: float | None = None
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+    tick_secs: float | None = None
+    time_fields: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def combines(self) -> bool:
@@ -227,7 +238,10 @@ def _text(component: Component) -> str:
     if isinstance(component.operator, Sink):
         return f"{type(component.operator).__name__} x {component.parallelism} to {component.operator.target}"
     kind = ", stateful" if component.stateful else ", committer" if component.committer else ""
-    return f"{type(component.operator).__name__} x {component.parallelism}{kind}"
+    ticks = "" if component.tick_secs is None else f", a tick each {component.tick_secs:g} s"
+    windowing = windowing_of(component.operator)
+    windows = "" if windowing is None else f", {windowing}"
+    return f"{type(component.operator).__name__} x {component.parallelism}{kind}{windows}{ticks}"
 
 
 def _source(edge: Edge) -> str:

@@ -15,6 +15,7 @@ class Promise(StrEnum):
     KEY_OF_TWO = "one of two by the key"
     FIRST = "task 0"
     EVERY = "every"
+    BROADCAST = "every, before all other rows"
     NAMED = "the one that the sender names"
 
 
@@ -23,6 +24,7 @@ PROMISES: Mapping[str, Promise] = {
     "fields": Promise.KEY,
     "global": Promise.FIRST,
     "all": Promise.EVERY,
+    "broadcast": Promise.BROADCAST,
     "none": Promise.ANY,
     "local": Promise.ANY,
     "direct": Promise.NAMED,
@@ -38,9 +40,10 @@ class Grouping:
     Attributes
     ----------
     kind : str
-        ``shuffle`` any, evenly; ``fields`` by the hash of `fields`; ``global`` task 0; ``all`` every task; ``none``
-        any, as is cheapest; ``local`` the sender's own process if it can be; ``direct`` the one that the sender names;
-        ``partialKey`` one of two by the hashes of `fields`, the one less loaded.
+        ``shuffle`` any, evenly; ``fields`` by the hash of `fields`; ``global`` task 0; ``all`` every task;
+        ``broadcast`` every task, before its other rows; ``none`` any, as is cheapest; ``local`` the
+        sender's own process if it can be; ``direct`` the one that the sender names; ``partialKey`` one of two by the
+        hashes of `fields`, the one less loaded.
     fields : tuple of str
         For ``fields`` and ``partialKey``.
     """
@@ -59,6 +62,11 @@ class Grouping:
     def promise(self) -> Promise:
         """What it promises about the task."""
         return PROMISES[self.kind]
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether every task gets the row before its other rows."""
+        return self.promise is Promise.BROADCAST
 
     @property
     def by_key(self) -> bool:

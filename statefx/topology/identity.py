@@ -14,6 +14,7 @@ from statefx.state.encoding.options import Encoding
 from statefx.topology.checks import key_types
 from statefx.topology.graph import Component, Topology
 from statefx.topology.groupings import Promise
+from statefx.topology.windows import described
 
 
 def identify(
@@ -59,6 +60,7 @@ def _stateful(
         rolls_back=overrides(type(component.operator), "preRollback"),  # `abort` has no topology to ask
         options=options,
         encoding=encoding.own,
+        windows=described(component, window_keys(topology, component.id)),
     )
 
 
@@ -66,15 +68,19 @@ def routing(topology: Topology, id: str) -> tuple[tuple[str, ...], ...]:
     """Return what decides which task of a bolt a row goes to: changing it moves keys away from their state.
 
     Each once, sorted: a grouping's kind, and the types of its fields. Groupings that promise no task are one, of kind
-    ``shuffle``; ``all`` beside another moves nothing, because its rows go everywhere.
+    ``shuffle``; ``all`` and ``broadcast`` beside another move nothing, because their rows go everywhere.
     """
     found = set()
     for edge in topology.inputs(id):
         kind = "shuffle" if edge.grouping.promise is Promise.ANY else edge.grouping.kind
         found.add((kind, *key_types(topology.schema(edge), edge.grouping.fields)))
-    if len(found) > 1:
-        found.discard(("all",))
-    return tuple(sorted(found))
+    return tuple(sorted(found - {("all",), ("broadcast",)} or found))
+
+
+def window_keys(topology: Topology, id: str) -> list[str]:
+    """Return the types of the fields by which a bolt has windows."""
+    edges = [edge for edge in topology.inputs(id) if edge.grouping.promise is Promise.KEY]
+    return key_types(topology.schema(edges[0]), edges[0].grouping.fields) if edges else []
 
 
 def key_fields(topology: Topology, id: str) -> tuple[KeyFields, ...]:

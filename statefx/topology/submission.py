@@ -109,7 +109,8 @@ def doubts(topology: Topology) -> list[str]:
                 f"{named(component)} has {tasks} tasks, but all of its input comes by global grouping, to task 0: "
                 "the others get no row. Use parallelism=1"
             )
-        if tasks > 1 and component.stateful:
+        # Where rules are broadcast, they may be all that the bolt keeps.
+        if tasks > 1 and component.stateful and not any(edge.grouping.broadcast for edge in inputs):
             found += [
                 f"bolt {component.id!r} keeps state in {tasks} tasks, but its input {edge.source!r} comes by "
                 f"{edge.grouping} grouping: rows of one key go to any task, and each task has a part of the state. Use "

@@ -75,10 +75,12 @@ class Case:
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
-               "state_scans.py", "sink_reading.py", "sink_commits.py", "sink_sql.py",
+               "state_scans.py", "state_ttl.py", "sink_reading.py", "sink_commits.py",
+               "sink_sql.py",
                "kafka_reading.py", "kafka_latency.py", "kafka_counts.py", "sink_kafka.py", "living_memory.py",
                "living_start.py", "spout_pipelining.py", "spout_partitions.py",
-               "spout_steps.py")  # fmt: skip
+               "spout_steps.py", "acker.py", "timers.py", "event_timers.py", "interval_join.py", "sliding.py",
+               "nexmark.py")  # fmt: skip
         return self.script not in own
 
 
@@ -123,6 +125,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
     found += reading_cases(args)
     found += emitting_cases(args)
     found += spout_cases(args)
+    found += window_cases(args)
     found += living_cases(args)
     found += kafka_cases(args)
     found.append(
@@ -173,9 +176,38 @@ def spout_cases(args: argparse.Namespace) -> list[Case]:
     ] + [
         Case("1,000 sentences of a spout, tracked or not", "in turns", "spout_acks.py",
              inputs.Shape(1000, args.rows), args.warmup, args.batches),
+        Case("Messages that are held: the acker alone", "in turns", "acker.py", inputs.Shape(1, args.rows),
+             args.warmup, args.batches),
+        Case("Timers of a task, of many", "in turns", "timers.py", inputs.Shape(1, 2 * args.rows), args.warmup,
+             args.batches),
+        Case("Timers of event time, a session for each user", "in turns", "event_timers.py",
+             inputs.Shape(args.rows // 25, args.rows // 10), args.warmup, min(args.batches, 8)),
+        Case("A join of two streams by key and time", "in turns", "interval_join.py",
+             inputs.Shape(1, args.rows // 10), args.warmup, min(args.batches, 8)),
         Case("Partitions of a spout", "in turns", "spout_partitions.py", few, args.warmup, args.batches),
         Case("From one tuple at a time to pipelined batches", "in turns", "spout_steps.py",
              inputs.Shape(min(args.keys), args.rows), args.warmup, args.batches),
+    ]  # fmt: skip
+
+
+def window_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of windows; each of them makes its own input, and compares what it finds with a plain computation."""
+    shape = inputs.Shape(max(args.keys), args.rows // 5)
+    group = f"Sliding count, 10 minutes by 10 seconds, {shape.keys:,} keys, {shape.rows:,} rows a batch"
+    few = min(args.warmup, 2), min(args.batches, 4)  # what Spark manages in a minute or two
+    many = min(args.warmup, 10), min(args.batches, 60)
+    return [
+        *(
+            Case(group, name, "sliding.py", shape, *few, ("--system", system), reference=system == "transformWithState")
+            for system, name in (("transformWithState", "transformWithState (Row)"), ("native", "window().count()"),
+                                 ("tuple", "statefx, tuple"), ("batch", "statefx, batch"))
+        ),
+        Case(group, f"statefx, batch, {sum(many)} batches", "sliding.py", shape, *many, ("--system", "batch")),
+        *(
+            Case("Nexmark, 10,000 events a second of event time", query, "nexmark.py",
+                 inputs.Shape(1, args.rows // 5), min(args.warmup, 4), min(args.batches, 16), ("--query", query))
+            for query in ("q5", "q7", "q8", "q11")
+        ),
     ]  # fmt: skip
 
 
@@ -245,6 +277,16 @@ def provider_cases(args: argparse.Namespace) -> list[Case]:
             for what, name in (("plain", "a get and a put"), ("scans", "a put and a scan of ten"),
                                ("first", "a put and the first of all"))
         ]  # fmt: skip
+    puts = inputs.Shape(args.rows // 50, args.rows // 50)
+    for provider in ("rocksdb", "memory"):
+        for what in ("same", "new", "over"):
+            group = f"A map with a ttl, {puts.rows:,} puts a transaction, keys that are {what}, {provider}"
+            options = ("--provider", provider, "--what", what)
+            found += [
+                Case(group, name, "state_ttl.py", puts, args.warmup, args.batches, (*options, *more),
+                     reference=not more)
+                for name, more in (("without a ttl", ()), ("with a ttl", ("--ttl",)))
+            ]  # fmt: skip
     few = args.rows // 500
     for provider in ("redis", "rocksdb", "memory"):
         for worker in ("warm", "cold"):

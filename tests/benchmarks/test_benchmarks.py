@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SHARED = {"in_workers.py", "kafka_load.py", "kafka_quix.py", "measuring.py"}
+SHARED = {"in_workers.py", "kafka_load.py", "kafka_quix.py", "measuring.py", "minutes.py", "nexmark_queries.py"}
 """What the systems import or start."""
 
 SYSTEMS = sorted(path.name for path in (HERE / "systems").glob("*.py") if path.name not in SHARED)

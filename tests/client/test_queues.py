@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +12,13 @@ import pytest
 from statefx.client import TransactionalClient
 from statefx.errors import ConfigError, TransactionConflictError, TransactionError
 from statefx.testing.steps import Crash
-from tests.providers.redis_server import RedisServer
 from tests.sinks.database import SqliteDatabase
-from tests.spouts.queues import RedisQueue, SqlQueue
+from tests.spouts.queues import SqlQueue, connections
 from tests.testing.places import place
 
 __all__ = ["place"]
 
 TEXTS = ["to", "be", "or", "not", "to", "be"]
-
-
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=[pytest.mark.server])])
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Any]]:
-    """Make a queue of its own for each folder."""
-    if request.param == "sqlite":
-        yield lambda folder: SqlQueue(SqliteDatabase(folder))
-    else:
-        with RedisServer() as server:
-            yield lambda folder: RedisQueue(server, f"jobs-{folder.name}")
-
-
-@pytest.fixture
-def queue(make: Callable[[Path], Any], place: Path) -> Any:
-    return make(place)
 
 
 def client(queue: Any, folder: Path, **options: Any) -> TransactionalClient:
@@ -95,6 +79,66 @@ def test_what_is_not_acknowledged_comes_again_and_open_transactions_share_nothin
     assert len(queue.owners()) == 1
     with client(queue, place) as successor, successor.transaction() as t:
         assert [message.values for message in t.receive("jobs", 9)] == [messages[2].values]
+
+
+def test_cumulatively_all_leave_that_the_client_has_received_up_to_a_message(queue, place):
+    queue.add("a", "b", "c", "d", "e")
+    with client(queue, place) as own:
+        ended = own.begin()
+        a, b, c = ended.receive("jobs", 3)
+        ended.abort()
+        with own.transaction() as t:
+            assert t.receive("jobs", 9)[:3] == [a, b, c]
+            t.nack(a)
+            t.ack(c, cumulative=True)
+            assert [each.values["text"] for each in t.receive("jobs", 9)] == []
+        assert len(queue.owners()) == 2
+        with own.transaction() as t:
+            d, e = t.receive("jobs", 9)
+            t.ack(d)
+            t.ack(e, cumulative=True)
+        assert queue.owners() == []
+
+
+def test_who_acknowledges_cumulatively_later_or_less_has_a_conflict(queue, place):
+    queue.add("a", "b", "c", "d")
+    with client(queue, place) as own:
+        first, second = own.begin(), own.begin()
+        (a,) = first.receive("jobs")
+        b, c, d = second.receive("jobs", 3)
+        with pytest.raises(TransactionConflictError, match=r"1 of the messages of 'jobs' up to .* another open"):
+            second.ack(c, cumulative=True)
+        first.ack(a, cumulative=True)
+        first.commit()
+        second.ack(c, cumulative=True)
+        for message in (b, c):
+            with pytest.raises(TransactionConflictError, match="and all before it are acknowledged already"):
+                second.ack(message, cumulative=True)
+        with pytest.raises(TransactionError, match="has not received message"):
+            second.ack(a, cumulative=True)
+        second.commit()
+        assert len(queue.owners()) == 1
+        with own.transaction() as t:
+            assert t.receive("jobs", 9) == [d]
+    with client(queue, place) as own, own.transaction() as t:
+        (d,) = t.receive("jobs", 9)
+        t.ack(d, cumulative=True)
+    assert queue.owners() == []
+
+
+def test_cumulatively_a_message_that_another_reader_has_taken_over_is_a_conflict_of_all(queue, place):
+    queue.add("a", "b")
+    with client(queue, place) as own:
+        t = own.begin()
+        _, b = t.receive("jobs", 2)
+        t.put("counts", "b", 1)
+        t.ack(b, cumulative=True)
+        queue.steal()
+        with pytest.raises(TransactionConflictError, match="taken over"):
+            t.commit()
+        with own.transaction() as t:
+            assert dict(t.state("counts").items()) == {}
+    assert queue.owners() == ["thief"] * 2
 
 
 def test_a_message_that_another_reader_has_taken_over_is_a_conflict(queue, place):
@@ -211,6 +255,21 @@ def test_what_was_sealed_for_a_transaction_that_is_rolled_back_is_free_again(mak
             t.commit()
         assert "@sealed" not in "".join(queues["one"].owners())
     assert queues["two"].owners() == ["thief"]
+
+
+def test_connections_to_a_table_are_kept_over_transactions_and_closed_with_the_client(database):
+    queue = SqlQueue(database)
+    with connections() as counted:
+        with client(queue, database.place) as own:
+            opened = set()
+            for number in range(5):
+                queue.add(f"job-{number}")
+                with own.transaction() as t:
+                    count(t, *t.receive("jobs"))
+                opened.add(counted["opened"])
+            assert len(opened) == 1
+        assert counted["opened"] == counted["closed"] <= 3
+    assert queue.owners() == []
 
 
 def test_names_by_which_messages_leave_are_nobody_elses(place):

@@ -17,6 +17,16 @@ from tests.coordinator.histories import BEGINNING, preparing
 
 TOKENS = {"count/0": "t"}
 GIVEN = {"out": {"tasks": {"0": {"rows": 2, "bytes": 90}, "1": {"rows": 1, "bytes": 40}}}, "mail": {"id": 7}}
+SEALED = {
+    "acks": {
+        "target": "q",
+        "tasks": {
+            "0": {"sealed": {"5d1e/jobs/0/2.7.0/a7/@sealed/2/0/9f": 3, "5d1e/jobs/1/2.7.0/b8/@sealed/2/0/9f": 1}},
+            "1": {"sealed": {"5d1e/jobs/0/2.7.0/a7/@sealed/2/0/c6": 1}},
+        },
+    },
+    "odd": {"target": "o", "tasks": {"0": {"sealed": ["x"]}, "1": 7}},
+}
 
 
 def attempts(storage):
@@ -58,18 +68,18 @@ def test_attempts_are_told_with_their_times_rows_and_reasons(storage, folded):
     log.append(decided(1, 1, hooks=("count/0",), input_rows=7, output_rows=3, committables=GIVEN))
     log.append(Committed(1))
     log.append(preparing(2))
-    log.append(decided(2, hooks=("count/0",)))
+    log.append(decided(2, hooks=("count/0",), committables=SEALED))
     log.append(preparing(3))
     if folded:
         log.fold()
     told = attempts(storage)
     assert [list(each.values()) for each in told] == [
-        [1, 0, 1, "ROLLED_BACK", 1_002_000, None, 1_003_000, 0, 0, 0, "the feed is stale", {}],
-        [1, 1, 1, "COMMITTED", 1_004_000, 1_005_000, 1_006_000, 7, 3, 15, "", {"out": {"rows": 3, "bytes": 130}}],
-        [2, 0, 1, "COMMITTING", 1_007_000, 1_008_000, None, 0, 0, 15, "", {}],
-        [3, 0, 1, "PREPARING", 1_009_000, None, None, 0, 0, 0, "", {}],
+        [1, 0, 1, "ROLLED_BACK", 1_002_000, None, 1_003_000, 0, 0, 0, "the feed is stale", {}, {}],
+        [1, 1, 1, "COMMITTED", 1_004_000, 1_005_000, 1_006_000, 7, 3, 15, "", {"out": {"rows": 3, "bytes": 130}}, {}],
+        [2, 0, 1, "COMMITTING", 1_007_000, 1_008_000, None, 0, 0, 15, "", {}, {"jobs": {"queue": "q", "sealed": 5}}],
+        [3, 0, 1, "PREPARING", 1_009_000, None, None, 0, 0, 0, "", {}, {}],
     ]
-    assert list(told[0]) == list(Past._fields)
+    assert list(told[0]) == [*Past._fields, "queues"]
     assert json.loads(json.dumps(told)) == told
 
 

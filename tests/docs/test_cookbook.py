@@ -6,8 +6,9 @@ nothing of that may show in what the bolts emit.
 
 import random
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import chdir
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +22,13 @@ from tests.testing.places import place
 __all__ = ["place"]
 
 SEEDS = range(3)
-END = 10**6  # later than all histories
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+LATENESS_SECS = 30  # of all inputs of the page on windows
+END = NOON + timedelta(days=1)  # later than all histories
+
+
+def at(secs):
+    return NOON + timedelta(seconds=secs)
 
 
 class Keep(StatefulBolt):
@@ -44,11 +51,11 @@ def page(name):
     return names
 
 
-def played(topology, transactions, folder: Path, chance=None):
+def played(topology, transactions, folder: Path, chance):
     """What `Keep` has in the end, by stream, each as often as it came; `chance` starts drivers anew."""
     tester = TopologyTester(topology, folder)
     for each in transactions:
-        if chance and chance.random() < 0.2:
+        if chance.random() < 0.2:
             tester.close()
             tester = tester.restart()
         tester.send(each)
@@ -58,6 +65,20 @@ def played(topology, transactions, folder: Path, chance=None):
     for (_, stream, *row), times in kept.items():
         found.setdefault(stream, Counter())[tuple(row)] += times
     return found
+
+
+def told(topology, input, bolt, transactions, folder, chance):
+    """What a bolt emits, and what is late, over new drivers and until the watermark has passed all."""
+    tester = TopologyTester(topology, folder, now=END)
+    emitted, late = [], []
+    for each in [*transactions, [], []]:  # behind a DataFrame the watermark is one transaction behind
+        if chance.random() < 0.2:
+            tester = tester.restart()
+        sent = tester.send({input: each})
+        emitted += sent.emitted(bolt)
+        late += sent.emitted(bolt, "late") if bolt != "top" else []
+    tester.close()
+    return emitted, late
 
 
 def shuffled(events, late, chance):
@@ -74,152 +95,113 @@ def cut(events, chance, most=9):
         events = events[size:]
 
 
-def clocked(page, name, bolt, fields, streams, key):
-    """A bolt that listens to the clock over these streams."""
-    builder = TopologyBuilder(name)
-    clock = builder.setBolt("clock", page["Clock"](*streams))
-    declared = builder.setBolt(name, page[bolt](), parallelism=2).allGrouping("clock")
-    for stream in streams:
-        builder.setStream(stream, rows(fields))
-        clock.globalGrouping(stream)
-        declared.fieldsGrouping(stream, key)
-    keep = builder.setBolt("keep", Keep())
-    for stream in page[bolt].outputFields:
-        keep.globalGrouping(name, stream=stream)
-    return builder.createTopology()
+def history(events, chance, late=LATENESS_SECS):
+    """Events (secs, user, what) as transactions of rows (user, at, what), and one that is later than all."""
+    transactions = cut(shuffled(events, late, chance), chance)
+    return [*([(user, at(secs), what) for secs, user, what in each] for each in transactions), [("end", END, None)]]
 
 
-def sessions(clicks, gap):
-    """The sessions of some clicks, counted with all of them at hand."""
-    found = []
-    for user in {user for _, user in clicks}:
-        times = sorted(at for at, one in clicks if one == user)
-        began, last, events = times[0], times[0], 0
-        for at in times:
-            if at > last + gap:
-                found.append((user, began, last, events))
-                began, events = at, 0
-            last, events = at, events + 1
-        found.append((user, began, last, events))
-    return Counter(found)
+def payments(chance):
+    return [(chance.randrange(600), chance.choice(["ann", "bob"]), chance.randrange(1, 60)) for _ in range(80)]
 
 
-@pytest.mark.parametrize("cuts", [[3], [1, 1, 1], [1, 2], [2, 1]], ids=str)
-def test_a_click_between_two_others_makes_them_one_session(place, cuts):
-    names = page("windows")
-    clicks = iter([(1000, "ann"), (1310, "ann"), (1290, "ann")])
-    transactions = [{"clicks": [next(clicks) for _ in range(size)]} for size in cuts]
-    topology = clocked(names, "sessions", "Sessions", "at long, user string", ["clicks"], "user")
-    found = played(topology, [*transactions, {"clicks": [(END, "end")]}], place / "ck")
-    assert found == {"default": Counter({("ann", 1000, 1310, 3): 1})}
-
-
-def test_a_click_that_is_too_late_opens_no_session(place):
-    names = page("windows")
-    topology = clocked(names, "sessions", "Sessions", "at long, user string", ["clicks"], "user")
-    clicks = [(1000, "ann"), (2000, "bob"), (1200, "ann"), (END, "end")]
-    found = played(topology, [{"clicks": [click]} for click in clicks], place / "ck")
-    assert found == {
-        "default": Counter({("ann", 1000, 1000, 1): 1, ("bob", 2000, 2000, 1): 1}),
-        "late": Counter({(1200, "ann"): 1}),
-    }
+def by_minute(events):
+    """What each user spent in each minute, payment by payment."""
+    found = defaultdict(list)
+    for secs, user, cents in events:
+        found[user, at(secs - secs % 60)].append(cents)
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sessions_are_those_of_a_recount(place, monkeypatch, seed):
+def test_averages_are_those_of_a_recount(place, seed):
     names, chance = page("windows"), random.Random(seed)
-    monkeypatch.setitem(names, "LATE_SECS", 250)  # so that a click often comes when a newer one of its session is there
-    clicks = [(chance.randrange(6000), chance.choice(["ann", "bob", "eve"])) for _ in range(60)]
-    ordered = shuffled(clicks, names["LATE_SECS"], chance)
-    transactions = [{"clicks": each} for each in cut(ordered, chance)]
-    topology = clocked(names, "sessions", "Sessions", "at long, user string", ["clicks"], "user")
-    found = played(topology, [*transactions, {"clicks": [(END, "end")]}], place / "ck", chance)
-    assert found == {"default": sessions(clicks, names["GAP"])}
-
-
-@pytest.mark.parametrize("bolt", ["Totals", "Sliding"])
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-def test_windows_are_those_of_a_recount(place, bolt, seed):
-    names, chance = page("windows"), random.Random(seed)
-    payments = [(chance.randrange(600), chance.choice(["ann", "bob"]), chance.randrange(100)) for _ in range(60)]
-    ordered = shuffled(payments, names["LATE_SECS"], chance)
-    transactions = [{"payments": each} for each in cut(ordered, chance)]
-    topology = clocked(names, "totals", bolt, "at long, user string, cents long", ["payments"], "user")
-    found = played(topology, [*transactions, {"payments": [(END, "end", 0)]}], place / "ck", chance)
-    every = 60 if bolt == "Totals" else names["SLIDE"]
-    expected = Counter()
-    for at, user, cents in payments:
-        for start in range(-60, 600, every):
-            expected[(start, user)] += cents if start <= at < start + 60 else 0
-    assert {row[:2]: row[2] for row in found.pop("default") if row[2]} == +expected
-    assert found == {}
+    events = payments(chance)
+    topology = names["averages"](rows("user string, at timestamp, cents long"))
+    emitted, late = told(topology, "payments", "averages", history(events, chance), place / "ck", chance)
+    expected = [(*key, len(all), sum(all) / len(all)) for key, all in by_minute(events).items()]
+    assert (sorted(emitted), late) == (sorted(expected), [])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["averages", "visits"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_payment_counts_once_or_is_told_to_be_late(place, seed):
-    """With more disorder than the clock allows."""
+def test_each_row_counts_once_or_is_told_to_be_late(place, recipe, seed):
+    """With more disorder than the lateness allows."""
     names, chance = page("windows"), random.Random(seed)
-    payments = [(chance.randrange(600), "ann", 1) for _ in range(60)]
-    transactions = [{"payments": each} for each in cut(shuffled(payments, 300, chance), chance)]
-    topology = clocked(names, "totals", "Totals", "at long, user string, cents long", ["payments"], "user")
-    found = played(topology, [*transactions, {"payments": [(END, "end", 0)]}], place / "ck", chance)
-    assert found["late"]
-    assert sum(cents for _, _, cents in found["default"]) + found["late"].total() == len(payments)
+    events = [(chance.randrange(30_000), "ann", number) for number in range(80)]
+    if recipe == "averages":
+        input, fields = "payments", "user string, at timestamp, cents long"
+    else:
+        input, fields = "clicks", "user string, at timestamp, page string"
+        events = [(secs, user, f"{number}") for secs, user, number in events]
+    transactions = history(events, chance, late=20_000)
+    emitted, late = told(names[recipe](rows(fields)), input, recipe, transactions, place / "ck", chance)
+    counted = sum(row[2] if recipe == "averages" else len(row[2]) for row in emitted)
+    assert late
+    assert counted + len(late) == len(events)
 
 
-@pytest.mark.parametrize("ahead", ["orders", "payments"])
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_pair_is_lost_where_one_input_is_ahead(place, ahead, seed):
+def test_top_words_are_those_of_a_recount(place, seed):
     names, chance = page("windows"), random.Random(seed)
-    within, late = names["WITHIN_SECS"], names["LATE_SECS"]
-    inputs = {
-        name: shuffled([(chance.randrange(9000), chance.randrange(9)) for _ in range(50)], late, chance)
-        for name in ("orders", "payments")
-    }
-    behind = "payments" if ahead == "orders" else "orders"
-    parts = {name: [[(id, at) for at, id in each] for each in cut(inputs[name], chance)] for name in inputs}
-    early = min(names["IDLE"] - 1, len(parts[ahead]))
-    transactions = [{ahead: each} for each in parts[ahead][:early]]  # as long as the other one is not idle
-    transactions += [
-        {ahead: each, behind: other}
-        for each, other in zip(
-            parts[ahead][early:] + [[]] * len(parts[behind]), parts[behind] + [[]] * len(parts[ahead]), strict=False
-        )
-        if each or other
+    words = [(chance.randrange(2400), chance.choice("abcdefgh"), chance.choice("abcd")) for _ in range(120)]
+    transactions = [
+        [(time, f"{one} {two}" if two else one) for one, time, two in each] for each in history(words, chance)
     ]
-    transactions += [{"orders": [(-1, END)], "payments": [(-2, END)]}]
-    topology = clocked(names, "pairs", "Pairs", "id long, at long", ["orders", "payments"], "id")
-    found = played(topology, transactions, place / "ck", chance)
-
-    pairs, alone = Counter(), Counter(("orders", id, at) for at, id in inputs["orders"])
-    alone += Counter(("payments", id, at) for at, id in inputs["payments"])
-    for ordered, id in inputs["orders"]:
-        for paid, other in inputs["payments"]:
-            if id == other and abs(ordered - paid) <= within:
-                pairs[(id, ordered, paid)] += 1
-                alone.pop(("orders", id, ordered), None)
-                alone.pop(("payments", id, paid), None)
-    assert pairs
-    assert alone
-    assert found == {"default": pairs, "alone": alone}
+    topology = names["top_words"](rows("at timestamp, text string"))
+    emitted, _ = told(topology, "lines", "top", transactions, place / "ck", chance)
+    expected = []
+    for end in range(60, 3600, 60):
+        counts = Counter(word for secs, *both in words for word in both if end - 600 <= secs < end)
+        if counts:
+            expected.append((at(end), sorted(counts, key=lambda word, all=counts: (-all[word], word))[:3]))
+    assert sorted(emitted) == expected
 
 
-def test_an_idle_input_holds_the_clock_back_no_longer_and_its_rows_are_told_to_be_late(place):
-    names = page("windows")
-    topology = clocked(names, "pairs", "Pairs", "id long, at long", ["orders", "payments"], "id")
-    silent = [{"orders": [(number, 1000 + number)]} for number in range(names["IDLE"] - 1)]
-    assert played(topology, [*silent, {"payments": [(0, 900)]}], place / "1") == {
-        "default": Counter({(0, 1000, 900): 1})
-    }
-    found = played(topology, [*silent, {"orders": [(99, 5000)]}, {"payments": [(0, 900)]}], place / "2")
-    assert found == {
-        "alone": Counter(("orders", number, 1000 + number) for number in range(names["IDLE"] - 1)),
-        "late": Counter({("payments", 0, 900): 1}),
-    }
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_visits_are_those_of_a_recount(place, seed):
+    names, chance = page("windows"), random.Random(seed)
+    times = chance.sample(range(60_000), 100)
+    clicks = [(secs, chance.choice(["ann", "bob", "eve"]), f"/{secs}") for secs in times]
+    topology = names["visits"](rows("user string, at timestamp, page string"))
+    emitted, late = told(topology, "clicks", "visits", history(clicks, chance), place / "ck", chance)
+    expected = []
+    for user in ("ann", "bob", "eve"):
+        last = None
+        for secs, one, what in sorted(clicks):
+            if one != user:
+                continue
+            if last is None or secs - last >= 1800:
+                expected.append((user, at(secs), []))
+            expected[-1][2].append(what)
+            last = secs
+    assert (sorted(emitted), late) == (sorted(expected), [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_alert_comes_once_and_as_soon_as_it_can(place, seed):
+    names, chance = page("windows"), random.Random(seed)
+    transactions = history(payments(chance), chance)
+    transactions[-1] = [("end", END, 0)]
+    topology = names["alerts"](rows("user string, at timestamp, cents long"))
+    with TopologyTester(topology, place / "ck", now=END) as tester:
+        known = []
+        for each in transactions:
+            sent = tester.send({"payments": each})
+            before = {key for key, all in by_minute(known).items() if sum(all) > names["LIMIT"]}
+            known += [((time - NOON).total_seconds(), user, cents) for user, time, cents in each]
+            now = {key for key, all in by_minute(known).items() if sum(all) > names["LIMIT"]}
+            assert sorted(sent.emitted("alerts")) == sorted(now - before)
+            assert sent.emitted("alerts", "late") == []
+        tester.send({})
+        assert len(tester.emitted("alerts")) > 5, "else nothing is tried"
+        left = {key for task in range(4) for key in tester.state("alerts", task)}
+        assert left == {("end", END)}
 
 
 @pytest.mark.slow

@@ -76,10 +76,15 @@ def test_a_sum_that_was_killed_goes_on(tmp_path: Path) -> None:
     ]
 
 
-def test_a_join_waits_for_both_sides(programs: Programs) -> None:
-    assert told(programs, "join_two_streams.py") == [
-        "sold: {1: ('book', 1250), 2: ('lamp', 4900)}",
-        "waiting: {3: {'item': 'vase'}}",
+def test_an_interval_join_is_as_a_recount_says_though_it_is_killed(tmp_path: Path) -> None:
+    assert run("orders_payments.py", folder=tmp_path).splitlines() == [
+        "first run: exit code -9",
+        "second run: exit code 0",
+        "sales are those of a recount: True",
+        "reminders are those of a recount: True",
+        "payments without an order are those of a recount: True",
+        "late payments are those of a recount: True",
+        "none of them is empty: True",
     ]
 
 
@@ -106,6 +111,20 @@ def test_three_stores_are_as_without_failure_whoever_is_killed(kills: int, tmp_p
     starts = [line for line in lines if line.startswith("start ")]
     assert [re.search(r"exit code (-?\d+)", line)[1] for line in starts] == [*["-9"] * kills, "0"], lines
     assert lines[-1] == "exact: all three stores are as without failure", lines
+
+
+def test_words_are_ranked_in_windows_whoever_is_killed(tmp_path: Path) -> None:
+    lines = run("top_words.py", folder=tmp_path).splitlines()
+    assert [line for line in lines if " run: " in line] == ["first run: exit code -9", "second run: exit code 0"]
+    assert "{'txid': 12, 'rolled': 'back'}" in next(line for line in lines if line.startswith("interrupted before: [{"))
+    assert lines[-2:] == ["until 12:39: question 188, to 166, the 75", "exact: 40 windows"]
+
+
+def test_sessions_end_when_nobody_clicks_whoever_is_killed(tmp_path: Path) -> None:
+    lines = run("sessions.py", folder=tmp_path).splitlines()
+    assert [line for line in lines if " run: " in line] == ["first run: exit code -9", "second run: exit code 0"]
+    assert re.fullmatch(r"\d+ clicks in \d+ sessions of 5 users; 3 late clicks", lines[-2]), lines
+    assert lines[-1] == "exact: each session as a recount has it, and each late click once", lines
 
 
 def test_the_global_count_has_each_tuple_once(programs: Programs) -> None:
@@ -180,6 +199,6 @@ def test_the_demo_tells_why_the_count_failed(tmp_path: Path) -> None:
     assert "JAVA_GATEWAY_EXITED" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["hooks.py", "join_two_streams.py", "resume_after_crash.py"])
+@pytest.mark.parametrize("name", ["hooks.py", "resume_after_crash.py"])
 def test_an_example_stays_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < SHORT_LINES

@@ -1,12 +1,14 @@
 """KafkaSink against a real broker: the contract of sinks, what a message is made of, and what is refused."""
 
 import json
+import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from statefx import BasicBolt, TopologyBuilder
 from statefx.connectors.kafka import KafkaSink, calls
@@ -203,6 +205,20 @@ def test_two_sinks_of_different_topics_need_two_transactional_ids(kafka, host):
         builder.setSink(topic, sink).shuffleGrouping("lines")
     with pytest.raises(TopologyError, match="'one' and 'two' both have the transactionalId 'mine'"):
         builder.createTopology()
+
+
+def test_what_a_broker_has_said_tells_more_than_a_last_call_that_had_no_time(monkeypatch):
+    monkeypatch.setattr(calls, "BELIEVED_SECS", 0.2)
+    codes = iter(["UNKNOWN_TOPIC_OR_PART"])
+
+    def call(secs):
+        if (code := next(codes, None)) is None:
+            threading.Event().wait(secs + 0.01)
+            code = "_TIMED_OUT"
+        raise KafkaException(KafkaError(getattr(KafkaError, code)))
+
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        calls.patiently(call, 60)
 
 
 def test_a_topic_that_is_not_there_is_told_at_the_start(kafka, tmp_path, monkeypatch):

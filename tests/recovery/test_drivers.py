@@ -19,6 +19,7 @@ from statefx.errors import (
     StateError,
     StatefxError,
 )
+from statefx.operators.context import EPOCH
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits, TopologyTester, rows
 from statefx.testing.faults import HooksFail, JobFails
@@ -123,7 +124,7 @@ def test_a_transaction_that_is_committing_is_never_rolled_back(place: Path) -> N
     """Its commit fails for as long as this driver lives; the next one goes on with it."""
     with Driver(place) as driver:
         driver.config["failing"] = {"preCommit": [RuntimeError("the mail server is down")] * 7}
-        tester = driver.start(witnessed(), limits=Limits(pauses=4))
+        tester = driver.start(witnessed(), limits=Limits(pauses=4), now=EPOCH)
         status: list[Any] = []
         tester.when("pause", lambda: (tester.advance(10), tester.when("pause", look)))
 
@@ -135,7 +136,7 @@ def test_a_transaction_that_is_committing_is_never_rolled_back(place: Path) -> N
         assert status[0]["phase"] == "COMMITTING"
         stuck = status[0]["stuck"]
         assert (stuck["phase"], stuck["txid"]) == ("commit", 1)
-        assert stuck["since"] == 0.0, "since when it first failed, not since the last try"
+        assert stuck["since"] == tester._began, "since when it first failed, not since the last try"
         assert "RuntimeError: the mail server is down" in stuck["reason"]
         assert tester.steps[-1] == "after commit hooks witness/0 for 1"
         assert not [entry for entry in driver.journal if entry[0] == "preRollback"]

@@ -248,6 +248,7 @@ class ModelSlot(slot.Slot):
         player = check.__self__
         self._ack, self._check, self._behind_barriers = ack, check, behind_barriers
         self._is_abandoned, self._level, self._order, self._plan = False, level, order, deployment.plan
+        self._held = None
         self._outbox = Outbox(level, partition, self._plan.widths)
         (task,) = self._plan.levels[level][partition]
         self._head = ModelTask(player, order, task, level, self._outbox)  # type: ignore[assignment]

@@ -2,16 +2,19 @@
 
 import os
 import random
+from datetime import UTC, datetime
 
 import pytest
 
-from statefx import FailedException, StatefulBolt, TopologyBuilder
+from statefx import FailedException, StatefulBolt, TopologyBuilder, openState
 from statefx.connectors import MemoryTransactionalSpout
+from statefx.errors import BoltError
 from statefx.state.changelog.materialisation import DictImage
 from statefx.state.changelog.store import ADVANCES_MAX
 from statefx.state.contract.store import EMPTY
 from statefx.state.view.overlay import StoreReads
-from statefx.testing import TopologyTester
+from statefx.state.view.transaction import NAMES_MAX
+from statefx.testing import Crash, TopologyTester
 from statefx.testing.engine import Limits
 from statefx.testing.site import Site, prepare, writes
 from statefx_memory import MemoryStateProvider
@@ -114,6 +117,212 @@ def test_what_is_known_stays_known_when_a_store_is_opened_anew(tmp_path, monkeyp
         assert 3 <= len(opened) <= 5
         assert sum(len(keys) for _, keys in read) == 2, "each key is read once"
         assert tester.state("counts") == {"n": len(numbers[0]), "rows": list(range(len(numbers[0])))}
+
+
+class Named(StatefulBolt):
+    """Keeps a sum by remainder, the last numbers and how many there were, each under a name; some numbers fail once."""
+
+    outputFields = {}
+
+    def initState(self, state):
+        self.sums, self.last, self.seen = state.map("sums"), state.list("last"), state.value("seen")
+
+    def execute(self, tup, collector):
+        if tup.number in FAIL:
+            FAIL.remove(tup.number)
+            self.last.append("lost")
+            self.sums.put("lost", 1)
+            raise FailedException("not now")
+        self.sums.put(tup.number % 3, self.sums.get(tup.number % 3, 0) + tup.number)
+        self.last.append(tup.number)
+        if tup.number % 2:
+            self.last.truncate(5)
+        self.seen.put(self.seen.get(0) + 1)
+
+
+@pytest.mark.parametrize("provider", ["memory", "rocksdb"])
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_what_is_kept_under_names_over_transactions_and_failures(tmp_path, engine, provider, fresh):
+    FAIL[:] = [4, 17, 18]
+    builder = TopologyBuilder("named")
+    numbers = [[(number,) for number in range(40)]]
+    builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=1))
+    builder.setBolt("named", Named()).globalGrouping("numbers")
+    config = {
+        "topology.engine": engine,
+        "topology.state.provider": provider,
+        "topology.state.checkpoint.interval.ms": 1,
+    }
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=fresh) as tester:
+        tester.drain()
+        assert tester.state("named", map="sums") == {each: sum(range(each, 40, 3)) for each in range(3)}
+        assert tester.state("named") == tester.state("named", map="other") == {}
+    with openState(tmp_path / "ck", "named") as view:
+        assert view.list("last") == {0: [35, 36, 37, 38, 39]}
+        assert view.value("seen") == {0: 40}
+        assert view.names() == {"map": ["sums"], "list": ["last"], "value": ["seen"], "broadcast": []}
+
+
+class Daily(StatefulBolt):
+    """Has a map for each day, and empties that of the day before."""
+
+    outputFields = {}
+
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.map(f"day {tup.number}").put("rows", 1)
+        self.state.map(f"day {tup.number - 1}").deleteRange(None, None)
+
+
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+def test_names_may_change_for_ever_if_few_are_taken_at_a_time(tmp_path, engine):
+    builder = TopologyBuilder("daily")
+    numbers = [[(number,) for number in range(NAMES_MAX + 10)]]
+    builder.setSpout("numbers", MemoryTransactionalSpout(numbers, "number long", takePerBatch=1))
+    builder.setBolt("daily", Daily()).globalGrouping("numbers")
+    config = {"topology.engine": engine, "topology.state.checkpoint.interval.ms": 1}
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=False) as tester:
+        tester.drain()
+    with openState(tmp_path / "ck", "daily") as view:
+        assert view.names()["map"] == [f"day {len(numbers[0]) - 1}"]
+
+
+class Recent(StatefulBolt):
+    """Tells of each number whether it was there lately; some numbers fail once."""
+
+    outputFields = "number long, times long"
+
+    def initState(self, state):
+        self.seen = state.map("seen", ttl="10 seconds")
+        self.read = state.map("read", ttl=10, touch="read")
+
+    def execute(self, tup, collector):
+        number = tup.number % 1000
+        if tup.number in FAIL:
+            FAIL.remove(tup.number)
+            self.seen.put("lost", 1)
+            raise FailedException("not now")
+        times = self.seen.get(number, 0) + 1
+        self.seen.put(number, times)
+        if "first" not in self.read:
+            self.read.put("first", tup.number)
+        collector.emit((tup.number, times))
+
+    def preCommit(self, txid):
+        HEARD.append((txid, dict(self.seen.items())))
+
+
+HEARD = []
+
+
+@pytest.mark.parametrize("provider", ["memory", "rocksdb"])
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_entries_are_over_at_their_time_in_a_task_that_lives(tmp_path, engine, provider, fresh):
+    """By the driver's clock, whether the process remembers an entry or reads it, and whether an attempt has failed."""
+    FAIL[:], HEARD[:] = [7, 2003], []
+    numbers = [(5,), (7,), (3,), (1005,), (2005,), (3005,), (2003,), (3,), (5,)]
+    builder = TopologyBuilder("recent")
+    builder.setSpout("numbers", MemoryTransactionalSpout([numbers], "number long", takePerBatch=1))
+    builder.setBolt("recent", Recent()).globalGrouping("numbers")
+    config = {
+        "topology.engine": engine,
+        "topology.state.provider": provider,
+        "topology.state.checkpoint.interval.ms": 1,
+    }
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=fresh, now=now) as tester:
+
+        def times(number):
+            sent = tester.emit()
+            assert [row[0] for row in sent.emitted("recent")] == [number]
+            return sent.emitted("recent")[0][1]
+
+        assert [times(5), times(7), times(3)] == [1, 1, 1]
+        tester.advance(6)
+        assert [times(1005), times(2005)] == [2, 3]
+        tester.advance(5)
+        assert tester.state("recent", map="seen") == {5: 3}
+        assert [times(3005), times(2003)] == [4, 1], "3 and 7 are over; 5 was put again"
+        assert {5: 4, 3: 1} in [seen for _, seen in HEARD], "preCommit sees by the same clock"
+        assert all(7 not in seen for txid, seen in HEARD if txid > 5)
+        tester.advance(9)
+        assert times(3) == 2
+        assert tester.state("recent", map="read") == {"first": 5}, "each read has begun its time anew"
+        tester.advance(9)
+        tester = tester.restart()
+        assert tester.state("recent", map="seen") == {3: 2}
+        tester.advance(2)
+        assert tester.state("recent", map="seen") == tester.state("recent", map="read") == {}
+        assert times(5) == 1
+        assert tester.state("recent", map="read") == {"first": 5}
+    with openState(tmp_path / "ck", "recent", map="seen") as view:
+        assert dict(view) == {}, "by the clock of who reads, which has gone on since the tester's"
+        assert view.names()["map"] == []
+
+
+class Outbox(StatefulBolt):
+    """Sends what it has kept for a minute when the transaction is certain."""
+
+    outputFields = {}
+
+    def initState(self, state):
+        self.outbox = state.map("outbox", ttl=60)
+
+    def execute(self, tup, collector):
+        self.outbox.put(tup.number, 1)
+
+    def preCommit(self, txid):
+        HEARD.append((txid, dict(self.outbox.items())))
+
+
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+def test_pre_commit_sees_what_was_prepared_however_late_it_comes(tmp_path, engine):
+    HEARD[:] = []
+    builder = TopologyBuilder("outbox")
+    builder.setSpout("numbers", MemoryTransactionalSpout([[(7,)]], "number long"))
+    builder.setBolt("outbox", Outbox()).globalGrouping("numbers")
+    config = {"topology.engine": engine}
+    tester = TopologyTester(builder.createTopology(), tmp_path / "ck", config)
+    tester.when("after COMMITTING(1, 0)", _crash)
+    with pytest.raises(Crash):
+        tester.emit()
+    tester.advance(600)
+    with tester.restart():
+        assert HEARD == [(1, {7: 1})]
+
+
+def _crash():
+    raise Crash("after COMMITTING(1, 0)")
+
+
+class Keeps(StatefulBolt):
+    """Keeps a map of the transaction before."""
+
+    outputFields = {}
+
+    def initState(self, state):
+        if not hasattr(self, "recent"):
+            self.recent = state.map("recent")
+
+    def execute(self, tup, collector):
+        self.recent.put(tup.number, 1)
+
+
+@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+def test_a_map_ends_with_its_transaction(tmp_path, engine):
+    builder = TopologyBuilder("keeps")
+    builder.setSpout("numbers", MemoryTransactionalSpout([[(1,), (1,)]], "number long", takePerBatch=1))
+    builder.setBolt("keeps", Keeps()).globalGrouping("numbers")
+    config = {"topology.engine": engine}
+    with (
+        TopologyTester(builder.createTopology(), tmp_path / "ck", config, freshObjects=False) as tester,
+        pytest.raises(BoltError, match="Use the one that initState was given last"),
+    ):
+        tester.drain()
 
 
 def _noting(calls, function):

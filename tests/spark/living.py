@@ -9,11 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from statefx import StatefulBolt, TopologyBuilder, submit
+from statefx import Spout, StatefulBolt, TopologyBuilder, isTick, submit, transactions
+from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator import runs
 from statefx.errors import StatefxError
 from statefx.operators import PartitionedTransactionalSpout
 from statefx.spark.pipelined.engine import PipelinedEngine
+from tests.spark.beating import beat_twice
 from tests.spark.bolts import Once
 from tests.spark.counting import BOUND_SECS, session, tell
 from tests.spark.running import reasons, state, wait_for
@@ -190,7 +192,68 @@ def two_topologies(spark, work):
     return {"both": both, "third": third, "third_has_begun": (work / "ck").exists()}
 
 
-CASES = (unreachable, taken_port, unreachable_for_a_while, large_row, endless_spout, bolt_that_hangs, two_topologies)
+def idle_that_beats(spark, work):
+    """There is nothing to read after the first rows, and timers have transactions begin, also after a restart."""
+    return beat_twice(spark, work / "ck", {**SETTINGS, "topology.state.provider": "rocksdb"})
+
+
+class One(Spout):
+    """Hands out one message, then nothing."""
+
+    outputFields = "number long"
+
+    def open(self, context):
+        self.left = [7]
+
+    def nextTuple(self, collector):
+        for number in self.left:
+            collector.emit((number,), id=number)
+        self.left = []
+
+    def ack(self, id):
+        pass
+
+    def fail(self, id):
+        pass
+
+
+class Ticks(StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        what = "ticks" if isTick(tup) else "rows"
+        self.state.put(what, self.state.get(what, 0) + 1)
+
+
+def idle_that_ticks(spark, work):
+    """There is nothing to read after the first row, and nothing but ticks has a transaction begin."""
+    found = {}
+    spouts = {"planned": MemoryTransactionalSpout([[(7,)]], "number long"), "tracked": One()}
+    for name, spout in spouts.items():
+        builder = TopologyBuilder(name)
+        builder.setSpout("numbers", spout)
+        builder.setBolt("ticks", Ticks()).globalGrouping("numbers").setTicks(0.5)
+        place = work / name
+        query = submit(builder.createTopology(), spark, place, SETTINGS)
+        wait_for(lambda place=place: state(place, "ticks").get("ticks", 0) >= 5, "five ticks")
+        query.stop()
+        done = [each.prepared_ms for each in transactions(place)]
+        found[name] = {**state(place, "ticks"), "periods": [at // 500 for at in done]}
+    return found
+
+
+CASES = (
+    unreachable,
+    taken_port,
+    unreachable_for_a_while,
+    large_row,
+    endless_spout,
+    bolt_that_hangs,
+    two_topologies,
+    idle_that_beats,
+    idle_that_ticks,
+)
 
 
 def main(folder, names=()):

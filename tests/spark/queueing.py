@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 
 from statefx import BasicBolt, SqlSink, TopologyBuilder, submit
-from statefx.connectors.queue import PendingAcks, Sealed
+from statefx.connectors.queue import PendingAcks
 from statefx.connectors.sql import SqlQueueSpout
+from statefx.operators.sealed_names import Sealed
 from tests.spark.counting import BOUND_SECS, session, tell
 from tests.spark.running import wait_for
 from tests.spark.spouting import PIPELINED

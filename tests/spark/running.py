@@ -23,8 +23,8 @@ def run(*given, **arguments):
     return query
 
 
-def state(location, component, task=None, config=None):
-    with openState(location, component, task, config) as view:
+def state(location, component, task=None, config=None, map=None):
+    with openState(location, component, task, config, map=map) as view:
         return dict(view.items())
 
 

@@ -4,6 +4,7 @@ When these fail with another version of Spark, this is what `statefx.spark.inter
 """
 
 import os
+import sys
 import threading
 from uuid import uuid4
 
@@ -132,6 +133,28 @@ def test_workers_of_another_number_have_an_environment_of_their_own(spark, schem
     assert "STATEFX_WORKERS" not in context.environment
     with internals.worker_program(context) as program:
         assert program == os.environ["PYSPARK_PYTHON"]
+
+
+def test_a_thread_that_wraps_functions_waits_for_another_one(context, monkeypatch):
+    """Else it would wrap its own with the Python that the other one has put back."""
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(context, "pythonExec", "python3")
+    began, programs = threading.Event(), []
+
+    def wrap():
+        began.set()
+        with internals.worker_program(context):
+            programs.append(context.pythonExec)
+
+    other = threading.Thread(target=wrap)
+    with internals.worker_program(context):
+        other.start()
+        began.wait()
+        other.join(0.2)
+        assert programs == []
+        assert context.pythonExec == sys.executable
+    other.join()
+    assert (programs, context.pythonExec) == ([sys.executable], "python3")
 
 
 STUCK = """\

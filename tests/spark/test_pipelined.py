@@ -1,5 +1,6 @@
 """Topologies of spouts in one Spark job that lives: what fails is rolled back in place, or a new run begins."""
 
+import itertools
 import json
 import os
 import random
@@ -313,6 +314,25 @@ def test_a_bolt_that_does_not_return_loses_its_worker_and_nothing_else(told):
     assert (found["error"], found["right"]) == (None, True)
     assert found["runs"] >= 2
     assert any("it took longer than topology.transaction.timeout.secs" in reason for reason in found["reasons"])
+
+
+def test_timers_of_an_idle_topology_come_by_themselves(told):
+    found = told["idle that beats"]
+    assert found["heard"] == found["beats"]
+    assert min(found["heard"].values()) >= 4
+    assert found["transactions"] <= 2 + sum(found["heard"].values())
+
+
+@pytest.mark.parametrize("kind", ["planned", "tracked"])
+def test_an_idle_topology_gets_its_ticks_and_nothing_else(told, kind):
+    found = told["idle that ticks"][kind]
+    periods = found["periods"]
+    assert found["ticks"] >= 5
+    ended = sum(before != after for before, after in itertools.pairwise(periods))
+    assert found["ticks"] - ended in (0, 1)  # the first transaction may have one: it counts from the driver's start
+    # The first ones read, and tell a Spout that its message was acked.
+    assert len(periods) <= found["ticks"] + (2 if kind == "planned" else 4)
+    assert found["rows"] == 1
 
 
 def test_two_topologies_in_one_session(told):

@@ -1,5 +1,6 @@
 """What tests of spouts share."""
 
+from tests.spouts.queues import make, queue
 from tests.testing.places import place
 
-__all__ = ["place"]
+__all__ = ["make", "place", "queue"]

@@ -6,6 +6,7 @@ from statefx import FailedException, TopologyBuilder
 from statefx.coordinator.engine import StoppedError
 from statefx.coordinator.progress import SLOW_SECS, Progress
 from statefx.errors import BoltError
+from statefx.operators.context import EPOCH
 from statefx.testing import TopologyTester
 from tests.spouts.numbers import ALL, Count, Planned, topology
 
@@ -39,7 +40,7 @@ class Away(Planned):
 
 
 def started(tmp_path, hook, failures):
-    return TopologyTester(topology(Away(tmp_path, hook)), tmp_path / "ck", {"failures": [None] * failures})
+    return TopologyTester(topology(Away(tmp_path, hook)), tmp_path / "ck", {"failures": [None] * failures}, now=EPOCH)
 
 
 @pytest.mark.parametrize("hook", ["isReady", "numPartitions", "planPartitionBatch"])
@@ -58,7 +59,7 @@ def test_the_status_says_why_nothing_is_read_and_since_when_until_the_spout_answ
         assert "stuck" not in tester.status
         assert tester.state("count") == ALL
     reason = f"spout 'numbers', {hook}: the server is away"
-    assert seen == [{"phase": "PLANNING", "txid": 1, "since": 5.0, "reason": reason}] * 3
+    assert seen == [{"phase": "PLANNING", "txid": 1, "since": tester._began + 5, "reason": reason}] * 3
 
 
 def test_a_tester_whose_spout_stays_away_says_why_it_ends(tmp_path):

@@ -220,6 +220,8 @@ def test_rows_that_are_emitted_after_the_call_has_returned_are_refused(kind, the
         txid=1,
         collector=collector,
         order=SimpleNamespace(attempt=collector.attempt, emission=lambda task: order),
+        moment=(collector.attempt, 0, None),
+        time=None,
         outbox=SimpleNamespace(pressing=True),
         deployment=None,
         worker=SimpleNamespace(take=lambda *asked: kind(tmp_path)),

@@ -218,7 +218,7 @@ def test_a_tree_whose_time_is_over_needs_a_transaction_at_that_time(place):
     with begun(place, Gathers(2), topology__message__timeout__secs=10) as tester:
         fed(tester, "a")
         source = tester._launch.spout_source(tester._coordinator, SpoutTrigger())
-        source.due_ms = int(tester._clock() * 1000) + 10_000
+        source.due_ms = int(tester._progress.now() * 1000) + 10_000
         tester._engine.woken.clear()
         assert not source.ready(tester.txid + 1)
         tester.advance(11)

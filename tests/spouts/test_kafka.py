@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from confluent_kafka import Consumer
 
+from statefx import TopologyBuilder
 from statefx.connectors.kafka import planning
 from statefx.operators import Context
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from statefx.testing.spout_contract import SpoutContract
+from tests.spouts import timed
 from tests.spouts.kafka_topologies import Meanwhile, counted, lines, once, spout, topology
 
 pytestmark = pytest.mark.slow
@@ -32,6 +34,30 @@ def test_every_record_once_over_transactions_and_restarts(kafka, tmp_path):
         other.drain()
         expected = [*lines(0, 50), *lines(100, 150), *lines(200, 250), *lines(300, 350), *lines(400, 410)]
         assert counted(other) == once(*expected)
+
+
+def test_the_slowest_partition_holds_the_watermark(kafka, tmp_path):
+    topic = kafka.topic(partitions=3)
+    begin = datetime.now(UTC).replace(microsecond=0)  # older records the broker would delete
+    start = int(begin.timestamp() * 1000)
+    reads = spout(kafka, topic, columns=("value", "timestamp"))
+    builder = TopologyBuilder("kafka")
+    builder.setSpout("records", reads, 2, timestamp="timestamp", lateness="5 seconds", idleAfter="1 hour")
+    builder.setBolt("watch", timed.Watch()).globalGrouping("records")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", now=begin) as tester:
+        for partition, secs in ((0, 10), (1, 30), (0, 90), (2, 60), (0, 120), (1, 70)):
+            kafka.send(topic, "a", partition=partition, timestamp=start + secs * 1000)
+            assert tester.drain() == 1
+        tester = tester.restart()
+        tester.advance(7200)  # nobody is idle right after a start
+        kafka.send(topic, "a", partition=2, timestamp=start + 200 * 1000)
+        assert tester.drain() == 1
+        kafka.send(topic, "a", partition=2, timestamp=start + 210 * 1000)
+        tester.advance(3601)
+        tester.drain()
+        past = (begin - timed.START).total_seconds()
+        found = [None if each is None else each - past for each in timed.watermarks(tester)]
+    assert found == [None, None, None, 25, 25, 55, 65, 205]
 
 
 def test_aborted_records_markers_and_open_transactions(kafka, tmp_path):

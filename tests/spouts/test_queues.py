@@ -6,7 +6,7 @@ import gc
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,12 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder
+from statefx import BasicBolt, FailedException, StatefulBolt, TopologyBuilder, transactions
+from statefx.admin.command import main
 from statefx.connectors import Message, QueueSpout
 from statefx.connectors.files import FileSink, committedFiles
-from statefx.connectors.queue import PendingAcks, Sealed
+from statefx.connectors.queue import PendingAcks
 from statefx.connectors.sql import SqlQueueSpout
 from statefx.errors import BoltError, ConfigError, InputError, TopologyError, TransactionConflictError
+from statefx.operators.sealed_names import Sealed
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
@@ -29,38 +31,10 @@ from statefx.testing import TopologyTester
 from statefx.testing.steps import Crash
 from tests.providers.redis_server import RedisServer
 from tests.sinks.database import SqliteDatabase
-from tests.spouts.queues import NOTES, RedisQueue, SqlQueue
+from tests.spouts.queues import NOTES, Queue, RedisQueue, SqlQueue, connections
 
 BOUND_SECS = 20
 TEXTS = [f"{word}-{number}" for number in range(6) for word in ("to", "be", "or")]
-
-Queue = RedisQueue | SqlQueue
-
-
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.server]),
-        pytest.param("redis", marks=[pytest.mark.server]),
-    ]
-)
-def make(request: pytest.FixtureRequest, place: Path) -> Iterator[Callable[[Path], Queue]]:
-    """Make a queue of its own for each folder."""
-    if request.param == "sqlite":
-        yield lambda folder: SqlQueue(SqliteDatabase(folder))
-    elif request.param == "postgres":
-        from tests.sinks.database import PostgresDatabase
-
-        server = request.getfixturevalue("postgres")
-        yield lambda folder: SqlQueue(PostgresDatabase(server, folder))
-    else:
-        with RedisServer() as server:
-            yield lambda folder: RedisQueue(server, f"jobs-{folder.name}")
-
-
-@pytest.fixture
-def queue(make: Callable[[Path], Queue], place: Path) -> Queue:
-    return make(place)
 
 
 class Upper(BasicBolt):
@@ -127,6 +101,42 @@ def start(queue: Queue, folder: Path, **given: Any) -> TopologyTester:
     return TopologyTester(topology(queue), folder / "ck", **given)
 
 
+def test_connections_to_a_table_are_kept_over_transactions(database, monkeypatch):
+    monkeypatch.chdir(database.place)
+    queue = SqlQueue(database)
+    with connections() as counted:
+        with start(queue, database.place) as tester:
+            queue.add("first")
+            check(tester, queue, database.place, ["first"])
+            before, committed = counted["opened"], tester.txid
+            for number in range(5):
+                queue.add(f"more-{number}")
+                drain_until(tester, lambda: not queue.owners())
+            assert tester.txid >= committed + 5
+            assert counted["opened"] == before
+        # Two look at the table before it begins; each spout has one; what seals and what acknowledges share one here.
+        assert before <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_connections_that_the_server_has_ended_are_replaced_within_the_transaction(postgres_database, monkeypatch):
+    database = postgres_database
+    monkeypatch.chdir(database.place)
+    queue = SqlQueue(database)
+    with start(queue, database.place) as tester:
+        queue.add("first")
+        check(tester, queue, database.place, ["first"])
+        ended = database.run(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            f"where datname = '{database.name}' and pid <> pg_backend_pid()"
+        )
+        assert len(ended) >= 3
+        queue.add("second")
+        check(tester, queue, database.place, ["first", "second"])
+        assert not [each for each in transactions(database.place / "ck") if each.state == "ROLLED_BACK"]
+
+
 def test_a_message_leaves_the_queue_with_its_transaction(queue, place, monkeypatch):
     monkeypatch.chdir(place)
     queue.add(*TEXTS)
@@ -135,6 +145,37 @@ def test_a_message_leaves_the_queue_with_its_transaction(queue, place, monkeypat
         tester.when("before COMMITTING(1, 0)", lambda: sealed.append(queue.owners()))
         check(tester, queue, place)
     assert [owner for owner in sealed[0] if "/@sealed/1/0/" in owner], sealed
+
+
+def test_what_a_transaction_that_is_committing_holds_of_queues_is_shown(queue, place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    queue.add(*TEXTS)
+    tester = start(queue, place)
+    shown = []
+
+    def look() -> None:
+        (sealed,) = [each.queues for each in transactions(place / "ck") if each.txid == 1]
+        shown.append((sealed, sum("/@sealed/1/0/" in owner for owner in queue.owners())))
+
+    def die() -> None:
+        look()
+        raise Crash("after COMMITTING(1, 0)")
+
+    tester.when("before COMMITTING(1, 0)", look)
+    tester.when("after COMMITTING(1, 0)", die)
+    with pytest.raises(Crash):
+        tester.drain()
+    tester.close()
+    (before, _), (queues, count) = shown
+    assert before == {}
+    assert count
+    assert queues == {"jobs": {"queue": queue.spout().pendingAcks().target, "sealed": count}}
+    assert f", {count} messages of jobs sealed>" in repr(transactions(place / "ck")[-1])
+    assert main(["transactions", str(place / "ck")]) == 0
+    assert f"jobs: {count} messages sealed" in capsys.readouterr().out
+    with tester.restart() as successor:
+        check(successor, queue, place)
+    assert not any(each.queues for each in transactions(place / "ck"))
 
 
 @pytest.mark.slow
@@ -388,16 +429,21 @@ def test_a_seal_that_arrives_late_takes_nothing_from_a_later_attempt(queue):
 def test_an_entry_that_was_deleted_meanwhile_is_not_taken_for_lost():
     with RedisServer() as server:
         queue = RedisQueue(server)
-        queue.add("a")
+        queue.add("deleted", "there")
         spout = opened(queue, 1)
-        (message,) = spout.take(1)
-        server.client().xdel(queue.name, message.id)
-        spout.renew([message.id])
+        deleted, there = spout.take(2)
+        server.client().xdel(queue.name, deleted.id)
+        spout.renew([deleted.id, there.id])
+        assert queue.owners() == [spout.owner] * 2
         acks = queue.spout().pendingAcks()
-        for attempt in range(2):
+        for attempt in range(2):  # a conflict would end the topology, for a message that nobody else has
             name = Sealed.of(spout.owner, TransactionAttempt(1, attempt), "token")
-            acks.seal(spout.owner, [message.id], name)
+            acks.seal(spout.owner, [deleted.id, there.id], name)
+            assert queue.owners() == [spout.owner, name]
         acks.acknowledge(name)
+        assert queue.owners() == [spout.owner]
+        assert list(opened(queue, 2).receive(5)) == []
+        assert queue.owners() == []  # there is nothing to hand out: it was given up
 
 
 def test_sealed_messages_are_not_taken_over_however_old_they_are(queue):

@@ -8,6 +8,7 @@ from statefx import BasicBolt, BatchBolt, Bolt, FailedException, Spout, Stateful
 from statefx.connectors import Message, QueueSpout
 from statefx.protocol.trees import OTHERS, REASONS_MAX, REASONS_TOLD_MAX, TreeReport, root_of
 from statefx.testing import TopologyTester
+from tests.spouts.test_tracked import Refuses
 
 HEARD = []
 """What the spout was told: what, id, ``context.failure``."""
@@ -39,17 +40,6 @@ class Words(Spout):
 
     def fail(self, id):
         HEARD.append(("fail", id, self.context.failure))
-
-
-class Refuses(BasicBolt):
-    """Refuses what begins with ``bad``."""
-
-    outputFields = "word string"
-
-    def execute(self, tup, collector):
-        if tup.word.startswith("bad"):
-            raise FailedException(f"{tup.word} is refused")
-        collector.emit((tup.word,))
 
 
 def behind(spout, bolt):

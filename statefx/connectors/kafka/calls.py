@@ -105,13 +105,16 @@ def patiently(call: Callable[[float], Answer], secs: float, *more: str) -> Answe
     began = time.monotonic()
     limit = began + secs
     pause = _AGAIN_SECS
+    missing: BaseException | None = None
     while True:
         try:
             return call(max(limit - time.monotonic(), _AGAIN_SECS))
         except kafka().KafkaException as error:
             if has_code(error, "UNKNOWN_TOPIC_OR_PART"):
-                limit = min(limit, began + BELIEVED_SECS)
+                limit, missing = min(limit, began + BELIEVED_SECS), error
             if not (error.args[0].retriable() or has_code(error, *_NOT_YET, *more)) or time.monotonic() > limit:
+                if missing is not None and has_code(error, "_TIMED_OUT"):
+                    raise missing from None  # the last call had little time: what a broker has said before tells more
                 raise
         time.sleep(pause)
         pause = min(1.5 * pause, _AGAIN_SECS_MAX)

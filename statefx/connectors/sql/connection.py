@@ -62,6 +62,31 @@ class SqlConnection:
 
     @contextmanager
     def _transaction(self, keep: bool, name: str) -> Iterator[sa.Connection]:
+        connection = self._begun(name)
+        try:
+            yield connection
+            if self.lite:
+                connection.exec_driver_sql("COMMIT" if keep else "ROLLBACK")
+            if keep:
+                connection.commit()
+            else:
+                connection.rollback()
+        except BaseException:
+            # Nothing is known of a connection that has failed, not even whether its COMMIT was done: the marker tells.
+            self._drop(connection)
+            raise
+
+    def _begun(self, name: str) -> sa.Connection:
+        """Return the connection, in a transaction; another one if the server has ended it since the last one."""
+        kept = self._connection is not None
+        try:
+            return self._begin(name)
+        except Exception as error:
+            if not (kept and getattr(error, "connection_invalidated", False)):
+                raise
+        return self._begin(name)  # it has failed before anything was done
+
+    def _begin(self, name: str) -> sa.Connection:
         if self._connection is None:
             self._connection = self._engine.connect()
             if self.lite:  # Python's module begins transactions late, and then only for reading
@@ -72,20 +97,17 @@ class SqlConnection:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             elif self.postgres:
                 connection.exec_driver_sql(_SETTINGS, (name,))
-            yield connection
-            if self.lite:
-                connection.exec_driver_sql("COMMIT" if keep else "ROLLBACK")
-            if keep:
-                connection.commit()
-            else:
-                connection.rollback()
         except BaseException:
-            # Nothing is known of a connection that has failed, not even whether its COMMIT was done: the marker tells.
-            self._connection = None
-            with suppress(Exception):
-                connection.invalidate()
-                connection.close()
+            self._drop(connection)
             raise
+        return connection
+
+    def _drop(self, connection: sa.Connection) -> None:
+        """Forget a connection that has failed."""
+        self._connection = None
+        with suppress(Exception):
+            connection.invalidate()
+            connection.close()
 
     def _is_of_driver(self, error: Exception) -> bool:
         return isinstance(getattr(error, "orig", error), self.dialect.dbapi.Error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.connectors.json_values import refuse_keys
-from statefx.connectors.queue import Message, PendingAcks, QueueSpout, Sealed, check_idle_secs, sealed_by
+from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
 from statefx.connectors.sql.connection import SqlConnection
 from statefx.connectors.sql.source import column_of, fields_of, reuses_numbers, table_columns
 from statefx.connectors.sql.types import reader
 from statefx.connectors.sql.url import SqlUrl, alchemy
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
 from statefx.operators import Context, parse_schema, to_ddl
+from statefx.operators.sealed_names import Sealed, sealed_by
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -318,9 +319,12 @@ class _PendingAcks(PendingAcks):
         with self._jobs.transaction() as connection:
             connection.execute(self._jobs.table.delete().where(self._jobs.table.c[OWNER] == name))
 
-    def sealed(self, prefix: str) -> Iterable[str]:
-        with self._jobs.transaction() as connection:
-            return [name for name in self._jobs.owners(connection, prefix) if Sealed.read(name) is not None]
+    def sealed(self, prefix: str) -> Mapping[str, int]:
+        sa, jobs = alchemy(), self._jobs
+        column = jobs.table.c[OWNER]
+        counted = sa.select(column, sa.func.count()).where(jobs.of(prefix)).group_by(column)
+        with jobs.transaction() as connection:
+            return {name: count for name, count in connection.execute(counted) if Sealed.read(name) is not None}
 
     def release(self, name: str) -> None:
         found = Sealed.read(name)

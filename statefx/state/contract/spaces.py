@@ -13,16 +13,47 @@ class Space(Enum):
     of another. The bytes are letters, so that a dump of a store can be read, and below 0x80, so that one can stand
     before UTF-8.
 
-    Only `USER` is in use. The others are reserved now, for a key's first byte can't be put in later without rewriting
-    all state.
+    `USER` is what the state shows that ``initState`` is given; in `NAMED`, what is kept under each name has a range of
+    its own (`head_of`). `SYSTEM` has how far the search for entries that are over has come. The others are reserved
+    now, for a key's first byte can't be put in later without rewriting all state.
     """
 
     USER = b"u"
+    NAMED = b"n"
     TIMERS = b"t"
-    WINDOWS = b"w"
     SYSTEM = b"s"
 
-    @property
-    def end(self) -> bytes:
-        """The first bytes behind the space: its keys are those from `value` to below this."""
-        return bytes([self.value[0] + 1])
+
+class Kind(Enum):
+    """What is kept under a name, in `Space.NAMED`: by the user, and of the windows of a windowed bolt."""
+
+    MAP = "map"
+    LIST = "list"
+    VALUE = "value"
+    BROADCAST = "broadcast"
+    """A map that all tasks hold alike."""
+    WINDOWS = "windows"
+
+
+def head_of(kind: Kind, name: str) -> bytes:
+    r"""Return what the bytes of all keys of a named map, list or value begin with, and no other key.
+
+    >>> head_of(Kind.MAP, "recent")
+    b'nmap\x00recent\x00'
+    """
+    return b"\0".join((Space.NAMED.value + kind.value.encode(), name.encode(), b""))
+
+
+def name_of(key: bytes) -> tuple[Kind, str]:
+    """Return whose key this is, of `Space.NAMED`."""
+    kind, name, _ = key[1:].split(b"\0", 2)
+    return Kind(kind.decode()), name.decode()
+
+
+def end_of(head: bytes) -> bytes:
+    """Return the first bytes behind all keys that begin with `head`, whose last byte is below 0xFF.
+
+    >>> end_of(b"u")
+    b'v'
+    """
+    return head[:-1] + bytes([head[-1] + 1])

@@ -3,6 +3,9 @@
 A value of version 1 lies as its codec wrote it. One of a later version, and one whose own bytes begin with the mark,
 has an envelope: the mark, the version as a varint (7 bits a byte, low ones first), the codec's bytes. The standard
 codec's bytes never begin with the mark, so bolts of version 1 pay nothing.
+
+A value that is over at a time has that before all this: the mark, a zero, which is no version, and the milliseconds
+since the epoch in 8 bytes, high ones first.
 """
 
 from __future__ import annotations
@@ -35,6 +38,30 @@ def envelope(version: int) -> bytes:
         version >>= 7
     head.append(version)
     return bytes(head)
+
+
+_EXPIRES = MARK + b"\x00"
+EXPIRY_BYTES = 10
+"""What stands before a value that is over at a time."""
+
+NEVER = 2**63
+"""When a value is over that has no such time."""
+
+
+def expiring(expiry_ms: int) -> bytes:
+    """Return what stands before the stored bytes of a value that is over at `expiry_ms`."""
+    return _EXPIRES + expiry_ms.to_bytes(8, "big")
+
+
+def expiry_of(data: bytes) -> int:
+    r"""Return when a value is over, as it is stored: in milliseconds since the epoch, or `NEVER`.
+
+    >>> expiry_of(expiring(1000) + b"x"), expiry_of(b"x") == NEVER
+    (1000, True)
+    """
+    if not data.startswith(_EXPIRES) or len(data) < EXPIRY_BYTES:  # damaged: whoever decodes it says so
+        return NEVER
+    return int.from_bytes(data[2:EXPIRY_BYTES], "big")
 
 
 def unwrap(data: bytes) -> tuple[int, bytes]:

@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from statefx.errors import StatePhaseError
-from statefx.state.contract.spaces import Space
+from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.contract.store import SnapshotRef, StateStore, Version
-from statefx.state.view.keyvalue import KeyValueState
+from statefx.state.view.entries import Entries, Lent
+from statefx.state.view.keyvalue import KeyValueState, MapState
 from statefx.state.view.transaction import Phase, StateTransaction
 
 _REMEDIES = {
@@ -23,7 +25,7 @@ _REMEDIES = {
 }
 
 
-class LentState(KeyValueState[Any, Any]):
+class LentState(Lent, KeyValueState[Any, Any]):
     """A `KeyValueState` whose transaction its holder can't end; ``initState`` is given one."""
 
     __slots__ = ()
@@ -48,21 +50,6 @@ class LentState(KeyValueState[Any, Any]):
         """Refuse: StatePhaseError."""
         self._refuse("close")
 
-    def __eq__(self, other: object) -> bool:
-        """Refuse to be compared with a dict: it would be False, whatever state holds."""
-        if isinstance(other, Mapping):
-            raise TypeError("a KeyValueState is never equal to a dict: compare dict(state.items())")
-        return self is other
-
-    __hash__ = KeyValueState.__hash__
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse to be pickled or copied: a copy would go on showing a transaction that has ended."""
-        raise TypeError(
-            "a KeyValueState belongs to its task and its transaction and can't be pickled or copied: "
-            "take dict(state.items())"
-        )
-
     def _refuse(self, call: str) -> NoReturn:
         raise StatePhaseError(
             f"{call}() is not the bolt's to call: {_REMEDIES[call]}",
@@ -72,24 +59,37 @@ class LentState(KeyValueState[Any, Any]):
         )
 
 
+def broadcasting(state: LentState, *, on: bool) -> None:
+    """Say whether the bolt is being given what all tasks are given, and may change what all of them hold."""
+    state._broadcasting = on
+
+
 def prepare(state: LentState, txid: int, token: str) -> None:
     """Make the changes durable under `token`, for the runtime."""
     super(LentState, state).prepareCommit(txid, token=token)
 
 
-def succeeded(state: LentState, reopened: Callable[[], StateStore]) -> LentState | None:
+def succeeded(state: LentState, reopened: Callable[[], StateStore], clock_ms: int) -> LentState | None:
     """Return the state of the next transaction, in which what `state` has prepared is committed; `state` is closed.
 
-    `reopened` opens the store anew if it can't go on. None if nothing is prepared: `state` is to be closed, and another
-    one opened.
+    `reopened` opens the store anew if it can't go on; `clock_ms` is the time of the next transaction. None if nothing
+    is prepared: `state` is to be closed, and another one opened.
     """
     if not state._advance(reopened):
         return None
     heir = object.__new__(type(state))
-    for name in StateTransaction.__slots__:
+    for name in (*Entries.__slots__, *StateTransaction.__slots__):
         setattr(heir, name, getattr(state, name))
+    # What shows names ends with its transaction. Names that it has not taken are forgotten: a bolt may well have
+    # another one each day.
+    raw = Space.TIMERS.value
+    heir._named = {head: each for head, each in state._named.items() if head in state._views or head[:1] == raw}
+    heir._views = {}
+    heir._relink()
+    heir._set_clock(clock_ms)
     heir._begin()
-    state._phase, state._changed, state._known, state._writable = Phase.CLOSED, {}, {}, {}
+    state._phase = Phase.CLOSED
+    state._unlink()
     return heir
 
 
@@ -108,11 +108,19 @@ def snapshot(state: LentState) -> SnapshotRef | None:
     return state._store.snapshot()
 
 
+def windows_of(state: LentState, name: str) -> MapState[Any, Any]:
+    """Return what is kept under a name of the windows of a windowed bolt."""
+    return state._view(Kind.WINDOWS, name, partial(MapState, state))
+
+
 def close(state: LentState) -> None:
     """Release the store, for the runtime; again is a no-op."""
     super(LentState, state).close()
 
 
 def key_of(state: LentState, key_bytes: bytes) -> Any:
-    """Return the key that the store knows as `key_bytes`."""
-    return state._codec.decode_key(key_bytes)
+    """Return the key that the store knows as `key_bytes`; of what is kept under a name, (name, key)."""
+    if key_bytes[:1] != Space.NAMED.value:
+        return state._codec.decode_key(key_bytes)
+    kind, name = name_of(key_bytes)
+    return name, state._named[head_of(kind, name)].codec.decode_key(key_bytes)

@@ -8,10 +8,10 @@ from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
 from statefx.state.contract.ranges import OrderedEntries, merge
-from statefx.state.contract.spaces import Space
+from statefx.state.contract.spaces import end_of
 from statefx.state.contract.store import StateStore, Write
 from statefx.state.encoding.codec import Codec
-from statefx.state.encoding.envelope import MARK
+from statefx.state.encoding.envelope import MARK, NEVER, expiry_of
 from statefx.state.encoding.values import SCALARS, is_immutable
 from statefx.state.view.pending import (
     ABSENT,
@@ -77,6 +77,8 @@ ENTRY_BYTES = 200
 """What Python needs to remember one entry, besides its bytes: two objects' heads and a place in a dict, about."""
 
 
+WITH_TTL = "; its map has a ttl: open it with state.map(name, ttl=...), or remove all with deleteRange(None, None)"
+
 _SAMPLE = 100
 """Entries whose size stands for that of others."""
 
@@ -100,8 +102,8 @@ class Overlay:
     in `changed_bytes` is neither in `changed` nor in `known`: who finds a key in one of these need not look further.
 
     `plain` are the types of keys that are looked up as they are. `pending` has the changes in order, from the first
-    scan that finds some until they are settled or discarded. `codec` puts the byte of `space` before a key; of the
-    store nothing of another space is read. `cache_bytes` bounds `known` and `known_bytes`.
+    scan that finds some until they are settled or discarded. `codec` puts `head` before a key; of the store
+    nothing is read that begins otherwise. `cache_bytes` bounds `known` and `known_bytes`.
     """
 
     __slots__ = (
@@ -123,9 +125,9 @@ class Overlay:
         "prepared",
     )
 
-    def __init__(self, store: StoreReads, codec: Codec, cache_bytes: int, space: Space) -> None:
+    def __init__(self, store: StoreReads, codec: Codec, cache_bytes: int, head: bytes) -> None:
         self._store = store
-        self._first, self._end = space.value, space.end
+        self._first, self._end = head, end_of(head)
         self.codec = codec
         self._encode_key: Callable[[Any], bytes] = codec.encode_key
         self._encode: Callable[[Any], bytes] = codec.encode_value
@@ -142,10 +144,9 @@ class Overlay:
         for kind in (*PLAIN, Packed):
             self._admit(kind)
 
-    def read_from(self, store: StateStore) -> StoreReads:
-        """Read from another store from now on, which has the same entries; return what reads it."""
-        self._store = StoreReads(store)
-        return self._store
+    def read_from(self, store: StoreReads) -> None:
+        """Read from another store from now on, which has the same entries."""
+        self._store = store
 
     def _admit(self, kind: Kind) -> None:
         self.changed[kind], self.changed_bytes[kind], self.known[kind], self.known_bytes[kind] = {}, {}, {}, {}
@@ -284,11 +285,14 @@ class Overlay:
             self.forget()
         if size <= self._cache_bytes:
             self._remembered_bytes += size
-            if data is None or is_immutable(value):
+            if data is None or self._stays(value):
                 self.known[kind][name] = value
             else:
                 self.known_bytes[kind][name] = data
         return value
+
+    _stays = staticmethod(is_immutable)
+    """Whether a value that was read is known as it is, and not as bytes."""
 
     def decoded(self, key_bytes: bytes, data: bytes) -> Any:
         """Return the value encoded as `data`; the error for damaged bytes names the key."""
@@ -297,6 +301,8 @@ class Overlay:
         except StateCorruptedError as error:
             key = repr(self.codec.decode_key(key_bytes))
             hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK else ""
+            if expiry_of(data) != NEVER:
+                hint = WITH_TTL
             named = StateCorruptedError(f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key})
             self._store.failed(named)
             raise named from error
@@ -314,11 +320,14 @@ class Overlay:
         As long as somebody holds what is returned, `changed` is to be changed by `put` and `delete` alone.
         """
         start, stop = start or self._first, stop or self._end
-        rows: Iterator[tuple[bytes, Any]] = self._store.scan(start, stop, reverse)
-        if self.prepared:
-            rows = merge(self.prepared.between(start, stop, reverse), rows, reverse)
+        rows: Iterator[tuple[bytes, Any]] = self.scan_below(start, stop, reverse)
         pending = self._in_order()
         return rows if pending is None else merge(pending.scan(start, stop, reverse).rows(), rows, reverse)
+
+    def scan_below(self, start: bytes, stop: bytes, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what lies in a range below this transaction's changes."""
+        rows = self._store.scan(start, stop, reverse)
+        return merge(self.prepared.between(start, stop, reverse), rows, reverse) if self.prepared else rows
 
     def _in_order(self) -> PendingKeys | None:
         """Return the changes in order; None if there are none."""
@@ -327,8 +336,8 @@ class Overlay:
         return self.pending
 
     def count(self) -> int | None:
-        """Return how many entries there are, if the store knows how many it has."""
-        count = self._store.count(self._first)
+        """Return how many entries there are, if the store knows how many it has: stores count whole spaces."""
+        count = self._store.count(self._first) if len(self._first) == 1 else None
         if count is None:
             return None
         if self.prepared:
@@ -402,12 +411,12 @@ class Overlay:
 
     def changes(self) -> list[Write]:
         """Return what was changed since it was last settled, in no order."""
-        encode, encode_key = self._encode, self._encode_key
+        encode_key = self._encode_key
         writes: list[Write] = []
         for kind, entries in self.changed.items():
             names = entries if kind is Packed else map(encode_key, entries)
             try:
-                writes += zip(names, map(encode, entries.values()), strict=True)
+                writes += zip(names, self._encoded(entries.values()), strict=True)
             except CodecError:  # `map` does not say at which entry: look for it, for the error names the key
                 self._refuse(kind, entries)
                 raise
@@ -415,6 +424,10 @@ class Overlay:
             names = changed_bytes if kind is Packed else map(encode_key, changed_bytes)
             writes += zip(names, changed_bytes.values(), strict=True)
         return writes
+
+    def _encoded(self, values: Iterable[Any]) -> Iterable[bytes]:
+        """Encode the values of immutable entries, as they are stored."""
+        return map(self._encode, values)
 
     def _refuse(self, kind: Kind, entries: dict[Any, Any]) -> None:
         """Raise CodecError for the first of `entries` that can't be encoded, with its key."""

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from statefx.errors import CodecError, StateCorruptedError
-from statefx.state.contract.spaces import Space
 from statefx.state.encoding.codec import Codec, StandardCodec
-from statefx.state.encoding.envelope import envelope, unwrap, wrap
+from statefx.state.encoding.envelope import NEVER, envelope, expiry_of, unwrap, wrap
 from statefx.state.encoding.guard import GuardedCodec
-from statefx.state.view.overlay import Overlay, StoreReads, of_key
+from statefx.state.view.overlay import WITH_TTL, Overlay, StoreReads, of_key
 from statefx.state.view.pending import Kind, MemoryKey, Packed
 
 Upgrade = Callable[[int, Any, Any], Any]
@@ -20,20 +19,26 @@ OWN_KEYS = "statefx.values."
 """What keys begin with that classes of statefx keep in a bolt's state: no bolt knows older forms of their values."""
 
 
+def codec_for(codec: Codec | None, head: bytes) -> tuple[Codec, bool]:
+    """Return what puts `head` before the keys of `codec`, and whether that is one that statefx did not write."""
+    if codec is None or type(codec) is StandardCodec:
+        return StandardCodec(head), False
+    return GuardedCodec(codec, head), True
+
+
 def overlay_for(
     store: StoreReads,
     codec: Codec | None,
     cache_bytes: int,
-    space: Space,
+    head: bytes,
     state_version: int = 1,
     upgrade: Upgrade | None = None,
 ) -> Overlay:
-    """Return what keeps the changes of one task's state: the plainest overlay that does it."""
-    own = codec is not None and type(codec) is not StandardCodec
-    spaced = GuardedCodec(codec, space.value) if codec is not None and own else StandardCodec(space.value)
+    """Return what keeps the changes of the keys that begin with `head`: the plainest overlay that does it."""
+    spaced, own = codec_for(codec, head)
     if not own and state_version == 1:
-        return Overlay(store, spaced, cache_bytes, space)
-    return VersionedOverlay(store, spaced, cache_bytes, space, state_version, upgrade, strict=own)
+        return Overlay(store, spaced, cache_bytes, head)
+    return VersionedOverlay(store, spaced, cache_bytes, head, state_version, upgrade, strict=own)
 
 
 class VersionedOverlay(Overlay):
@@ -51,13 +56,13 @@ class VersionedOverlay(Overlay):
         store: StoreReads,
         codec: Codec,
         cache_bytes: int,
-        space: Space,
+        head: bytes,
         version: int,
         upgrade: Upgrade | None = None,
         *,
         strict: bool = False,
     ) -> None:
-        super().__init__(store, codec, cache_bytes, space)
+        super().__init__(store, codec, cache_bytes, head)
         self._version = version
         self._head = envelope(version)
         self._upgrade = upgrade
@@ -95,8 +100,9 @@ class VersionedOverlay(Overlay):
             version, inner = unwrap(data)
         except StateCorruptedError as error:
             key = repr(self.codec.decode_key(key_bytes))
+            hint = WITH_TTL if expiry_of(data) != NEVER else ""
             raise StateCorruptedError(
-                f"the value of key {key}: {error.message}", **{**error.data, "key": key}
+                f"the value of key {key}: {error.message}{hint}", **{**error.data, "key": key}
             ) from error
         if version > self._version:  # a bolt that was rolled back to older code must not guess at a newer form
             key = repr(self.codec.decode_key(key_bytes))

@@ -1,0 +1,261 @@
+"""Ends what a topology that is gone has left sealed in a queue, by its checkpoint's log, without the topology.
+
+::
+
+    1 the names are listed, then the log is read: whoever has sealed them stands in it, unless it is older than they are
+    2 named by a decision: acknowledged       decided without it, or of a driver that was replaced: released
+    3 left is what the newest driver has sealed and not decided: it may live. The next generation is taken, which
+      fences it, and 2 is asked again
+
+So nothing is released that anybody could still decide. A name has the generation of the driver whose tasks have sealed
+it, and only that driver decides it; in 2 its last record stands before the GENERATION record of another one. What is
+released goes back to the spout that had it, which keeps it until idleSecs are over, if it lives (rule 12.7).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from statefx.coordinator.adoption import NOTHING_ADOPTED
+from statefx.coordinator.entries import read_entries
+from statefx.coordinator.generation import read_checkpoint, take_generation
+from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.log import TransactionLog
+from statefx.errors import CheckpointError, ConfigError
+from statefx.operators import Spout
+from statefx.operators.sealed_names import OwnerName, Sealed, sealed_in
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Committing
+from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
+
+ACKNOWLEDGE: Literal["acknowledge"] = "acknowledge"
+RELEASE: Literal["release"] = "release"
+FENCE: Literal["fence"] = "fence"
+LEAVE: Literal["leave"] = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class SealedMessages:
+    """Messages of a queue that one attempt of a transaction has sealed.
+
+    Attributes
+    ----------
+    spout : str
+        The id of the spout; of a client the queue's name and ``.acks``.
+    task : int
+        Which of its tasks had them.
+    txid : int
+        Whose they are.
+    attempt : int
+        Which try of that transaction has sealed them.
+    generation : int
+        Which driver's.
+    messages : int
+        How many.
+    action : str
+        ``acknowledge``: they are taken off the queue. ``release``: they go back to the queue. ``fence``: drivers up to
+        this generation are fenced, then they go back. ``leave``: nothing.
+    reason : str
+        What the log says of them.
+    name : str
+        By which they are had: the consumer in Redis, ``statefx_owner`` in a table.
+    """
+
+    spout: str
+    task: int
+    txid: int
+    attempt: int
+    generation: int
+    messages: int
+    action: Literal["acknowledge", "release", "fence", "leave"]
+    reason: str
+    name: str
+
+
+def resolve(
+    queue: Spout,
+    checkpointLocation: str | os.PathLike[str],
+    *,
+    yes: bool = False,
+    unknown: Literal["acknowledge", "release"] | None = None,
+    origin: str | None = None,
+) -> list[SealedMessages]:
+    """End what a topology or a client that is gone has left sealed in a queue: by its log, without the topology.
+
+    A start of the topology does the same by itself. This is for one that shall not be started now, or never again.
+
+    Parameters
+    ----------
+    queue : QueueSpout
+        Where the messages are, such as ``SqlQueueSpout(url, "orders")``; other queues of the topology one by one.
+    checkpointLocation : str or path
+        As given to ``submit``, or to the client.
+    yes : bool
+        Do it. Else nothing is changed, and what it would do is returned.
+    unknown : str, optional
+        What becomes of messages of which no log can tell whether they were processed, since the checkpoint is gone, or
+        was restored from a backup that is older: ``"release"`` has them processed, perhaps a second time;
+        ``"acknowledge"`` takes them off, perhaps unprocessed. By default they are left.
+    origin : str, optional
+        With `unknown`, for a checkpoint that is gone: which one it was. The error without it lists what there is.
+
+    Returns
+    -------
+    list of SealedMessages
+        What is sealed for this checkpoint, and what is done with it; with `yes` it is done.
+
+    Raises
+    ------
+    ConfigError
+        `queue` can't acknowledge in the transaction; or `unknown`, `origin` can't be used.
+    CheckpointError
+        There is no checkpoint, and `unknown` and `origin` don't both say what to do. Nothing was changed.
+    UnreachableError, FencedError
+        The queue can't be reached: do it again. A topology was started meanwhile, which ends what it finds sealed.
+
+    Contract
+    --------
+    * What the log has decided is taken off the queue; all else goes back to it, when nobody can decide it any more. It
+      may be killed at any point, and done again.
+    * A driver that runs is fenced if it has sealed something that is not decided (``fence``), and goes on if not. One
+      that is fenced loses and doubles nothing: start it again.
+    * What is released belongs to the spout that had it until ``idleSecs`` are over.
+
+    Examples
+    --------
+    >>> for each in resolve(SqlQueueSpout(url, "orders"), "checkpoints/billing"):     # doctest: +SKIP
+    ...     print(each.action, each.messages, each.reason)
+    """
+    if not isinstance(queue, Spout) or not hasattr(queue, "pendingAcks"):
+        raise ConfigError(
+            f"{queue!r} is no queue whose messages are acknowledged in the transaction: give one such as "
+            "SqlQueueSpout(...) or RedisStreamSpout(...)"
+        )
+    if unknown not in (None, ACKNOWLEDGE, RELEASE):
+        raise ConfigError(f"unknown is 'release' or 'acknowledge', not {unknown!r}")
+    try:
+        acks = queue.pendingAcks()
+    except NotImplementedError:
+        raise ConfigError(f"{type(queue).__name__} has no pendingAcks, so it seals nothing") from None
+    try:
+        return _Resolving(acks, Folders(local_path(checkpointLocation)), unknown).run(origin, yes=yes)
+    finally:
+        acks.close()
+
+
+@dataclass
+class _Resolving:
+    acks: Any
+    folders: Folders
+    unknown: Literal["acknowledge", "release"] | None
+
+    def run(self, origin: str | None, *, yes: bool) -> list[SealedMessages]:
+        before = read_checkpoint(self.folders)
+        if not before.generation:
+            return self._without_log(origin, yes=yes)
+        if origin is not None and origin != before.origin:
+            raise ConfigError(
+                f"the origin of the checkpoint in {self.folders.location} is {before.origin!r}, not {origin!r}: leave "
+                "out origin, which is for a checkpoint that is gone"
+            )
+        sealed = self.acks.sealed(f"{before.origin}/")
+        # Behind the listing: whoever has sealed something has taken his generation before that.
+        found = self._judged(sealed, read_checkpoint(self.folders))
+        if yes and any(each.action == FENCE for each in found):
+            found = self._judged(sealed, self._fenced())
+        return self._done(found, yes=yes)
+
+    def _without_log(self, origin: str | None, *, yes: bool) -> list[SealedMessages]:
+        if origin is None or self.unknown is None:
+            raise CheckpointError(
+                f"there is no checkpoint in {self.folders.location}, so nobody can tell whether what it has sealed in "
+                f"{self.acks.target} was processed: give the right folder, or restore it. If it is gone for good, look "
+                "at the results, and say unknown='release' to have those messages processed (again, if they were), or "
+                f"unknown='acknowledge' to take them off; and origin=, whose they are. {self._origins()}",
+                path=self.folders.location,
+            )
+        sealed = self.acks.sealed(f"{origin}/")
+        return self._done([self._unknown(each, "its checkpoint is gone") for each in _read(sealed)], yes=yes)
+
+    def _origins(self) -> str:
+        counts: dict[str, int] = {}
+        for name, messages in self.acks.sealed("").items():
+            if messages and (owner := _owner(name)) is not None:
+                counts[owner.origin] = counts.get(owner.origin, 0) + messages
+        shown = ", ".join(f"{origin!r} ({messages} messages)" for origin, messages in sorted(counts.items()))
+        return f"Sealed are those of {shown}" if counts else "Nothing is sealed there now"
+
+    def _judged(self, sealed: Mapping[str, int], log: LogState) -> list[SealedMessages]:
+        decided = self._decided(log)
+        return [self._judge(each, log, decided) for each in _read(sealed)]
+
+    def _judge(self, each: SealedMessages, log: LogState, decided: set[str]) -> SealedMessages:
+        name = f"attempt {each.attempt} of transaction {each.txid}"
+        if each.name in decided:
+            return replace(each, action=ACKNOWLEDGE, reason=f"{name} is decided, and names them")
+        if each.generation > log.generation:
+            why = f"generation {each.generation} has sealed them, and the log ends with {log.generation}: it is older"
+            return self._unknown(each, why)
+        if each.txid <= log.decided:
+            return replace(each, action=RELEASE, reason=f"transaction {each.txid} was decided without them")
+        if each.generation < log.generation:
+            return replace(each, action=RELEASE, reason=f"{name} was not decided, and its driver was replaced")
+        return replace(each, action=FENCE, reason=f"{name} is not decided, and its driver may be running")
+
+    def _unknown(self, each: SealedMessages, reason: str) -> SealedMessages:
+        return replace(each, action=self.unknown or LEAVE, reason=reason)
+
+    def _decided(self, log: LogState) -> set[str]:
+        """Return the names that the log has decided, as far as it remembers: those that are left are among them."""
+        records = [entry.record for entry in read_entries(self.folders.storage)]
+        found = [record for record in records if isinstance(record, Committing)]
+        found += [each.committing for each in log.in_flight if each.committing is not None]
+        return {name for record in found for each in record.committables.values() for name in sealed_in(each)}
+
+    def _fenced(self) -> LogState:
+        """Take the next generation; return what the log has decided by then."""
+        others: set[str] = set()
+        opened = partial(_opened, others)
+        return take_generation(self.folders, None, NOTHING_ADOPTED, shared=False, others=others, opened=opened).state
+
+    def _done(self, found: list[SealedMessages], *, yes: bool) -> list[SealedMessages]:
+        if yes:
+            for each in found:
+                if each.action == ACKNOWLEDGE:
+                    self.acks.acknowledge(each.name)
+                elif each.action == RELEASE:
+                    self.acks.release(each.name)
+                said = (self.acks.target, each.action, each.messages, each.spout, each.reason)
+                logger.info("%s: %s %d messages of %r: %s", *said)
+        return found
+
+
+def _opened(others: set[str], storage: Storage) -> TransactionLog:
+    """Open the log; what is decided and not committed, for the `others` too, is left to the next start."""
+    log = TransactionLog(storage)
+    if log.state.committing is not None and log.state.committing.committing is not None:
+        others.update(log.state.committing.committing.committables)
+    return log
+
+
+def _owner(name: str) -> OwnerName | None:
+    sealed = Sealed.read(name)
+    return None if sealed is None else OwnerName.read(sealed.owner)
+
+
+def _read(sealed: Mapping[str, int]) -> list[SealedMessages]:
+    """Return what the names say, in the order of transactions."""
+    found = []
+    for name, messages in sealed.items():
+        transaction, owner = Sealed.read(name), _owner(name)
+        if messages and transaction is not None and owner is not None:
+            named = (transaction.txid, transaction.attempt, owner.epoch.generation)
+            found.append(SealedMessages(owner.component, owner.task, *named, messages, LEAVE, "", name))
+    return sorted(found, key=lambda each: (each.spout, each.generation, each.txid, each.attempt, each.task))

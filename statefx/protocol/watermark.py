@@ -1,0 +1,105 @@
+"""Event time: how far it has come in each source, and in each task by that.
+
+Times are microseconds since 1970, in UTC, as Arrow's ``timestamp[us]`` has them. A watermark says that rows of earlier
+times are not expected any more::
+
+    source    the greatest time of its rows so far - lateness
+    channel   the barriers of all tasks that send: the least of them
+    task      the least of its channels, and never less than before
+
+A source is divided into **units** that get on by themselves: the tasks of a spout, or its partitions if it has some,
+and each of their streams. The slowest unit of a task holds the task's watermark. One that is idle does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+BEGINNING = -(1 << 63)
+"""Before all times: the watermark where nothing is known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the event time of a stream's rows stands, and what is made of it."""
+
+    field: str
+    lateness_us: int = 0  # how much earlier than the greatest time a row may be without being late
+    # How far ahead of the order's clock a time may be: what is further does not count.
+    ahead_us: int = 86_400_000_000
+    idle_ms: int | None = None  # after so long without a row a unit does not hold the watermark; None: it always does
+
+
+class Heard(NamedTuple):
+    """What is known of a unit."""
+
+    time_us: int  # the greatest time of its rows
+    at_ms: int = 0  # the order's clock when the last row came; 0 where nobody asks whether it is idle
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOrder:
+    """What a task is told of event time: what was decided before its transaction."""
+
+    watermark: int = BEGINNING  # the task's own
+    heard: Mapping[str, Heard] = field(default_factory=dict)  # of the units that it reads
+    partitions: int | None = None  # how many its spout has; None: it has none
+    since_ms: int = 0  # when the driver's first attempt began: nobody was idle before
+
+
+@dataclass(frozen=True, slots=True)
+class TimeReport:
+    """What a task says of event time at the end of a transaction."""
+
+    watermark: int  # the task's own
+    heard: Mapping[str, Heard] = field(default_factory=dict)  # units that had rows
+    ahead: int = 0  # rows whose times did not count, since they are too far ahead
+    late: int = 0  # rows that came too late for the bolt
+
+
+def unit_of(source: str, number: int, stream: str = "default") -> str:
+    """Name a unit; `number` is that of the partition, or of the task of a spout without any.
+
+    >>> unit_of("orders", 3), unit_of("orders", 3, "returns")
+    ('orders/3', 'orders/3/returns')
+    """
+    return f"{source}/{number}" if stream == "default" else f"{source}/{number}/{stream}"
+
+
+def least(watermarks: Iterable[int | None]) -> int | None:
+    """Return the least watermark; None stands for what does not hold it, such as an idle input.
+
+    >>> least([None, 7, 5]), least([None]), least([BEGINNING, 5]) == BEGINNING
+    (5, None, True)
+    """
+    return min((each for each in watermarks if each is not None), default=None)
+
+
+def reached(unit: Heard | None, timing: Timing, clock_ms: int, since_ms: int) -> int | None:
+    """Return how far a unit has come by the order's clock; None: it is idle."""
+    if timing.idle_ms is not None:
+        # Rule 14.5: what has come meanwhile waits in all units, and is read one after the other.
+        # A clock that ran ahead for a while has left times that are still to come: they say nothing.
+        last_ms = since_ms if unit is None or unit.at_ms > clock_ms else max(since_ms, unit.at_ms)
+        if clock_ms - last_ms >= timing.idle_ms:
+            return None
+    return BEGINNING if unit is None else max(BEGINNING, unit.time_us - timing.lateness_us)
+
+
+def then(known: Mapping[str, Heard], later: Mapping[str, Heard]) -> Mapping[str, Heard]:
+    """Return what both amount to.
+
+    With several transactions in flight, the later one may not have known of the earlier one (rule 14.3).
+
+    >>> then({"a/0": Heard(5, 2)}, {"a/0": Heard(3, 4)})["a/0"]
+    Heard(time_us=5, at_ms=4)
+    """
+    if not later:
+        return known
+    found = dict(known)
+    for name, unit in later.items():
+        before = found.get(name, unit)
+        found[name] = Heard(max(before.time_us, unit.time_us), unit.at_ms)  # the clock may have been set back
+    return found

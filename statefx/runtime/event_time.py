@@ -1,0 +1,192 @@
+"""Event time at one task: read from its rows batch by batch, and carried on by barriers (`statefx.protocol.watermark`).
+
+::
+
+    order     the watermark after the transaction before, which `execute` sees
+    rows      the greatest time of each unit that the task reads or emits
+    barriers  have all come: the watermark is the least of them, which `finishBatch` and `prePrepare` see
+    barriers and ack leave with it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statefx.operators.spouts import has_partitions
+from statefx.plan.levels import Plan
+from statefx.protocol.identity import TaskId
+from statefx.protocol.watermark import (
+    BEGINNING,
+    Heard,
+    TimeOrder,
+    TimeReport,
+    Timing,
+    least,
+    reached,
+    unit_of,
+)
+from statefx.topology.graph import ComponentKind
+
+
+class StreamTimes:
+    """The greatest event times of the rows of one stream in one attempt, by unit.
+
+    Attributes
+    ----------
+    greatest : dict of str to int
+    ahead : int
+        Rows whose times were too far ahead to count.
+    """
+
+    def __init__(self, place: int, limit_us: int, unit: str) -> None:
+        self._place = place
+        self._limit_us = limit_us
+        self._marks = [(0, unit)]
+        """From which row on they are of which unit."""
+        self.greatest: dict[str, int] = {}
+        self.ahead = 0
+
+    def begin(self, unit: str, first: int) -> None:
+        """The rows from the one numbered `first` on are of `unit`."""
+        self._marks.append((first, unit))
+
+    def take(self, batch: pa.RecordBatch, first: int = 0) -> None:
+        """Look at the times of a batch; `first` is the number of its first row."""
+        column, marks, at, end = batch.column(self._place), self._marks, first, first + batch.num_rows
+        while at < end:
+            while len(marks) > 1 and marks[1][0] <= at:
+                del marks[0]
+            stop = min(end, marks[1][0]) if len(marks) > 1 else end
+            self._look(marks[0][1], column.slice(at - first, stop - at))
+            at = stop
+
+    def _look(self, unit: str, times: pa.Array) -> None:
+        greatest = _greatest(times)
+        if greatest is not None and greatest > self._limit_us:
+            counting = times.filter(pc.less_equal(times, pa.scalar(self._limit_us, times.type)))
+            self.ahead += len(times) - times.null_count - len(counting)
+            greatest = _greatest(counting)
+        if greatest is not None:
+            self.greatest[unit] = max(greatest, self.greatest.get(unit, greatest))
+
+
+def _greatest(times: pa.Array) -> int | None:
+    found: int | None = pc.max(times).value
+    return found
+
+
+class TaskTime:
+    """Event time at one task in one attempt.
+
+    Parameters
+    ----------
+    plan : Plan
+    task : TaskId
+    clock_ms : int
+        The order's.
+
+    Attributes
+    ----------
+    watermark : int
+        That of the task: what was decided before, and from `end_input` on what it is after this transaction.
+    sent : int or None
+        What its barriers say; None: it holds nobody's watermark.
+    late : int
+        Rows of this attempt that came too late for the bolt.
+    emitted, read : Mapping of str to StreamTimes
+        By stream that it emits, and by DataFrame that it reads, those that have event time.
+    """
+
+    def __init__(self, plan: Plan, task: TaskId, clock_ms: int) -> None:
+        component = plan.components[task.component]
+        self._task = task
+        self._clock_ms = clock_ms
+        self._width = component.parallelism
+        self._is_spout = component.kind is ComponentKind.SPOUT
+        self._partitioned = has_partitions(component.operator)
+        sent = {edge.stream for edge in plan.outputs[task.component]}
+        self._timings = {stream: timing for stream, timing in component.timings.items() if stream in sent}
+        self._raw = {
+            edge.source: plan.timings[edge.source]
+            for edge in plan.inputs[task.component]
+            if edge in plan.raw and edge.source in plan.timings
+        }
+        self.emitted = {
+            stream: self._times(component.outputs[stream], timing, unit_of(*task, stream))
+            for stream, timing in self._timings.items()
+        }
+        self.read = {name: self._times(plan.streams[name], timing, name) for name, timing in self._raw.items()}
+        self._told = TimeOrder()
+        self.watermark = BEGINNING
+        self.sent: int | None = None
+        self.late = 0
+
+    def _times(self, schema: pa.Schema, timing: Timing, unit: str) -> StreamTimes:
+        return StreamTimes(schema.get_field_index(timing.field), self._clock_ms * 1000 + timing.ahead_us, unit)
+
+    def open(self, told: TimeOrder) -> None:
+        """Take what the driver tells."""
+        self._told = told
+        self.watermark = told.watermark
+
+    def begin_partition(self, name: str, rows_of: Callable[[str], int]) -> None:
+        """What is emitted from now on is of this partition; `rows_of` tells how many rows of a stream came before."""
+        if self._partitioned:
+            for stream, times in self.emitted.items():
+                times.begin(unit_of(self._task.component, int(name), stream), rows_of(stream))
+
+    def take(self, stream: str, batch: pa.RecordBatch) -> None:
+        """Look at rows of a DataFrame."""
+        if stream in self.read:
+            self.read[stream].take(batch)
+
+    def end_input(self, barriers: int | None) -> None:
+        """Get on to what the input allows: its barriers, and the DataFrames as they were decided before."""
+        self._get_on(least([barriers, *(self._reached(name, timing) for name, timing in self._raw.items())]))
+
+    def end_output(self) -> None:
+        """Get on by the rows that were emitted, if their times count."""
+        if not self._timings:
+            return
+        found = least(self._reached(unit, timing, greatest) for unit, timing, greatest in self._units())
+        if self._is_spout:
+            self._get_on(found)
+        else:  # its own watermark is that of its input, and what reads from it goes by the new times
+            self.sent = found
+
+    def _get_on(self, found: int | None) -> None:
+        if found is not None:
+            self.watermark = max(self.watermark, found)
+        self.sent = None if found is None else self.watermark
+
+    def _units(self) -> Iterator[tuple[str, Timing, int | None]]:
+        """Yield all that the task emits, with the greatest time of now; None: it has none."""
+        name, task = self._task
+        numbers = range(task, self._told.partitions or 0, self._width) if self._partitioned else (task,)
+        for stream, timing in self._timings.items():
+            for number in numbers:
+                unit = unit_of(name, number, stream)
+                yield unit, timing, self.emitted[stream].greatest.get(unit)
+
+    def _reached(self, unit: str, timing: Timing, greatest: int | None = None) -> int | None:
+        heard = self._told.heard.get(unit) if greatest is None else self._now(unit, greatest, timing)
+        return reached(heard, timing, self._clock_ms, self._told.since_ms)
+
+    def _now(self, unit: str, greatest: int, timing: Timing) -> Heard:
+        before = self._told.heard.get(unit)
+        at_ms = 0 if timing.idle_ms is None else self._clock_ms
+        return Heard(greatest if before is None else max(before.time_us, greatest), at_ms)
+
+    def report(self) -> TimeReport:
+        """Return what the driver is told."""
+        streams = [(self._timings[name], times) for name, times in self.emitted.items()]
+        streams += [(self._raw[name], times) for name, times in self.read.items()]
+        heard = {
+            unit: self._now(unit, greatest, timing)
+            for timing, times in streams
+            for unit, greatest in times.greatest.items()
+        }
+        return TimeReport(self.watermark, heard, sum(times.ahead for _, times in streams), self.late)

@@ -1,0 +1,234 @@
+"""The windows of one task in one attempt: tuples are put into them, and those that have ended are given to the bolt.
+
+::
+
+    feed   by batch: times and keys of the rows; late ones go to the late stream, the others into windows
+    end    what has changed goes to state, and what has ended to the bolt
+
+Where it lies in state tells `statefx.runtime.window_kinds`. Times are microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statefx.operators.fitting import shown
+from statefx.operators.tuples import tuple_maker
+from statefx.operators.windows import WINDOW, Window, WindowedBolt, keeps_values
+from statefx.plan.levels import name_shown
+from statefx.runtime.bolts import check_nothing, hook, values_of
+from statefx.runtime.operator import TaskAttempt
+from statefx.runtime.window_kinds import BEFORE_ALL, Form, Item, Kept, RowsForm, Sliding, Tumbling, ValuesForm, kept_in
+from statefx.state.view.lent import LentState, windows_of
+from statefx.topology.graph import Edge
+from statefx.topology.groupings import Promise
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_INT64_MIN = -(1 << 63)
+
+
+class Windows:
+    """The windows of one task, in one attempt.
+
+    Attributes
+    ----------
+    late : int
+        Tuples of this transaction that came too late for every window.
+    """
+
+    def __init__(self, bolt: WindowedBolt, state: LentState, task: TaskAttempt) -> None:
+        self._bolt, self._task = bolt, task
+        self._windowing = bolt._windowing
+        assert self._windowing is not None  # setBolt has seen to it
+        self.late = 0
+        self._marks = windows_of(state, "marks")
+        plan = task.deployment.plan
+        self._inputs = {edge.id: _Input(edge, task) for edge in plan.inputs[task.id.component]}
+        self._by_clock = all(one.timestamp is None for one in self._inputs.values())
+        if self._by_clock:
+            # The clock may be set back: a window that the bolt was given must not begin anew.
+            self._passed: int = self._marks.get("passed", BEFORE_ALL)
+        else:
+            self._passed = BEFORE_ALL if task.watermark is None else task.watermark
+        self._filling = "executeBatch" if bolt.vectorised else "addToWindow" if keeps_values(bolt) else "execute"
+        form: Form = ValuesForm(bolt, self._give, self._hook) if keeps_values(bolt) else RowsForm(self._give_rows)
+        self._kept: Kept = kept_in(self._windowing, form, state, self._marks, task.txid, self._passed)
+
+    @property
+    def _now(self) -> int:
+        """Up to where windows have ended."""
+        if self._by_clock:
+            return max(self._passed, self._task.order.clock_ms * 1000)
+        return BEFORE_ALL if self._task.watermark is None else self._task.watermark
+
+    def feed(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        """Put the rows of a batch into windows."""
+        one = self._inputs[edge.id]
+        if self._bolt.vectorised:
+            self._feed_batch(one, batch)
+            return
+        with self._hook(self._filling):
+            columns = values_of(batch, one.source, edge)
+        times = self._times(one, batch)
+        tuples = list(map(one.tuple, zip(*columns, strict=True)))
+        shape = None if keeps_values(self._bolt) else self._shape(one)
+        with self._hook(self._filling):
+            late = self._kept.take(one.keys(columns), times, tuples, shape)
+        self._tell_late(one, [tuples[at] for at in late], [times[at] for at in late])
+
+    def _feed_batch(self, one: _Input, batch: pa.RecordBatch) -> None:
+        """Have the bolt make values of a batch, and put them into windows."""
+        assert isinstance(self._kept, Tumbling | Sliding)  # the builder refuses others
+        times = self._time_column(one, batch)
+        known = times.is_valid()
+        panes = np.asarray(times.fill_null(0))
+        panes = panes - panes % self._kept.pane
+        in_time = pc.and_(known, pa.array(panes > max(_INT64_MIN, self._kept.last_late(self._passed))))
+        if not pc.all(in_time).as_py():
+            late = batch.filter(pc.invert(in_time))
+            if self._bolt._late_stream is None:
+                self.late += late.num_rows
+            else:
+                with self._hook(self._filling):
+                    tuples = list(map(one.tuple, zip(*values_of(late, one.source, one.edge), strict=True)))
+                self._tell_late(one, tuples, times.filter(pc.invert(in_time)).to_pylist())
+            batch, panes = batch.filter(in_time), panes[np.asarray(in_time)]
+        if batch.num_rows:
+            windows = pa.array(panes, _TIMESTAMP)
+            given = batch.append_column(WINDOW, windows)
+            with self._hook("executeBatch"):
+                made = self._bolt.executeBatch(
+                    given.replace_schema_metadata({"source": one.source, "stream": one.stream})
+                )
+                values = one.values(made, windows)
+            with self._hook("mergeWindows"):
+                self._kept.merge(*values)
+
+    def _tell_late(self, one: _Input, tuples: Sequence[Any], times: Sequence[Any]) -> None:
+        self.late += len(tuples)
+        stream = self._bolt._late_stream
+        if stream is None or not tuples:
+            return
+        fields = self._task.deployment.plan.components[self._task.id.component].outputs[stream].names[:-1]
+        places = [one.names.index(name) if name in one.names else None for name in fields]
+        for tup, time in zip(tuples, times, strict=True):
+            by = None if time is None else (self._passed - time) / 1e6
+            row = [None if place is None else tuple.__getitem__(tup, place) for place in places]
+            self._task.collector.emit((*row, by), stream=stream)
+
+    def _times(self, one: _Input, batch: pa.RecordBatch) -> list[Any]:
+        found: list[Any] = self._time_column(one, batch).to_pylist()
+        return found
+
+    def _time_column(self, one: _Input, batch: pa.RecordBatch) -> pa.Array:
+        if one.timestamp is None:
+            return pa.repeat(pa.scalar(self._now, pa.int64()), batch.num_rows)
+        return batch.column(batch.schema.get_field_index(one.timestamp)).cast(pa.int64())
+
+    def end(self) -> None:
+        """Give to the bolt what has ended."""
+        with self._hook(self._filling):
+            ended = self._kept.end(self._now)
+        if ended is not None and self._by_clock:
+            self._marks.put("passed", max(self._passed, ended))
+
+    @property
+    def due_ms(self) -> int:
+        """When a transaction has to come for a window that ends by the clock; 0: never."""
+        first = self._kept.first_end() if self._by_clock else None
+        return 0 if first is None else max(1, -(-first // 1000))
+
+    def _hook(self, name: str) -> Any:
+        return hook(self._task.id, name, self._task.txid)
+
+    def _give(self, window: Window, value: Any) -> None:
+        with self._hook("emitWindow"):
+            given: object = self._bolt.emitWindow(window, value, self._task.collector)  # type: ignore[func-returns-value]
+            check_nothing("emitWindow", given)
+
+    def _give_rows(self, span: Window, rows: Sequence[list[Item]]) -> None:
+        makers = {shape: self._maker(shape) for shape in {shape for items in rows for _, shape, _ in items}}
+        tuples = [[makers[shape](row) for _, shape, row in items] for items in rows]
+        with self._hook("execute"):
+            window = Window(span.key, span.start, span.end, *tuples)
+            given: object = self._bolt.execute(window, self._task.collector)  # type: ignore[func-returns-value]
+            check_nothing("execute", given)
+
+    def _shape(self, one: _Input) -> int:
+        """Return the number by which an input's rows are kept: its fields may be others in a later run."""
+        if one.shape is None:
+            shapes: list[Any] = self._marks.get("shapes", [])
+            shape = [one.source, one.stream, one.names]
+            if shape not in shapes:
+                shapes.append(shape)
+                self._marks.put("shapes", shapes)
+            one.shape = shapes.index(shape)
+        return one.shape
+
+    def _maker(self, number: int) -> Callable[[Sequence[Any]], Any]:
+        """Return what makes tuples of rows that were kept under a number: with the fields of now, missing ones None."""
+        for one in self._inputs.values():
+            if one.shape == number:
+                return one.tuple
+        source, stream, names = self._marks["shapes"][number]
+        for one in self._inputs.values():
+            if (one.source, one.stream) == (source, stream):
+                make, places = one.tuple, [names.index(name) if name in names else None for name in one.names]
+                return lambda row: make([None if place is None else row[place] for place in places])
+        made: Callable[[Sequence[Any]], Any] = tuple_maker(
+            pa.schema([(name, pa.null()) for name in names]), source, stream
+        )
+        return made  # of an input that is gone
+
+
+class _Input:
+    """One input of a windowed bolt: how its rows become tuples, and which of their fields are time and key."""
+
+    def __init__(self, edge: Edge, task: TaskAttempt) -> None:
+        plan = task.deployment.plan
+        schema = plan.stream_schema(edge)
+        self.edge, self.source, self.stream = edge, name_shown(edge.source), edge.stream
+        self.timestamp = plan.components[task.id.component].time_fields.get((self.source, self.stream))
+        self.names = list(schema.names)
+        self.tuple: Callable[[Sequence[Any]], Any] = tuple_maker(schema, self.source, self.stream)
+        self.shape: int | None = None
+        self._key_fields = edge.grouping.fields if edge.grouping.promise is Promise.KEY else ()
+        self._key_types = {name: schema.field(name).type for name in self._key_fields}
+        self._places = [schema.get_field_index(name) for name in self._key_fields]
+
+    def keys(self, columns: list[list[Any]]) -> Sequence[Any]:
+        """Return the key of each row."""
+        if not self._places:
+            return [None] * len(columns[0])
+        found = [columns[place] for place in self._places]
+        return found[0] if len(found) == 1 else list(zip(*found, strict=True))
+
+    def values(self, made: Any, windows: pa.Array) -> tuple[Sequence[Any], list[int], list[Any]]:
+        """Return what ``executeBatch`` has made of a batch with these `windows`: keys, panes and values."""
+        wanted = [*self._key_fields, WINDOW]
+        names = made.schema.names if isinstance(made, pa.RecordBatch | pa.Table) else []
+        if not set(wanted) < set(names) or len(set(names)) < len(names):
+            raise TypeError(
+                f"executeBatch of a windowed bolt returns a pyarrow.Table with the columns {', '.join(wanted)}, and "
+                f"those of the value; not {', '.join(names) or shown(made)}"
+            )
+        try:
+            panes = made.column(WINDOW).cast(_TIMESTAMP)
+            keys = [made.column(name).cast(kind).to_pylist() for name, kind in self._key_types.items()]
+        except pa.ArrowException as error:
+            raise TypeError(
+                f"executeBatch returned a key or a window of another type than it was given: {error}"
+            ) from None
+        if not pc.all(pc.is_in(panes, windows)).as_py() and len(panes):
+            raise ValueError(
+                "executeBatch returned a window that is not in the batch: take it from the column 'window'"
+            )
+        rest = [made.column(name).to_pylist() for name in names if name not in wanted]
+        key_of = [None] * len(panes) if not keys else keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
+        values = rest[0] if len(rest) == 1 else list(zip(*rest, strict=True))
+        return key_of, panes.cast(pa.int64()).to_pylist(), values

@@ -1,0 +1,316 @@
+"""Keys and values as a bolt reads and writes them: those of its state, and those under a name."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, NoReturn, TypeVar, overload
+
+from statefx.errors import StatePhaseError
+from statefx.state.encoding.codec import Codec
+from statefx.state.encoding.values import SCALARS
+from statefx.state.view.overlay import Overlay
+from statefx.state.view.pending import ABSENT, UNKNOWN, Kind, Packed
+
+K = TypeVar("K")
+V_co = TypeVar("V_co", covariant=True)
+
+_short = reprlib.Repr()
+_short.maxdict = 3
+
+
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class FoundEntries(Mapping[K, V_co]):
+    """The entries that `KeyValueState.getAll` found; a mapping whose keys are told apart as state does."""
+
+    __slots__ = ("_codec", "_entries", "_kind")
+
+    def __init__(self, codec: Codec, kind: type, entries: Mapping[Any, V_co]) -> None:
+        self._codec = codec
+        self._kind = kind
+        self._entries = entries
+
+    @overload
+    def get(self, key: K, /) -> V_co | None: ...
+
+    @overload
+    def get(self, key: K, /, default: V_co | D) -> V_co | D: ...
+
+    def get(self, key: Any, /, default: Any = None) -> Any:
+        """Return the value of `key`, or `default` if it was not found; CodecError for what can't be a key."""
+        # Mapping's own raises and catches a KeyError for each key that is not there.
+        if type(key) is self._kind:
+            value = self._entries.get(key, ABSENT)
+            if value is not ABSENT:
+                return value
+        key_bytes = self._codec.encode_key(key)
+        return self._entries.get(key_bytes, default) if self._kind is Packed else default
+
+    def __getitem__(self, key: K) -> V_co:
+        value = self.get(key, ABSENT)
+        if value is ABSENT:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[K]:
+        return map(self._codec.decode_key, self._entries) if self._kind is Packed else iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"FoundEntries({_short.repr(dict(self.items()))})"
+
+
+class Entries(Generic[K, V]):
+    """Reading and writing of the keys that begin alike; who derives from it says when that may be done."""
+
+    __slots__ = ("_changed", "_codec", "_known", "_overlay", "_writable")
+
+    _overlay: Overlay
+    _epoch: int
+    """Grows when what a scan has yet to read is of another version."""
+
+    def _require_open(self) -> None:
+        """Raise StateClosedError if the state is closed."""
+        raise NotImplementedError
+
+    def _require_writable(self, call: str) -> None:
+        """Raise StateClosedError or StatePhaseError if nothing may be changed now."""
+        raise NotImplementedError
+
+    def _open_entries(self, overlay: Overlay, *, writable: bool) -> None:
+        """Begin with what an overlay knows and has changed."""
+        self._overlay = overlay
+        self._codec = overlay.codec
+        # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
+        self._changed: dict[Kind, dict[Any, Any]] = overlay.changed
+        self._known: dict[Kind, dict[Any, Any]] = overlay.known
+        self._writable: dict[Kind, dict[Any, Any]] = overlay.changed if writable else {}
+
+    def _cut(self) -> None:
+        """Have the next get or put ask whether it may."""
+        self._changed, self._known, self._writable = {}, {}, {}
+
+    # ---- reading
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+
+    @overload
+    def get(self, key: K, default: V | D) -> V | D: ...
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, or `default` if there is none.
+
+        Raises
+        ------
+        CodecError
+            `key` can't be a key.
+        StateClosedError
+            The state is closed.
+        """
+        # The way of nearly every tuple: two look-ups and no call. Encoding the key, or asking the overlay, would each
+        # cost more than both. Kinds keep 1, 1.0 and True apart, which are one key to a dict.
+        kind: Kind = type(key)
+        if kind is tuple:
+            kind = tuple(map(type, key))
+        try:
+            value = self._changed[kind].get(key, UNKNOWN)
+            if value is not UNKNOWN:
+                return value
+            value = self._known[kind].get(key, UNKNOWN)
+            if value is not UNKNOWN:
+                return default if value is ABSENT else value
+        except (KeyError, TypeError):  # closed, a key of another kind, or one that can't be hashed
+            pass
+        self._require_open()
+        value = self._overlay.find(self._overlay.place(key))
+        return default if value is ABSENT else value
+
+    def __getitem__(self, key: K) -> V:
+        value = self.get(key, ABSENT)
+        if value is ABSENT:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: Any) -> bool:
+        return self.get(key, ABSENT) is not ABSENT
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for key, _ in self.items())
+
+    def keys(self) -> Iterator[K]:
+        """Yield the keys in their order."""
+        return iter(self)
+
+    def __bool__(self) -> bool:
+        return next(self.items(), None) is not None
+
+    def __len__(self) -> int:
+        """Return how many keys there are.
+
+        Raises
+        ------
+        TypeError
+            The provider could tell only by reading everything.
+        """
+        self._require_open()
+        count = self._overlay.count()
+        if count is None:
+            raise TypeError(
+                "len() of this state would read all of it, for its provider does not count keys: keep a count under a "
+                "key of your own, or write sum(1 for _ in state.items()) where that is wanted"
+            )
+        return count
+
+    def getAll(self, keys: Iterable[K]) -> FoundEntries[K, V]:
+        """Return the entries of those `keys` that are there, with at most one read of the store."""
+        self._require_open()
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"getAll takes several keys, as a list; of {keys!r} it would take the letters: [{keys!r}]")
+        return FoundEntries(self._codec, *self._overlay.find_all(list(keys)))
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Read what is not known of `keys` with one read of the store, so that `get` need not ask it.
+
+        Called by the runtime with the keys of a batch. Reads nothing twice and changes nothing.
+        """
+        self._require_open()
+        self._overlay.prefetch(keys)
+
+    def items(self, start: Any = None, stop: Any = None, reverse: bool = False) -> Iterator[tuple[K, V]]:
+        """Yield (key, value) with start <= key < stop in key order, or the last first; None is unbounded.
+
+        With ``reverse=True`` the bounds stay as they are: `start` is the lower one.
+
+        Shows the state as it was at the call: later changes do not appear. Costs what is read of it, and a logarithm;
+        the first call of a transaction that finds changes also sorts them.
+
+        Raises
+        ------
+        StatePhaseError
+            When going on after a commit or rollback.
+        StateClosedError
+            When going on after `close`.
+        """
+        self._require_open()
+        low, high = self._range(start, stop)
+        if low is not None and high is not None and low >= high:
+            return self._items(iter(()), self._epoch)
+        rows = self._overlay.scan(low, high, reverse)
+        if self._overlay.has_scans():
+            self._writable = {}  # put comes by the overlay, which tells the scan what it is about to change
+        return self._items(rows, self._epoch)
+
+    def _range(self, start: Any, stop: Any) -> tuple[bytes | None, bytes | None]:
+        encode_key = self._codec.encode_key
+        return None if start is None else encode_key(start), None if stop is None else encode_key(stop)
+
+    def _items(self, rows: Iterator[tuple[bytes, Any]], epoch: int) -> Iterator[tuple[K, V]]:
+        decode_key, decoded = self._codec.decode_key, self._overlay.decoded
+        while True:
+            if self._epoch != epoch:
+                self._require_open()
+                raise StatePhaseError("items() can't go on after a commit, a rollback or a refresh; call it again")
+            row = next(rows, None)
+            if row is None:
+                return
+            key_bytes, value = row
+            yield value if type(value) is tuple else (decode_key(key_bytes), decoded(key_bytes, value))
+
+    # ---- writing
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of `key`; committed when the transaction is.
+
+        Raises
+        ------
+        CodecError
+            `key` can't be a key, or `value` is (or holds, at ``path``) what state can't hold.
+        StatePhaseError
+            The state is read-only.
+        StateClosedError
+            The state is closed.
+        """
+        # As in get. An immutable value is kept as it is and encoded once, at prepare, however often it is put. A key
+        # must be known already: one that is new goes by the overlay, which refuses it here and not at prepare.
+        shape = type(value)
+        if shape in SCALARS or (shape is tuple and SCALARS.issuperset(map(type, value))):  # type: ignore[call-overload]
+            kind: Kind = type(key)
+            if kind is tuple:
+                kind = tuple(map(type, key))  # type: ignore[call-overload]  # tuples are iterable, whatever K is
+            try:
+                entries = self._writable[kind]
+                if key in entries or key in self._known[kind]:
+                    entries[key] = value
+                    return
+            except (KeyError, TypeError):  # as in get, or read-only
+                pass
+        self._require_writable("put")
+        self._overlay.put(key, value)
+        if not self._writable and not self._overlay.has_scans():
+            self._writable = self._overlay.changed
+
+    __setitem__ = put
+
+    def putAll(self, mapping: Mapping[K, V]) -> None:
+        """`put` every entry of `mapping`."""
+        self._require_writable("putAll")
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"putAll takes a dict, not a {type(mapping).__name__}: of pairs make dict(pairs)")
+        if self._writable and self._overlay.put_all(mapping):  # else a scan may go on, which is told of each change
+            return
+        for key, value in mapping.items():
+            self.put(key, value)
+
+    def delete(self, key: K) -> V | None:
+        """Remove `key` and return the value it had; None if it was not there."""
+        self._require_writable("delete")
+        place = self._overlay.place(key)
+        value = self._overlay.find(place)
+        if value is ABSENT:
+            return None
+        self._overlay.delete(place)
+        return value  # type: ignore[no-any-return]
+
+    def __delitem__(self, key: K) -> None:
+        self._require_writable("del")
+        place = self._overlay.place(key)
+        if self._overlay.find(place) is ABSENT:
+            raise KeyError(key)
+        self._overlay.delete(place)
+
+    def deleteRange(self, start: Any, stop: Any) -> int:
+        """Remove every key with start <= key < stop, and return how many there were; None is unbounded.
+
+        Costs as much as `items` of the same range, and a deletion for each of its keys.
+        """
+        self._require_writable("deleteRange")
+        low, high = self._range(start, stop)
+        if low is not None and high is not None and low >= high:
+            return 0
+        return self._overlay.delete_range(low, high)
+
+
+class Lent:
+    """What is lent for a transaction: neither a dict to be compared, nor something to be kept."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Refuse to be compared with a dict: it would be False, whatever state holds."""
+        if isinstance(other, Mapping):
+            raise TypeError("state is never equal to a dict: compare dict(state.items())")
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled or copied: a copy would go on showing a transaction that has ended."""
+        raise TypeError(
+            "state belongs to its task and its transaction and can't be pickled or copied: take dict(state.items())"
+        )

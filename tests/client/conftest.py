@@ -1,0 +1,5 @@
+"""What tests of clients share."""
+
+from tests.spouts.queues import make, queue
+
+__all__ = ["make", "queue"]

@@ -1,0 +1,30 @@
+"""The interval join on Spark: drivers are killed, and what comes out is what a plain recount says."""
+
+import pytest
+
+from tests.runtime.joining import check
+from tests.spark.drivers import log_of
+from tests.spark.joining import life_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+SEED = 11
+"""Of a life with rows in all streams."""
+
+
+SLOWLY = {"processingTime": "200 milliseconds"}
+"""Else all transactions of the pipelined engine are over before one is seen."""
+
+
+@pytest.mark.parametrize(("inputs", "engine"), [("frames", "jobs"), ("spouts", "jobs"), ("spouts", "pipelined")])
+def test_drivers_that_are_killed_change_nothing(drivers, place, inputs, engine):
+    more = {"seed": SEED, "inputs": inputs, "engine": engine}
+    driver = drivers(place, program="tests.spark.joining", more=more, trigger=SLOWLY)
+    driver.wait_until(lambda log: log.committed >= 3, "three transactions")
+    driver.kill()
+    before = log_of(place).committed
+    drivers(place, program="tests.spark.joining", more=more).end()
+    assert log_of(place).committed > before + 3
+    emitted = check(life_of(SEED), place)
+    rows = (emitted["default"], emitted["unmatchedLeft"], emitted["unmatchedRight"])
+    assert all((*rows, emitted["lateLeft"] + emitted["lateRight"])), "a stream had no rows: take another seed"

@@ -1,0 +1,362 @@
+"""Event time of spouts: the watermark in tasks, what holds it, and that it never goes back."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from statefx import BasicBolt, BatchBolt, TopologyBuilder
+from statefx.coordinator.log import read_state
+from statefx.errors import TopologyError
+from statefx.storage import FolderStorage
+from tests.spouts import timed
+from tests.spouts.timed import START, Emitted, Living, Opaque, Planned, Relay, Watch, Whole, secs, seen, watermarks
+
+KINDS = [Whole, Planned, Emitted, Opaque]
+ENGINES = ["jobs", "pipelined"]
+BOTH = pytest.mark.parametrize("engine", ENGINES)
+EACH = pytest.mark.parametrize("kind", KINDS)
+
+
+def ran(script, place, kind=Planned, engine="jobs", **options):
+    """Run a script to its end; return the watermarks."""
+    with timed.begun(timed.topology(kind(script), **options), place, engine) as tester:
+        for _ in script:
+            tester.emit()
+        return watermarks(tester)
+
+
+@BOTH
+@EACH
+def test_it_is_the_greatest_time_less_the_lateness(kind, engine, tmp_path):
+    script = [[[10, 30, 20]], [[25]], [[40]]]
+    assert ran(script, tmp_path, kind, engine, lateness="5 seconds") == [25, 25, 35]
+
+
+@BOTH
+def test_execute_sees_that_of_the_transaction_before(engine, tmp_path):
+    with timed.begun(timed.topology(Planned([[[10]], [[30]], [[20]]])), tmp_path, engine) as tester:
+        tester.drain()
+        assert [each[:2] for each in seen(tester).values()] == [(None, 10), (10, 30), (30, 30)]
+
+
+@BOTH
+@pytest.mark.parametrize("relay", [0, 1, 2])
+@EACH
+def test_the_slowest_task_or_partition_holds_it(kind, relay, engine, tmp_path):
+    script = [[[10], []], [[100], []], [[200], [50]], [[300], [60]], [[], [400]]]
+    found = ran(script, tmp_path, kind, engine, tasks=2, width=2, relay=relay)
+    assert found == [None, None, 50, 60, 300]
+
+
+@BOTH
+def test_each_partition_of_one_task_gets_on_by_itself(engine, tmp_path):
+    script = [[[10], [20], [30]], [[], [21], [31]], [[50], [22], []]]
+    assert ran(script, tmp_path, Planned, engine, tasks=2, relay=1) == [10, 10, 22]
+
+
+@BOTH
+def test_tuples_of_a_spout_that_lives_in_its_task_move_it(engine, tmp_path):
+    timed.FED[:] = [[[10, 30], [50]], [[20], [21]]]
+    with timed.begun(timed.topology(Living(), tasks=2, lateness="1 second"), tmp_path, engine) as tester:
+        tester.drain()
+        assert watermarks(tester)[-1] == 20
+
+
+def test_restarts_keep_it(tmp_path):
+    of = timed.topology(Planned([[[100]], [[10]], [[120]]]))
+    tester = timed.begun(of, tmp_path)
+    for _ in range(3):
+        tester.emit()
+        tester.close()
+        tester = tester.restart()
+    assert [each[:2] for each in seen(tester).values()] == [(None, 100), (100, 100), (100, 120)]
+
+
+def test_another_parallelism_keeps_partitions_and_never_goes_back(tmp_path):
+    script = [[[10], [20], [30]], [[40], [], []], [[], [50], [60]]]
+    tester = timed.begun(timed.topology(Planned(script), 3), tmp_path)
+    tester.emit()
+    for tasks in (1, 2):
+        tester.close()
+        tester = tester.restart(timed.topology(Planned(script), tasks))
+        tester.emit()
+    assert watermarks(tester) == [10, 20, 40]
+
+
+def test_tasks_of_a_spout_that_are_gone_hold_nothing(tmp_path):
+    script = [[[10], [20], [5]], [[40], [50], []]]
+    tester = timed.begun(timed.topology(Whole(script), 3), tmp_path)
+    tester.emit()
+    tester.close()
+    tester = tester.restart(timed.topology(Whole(script), 2))
+    tester.emit()
+    assert watermarks(tester) == [5, 40]
+
+
+def test_more_lateness_after_a_restart_does_not_take_it_back(tmp_path):
+    script = [[[100]], [[110]], [[200]]]
+    tester = timed.begun(timed.topology(Planned(script)), tmp_path)
+    tester.emit()
+    tester.close()
+    tester = tester.restart(timed.topology(Planned(script), lateness="1 minute"))
+    tester.drain()
+    assert watermarks(tester) == [100, 100, 140]
+
+
+def test_an_attempt_that_is_rolled_back_leaves_nothing_of_it(tmp_path):
+    class Opaquely(Opaque):
+        """The first attempt reads a row that the second one does not."""
+
+        def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
+            if attempt.attempt == 0:
+                collector.emit((partition, timed.at(1000)))
+            return super().emitPartitionBatch(attempt, collector, partition, lastMetadata)
+
+    class Fails(Relay):
+        def open(self, context):
+            self.context = context
+
+        def execute(self, tup, collector):
+            if self.context.attempt == 0:
+                collector.fail(tup)
+            super().execute(tup, collector)
+
+    builder = TopologyBuilder("timed")
+    builder.setSpout("spout", Opaquely([[[10]]]), timestamp="at")
+    builder.setBolt("fails", Fails()).shuffleGrouping("spout")
+    builder.setBolt("watch", Watch()).fieldsGrouping("fails", "partition")
+    with timed.begun(builder.createTopology(), tmp_path) as tester:
+        tester.emit()
+        assert watermarks(tester) == [10]
+
+
+# ---- several inputs
+
+
+def two(first, second, **times):
+    builder = TopologyBuilder("two")
+    builder.setSpout("first", first, timestamp="at")
+    builder.setSpout("second", second, **times)
+    watch = builder.setBolt("watch", Watch())
+    watch.fieldsGrouping("first", "partition").fieldsGrouping("second", "partition")
+    return builder.createTopology()
+
+
+@BOTH
+def test_it_is_the_least_of_the_inputs(engine, tmp_path):
+    of = two(Planned([[[10]], [[20]], [[30]]]), Whole([[[5]], [[25]], [[50]]]), timestamp="at")
+    with timed.begun(of, tmp_path, engine) as tester:
+        tester.drain()
+        assert watermarks(tester) == [5, 20, 30]
+
+
+@BOTH
+def test_an_input_without_event_time_does_not_hold_it(engine, tmp_path):
+    of = two(Planned([[[10]], [[20]]]), Whole([[[1]], [[1]]]))
+    with timed.begun(of, tmp_path, engine) as tester:
+        tester.drain()
+        assert watermarks(tester) == [10, 20]
+
+
+@BOTH
+def test_an_idle_input_does_not_hold_it_and_takes_nothing_back_when_it_comes_again(engine, tmp_path):
+    script = [[[10]], [[20]], [[30]], [[40]], [[50]]]
+    of = two(Planned(script), Whole([[[5]], [[]], [[]], [[6]], [[]]]), timestamp="at", idleAfter="1 minute")
+    with timed.begun(of, tmp_path, engine) as tester:
+        for _ in script:
+            tester.emit()
+            tester.advance(31)
+        # 62 s after its last row it is idle; a row of its own brings it back, and it holds again.
+        assert watermarks(tester) == [5, 5, 30, 30, 30]
+
+
+def test_an_idle_partition_does_not_hold_it(tmp_path):
+    script = [[[10], []], [[20], []], [[30], []]]
+    with timed.begun(timed.topology(Planned(script), idleAfter="10 seconds"), tmp_path) as tester:
+        for _ in script:
+            tester.emit()
+            tester.advance(6)
+        assert watermarks(tester) == [None, None, 30]
+
+
+def test_where_all_are_idle_it_stays(tmp_path):
+    script = [[[10]], [[]], [[]]]
+    with timed.begun(timed.topology(Planned(script), idleAfter="10 seconds"), tmp_path) as tester:
+        for _ in script:
+            tester.emit()
+            tester.advance(60)
+        assert watermarks(tester) == [10, 10, 10]
+
+
+def test_nobody_is_idle_right_after_a_week_of_standing_still(tmp_path):
+    """What came meanwhile waits in all partitions, and need not be read in one transaction."""
+    script = [[[10], [10]], [[20], []], [[30], [15]]]
+    tester = timed.begun(timed.topology(Planned(script), idleAfter="1 minute"), tmp_path)
+    tester.emit()
+    tester.close()
+    tester = tester.restart(now=START + timedelta(days=7))
+    tester.drain()
+    assert watermarks(tester) == [10, 10, 15]
+
+
+# ---- times that are wrong
+
+
+def test_a_row_from_the_far_future_does_not_move_it_and_is_told_once(tmp_path, caplog):
+    far = datetime(2300, 1, 1, tzinfo=UTC)
+    with timed.begun(timed.topology(Planned([[[10, far, None]], [[far, 20]]])), tmp_path) as tester:
+        tester.emit()
+        assert tester._transactions[-1].progress.as_dict()["rowsAhead"] == {"spout": 1}
+        tester.emit()
+        assert watermarks(tester) == [10, 20]
+    assert caplog.text.count("further ahead of this machine's clock than maxAhead") == 1
+    assert "1 rows of 'spout'" in caplog.text
+
+
+def test_maxahead_is_by_the_clock_of_the_driver(tmp_path):
+    script = [[[0, 3600 + 60]], [[0, 3600 + 61]]]
+    assert ran(script, tmp_path / "a", maxAhead="1 minute") == [3660, 3660]
+
+
+@pytest.mark.parametrize("years", [1, 1969, 1677])
+def test_times_of_long_ago(years, tmp_path):
+    time = datetime(years, 1, 1, tzinfo=UTC)
+    assert ran([[[time]]], tmp_path) == [secs(time)]
+
+
+def test_a_watermark_before_the_first_year_is_shown_as_its_beginning(tmp_path):
+    found = ran([[[datetime(1, 1, 1, tzinfo=UTC)]]], tmp_path, lateness="1000 days")
+    assert found == [secs(datetime.min.replace(tzinfo=UTC))]
+
+
+def test_null_times_move_nothing(tmp_path):
+    assert ran([[[None]], [[None, 5]], [[None]]], tmp_path) == [None, 5, 5]
+
+
+def test_a_time_without_a_zone_is_utc(tmp_path):
+    assert ran([[[datetime(2026, 1, 1, 0, 0, 7)]]], tmp_path) == [7]
+
+
+# ---- what bolts make of it
+
+
+@BOTH
+def test_a_bolt_gives_its_output_times_of_its_own(engine, tmp_path):
+    class Parse(BasicBolt):
+        outputFields = "partition int, at timestamp"
+
+        def execute(self, tup, collector):
+            collector.emit((tup.partition, tup.at + timedelta(hours=-1)))
+
+    builder = TopologyBuilder("parsed")
+    builder.setSpout("spout", Planned([[[3610, 3620], [3700]], [[3630], []]]), 2)
+    parse = builder.setBolt("parse", Parse(), 2, timestamp="at", lateness="5 seconds")
+    parse.shuffleGrouping("spout")  # each task reads the partition of its number
+    builder.setBolt("watch", Watch()).fieldsGrouping("parse", "partition")
+    with timed.begun(builder.createTopology(), tmp_path, engine) as tester:
+        tester.drain()
+        assert watermarks(tester) == [15, 25]
+
+
+@BOTH
+def test_finishbatch_sees_the_new_one_and_what_it_emits_has_times_that_count(engine, tmp_path):
+    class Batch(BatchBolt):
+        outputFields = "partition int, at timestamp"
+
+        def open(self, context):
+            self.context = context
+
+        def execute(self, tup, collector):
+            self.before = self.context.watermark
+
+        def finishBatch(self, collector):
+            assert self.before is None or self.before < self.context.watermark
+            collector.emit((0, self.context.watermark + timedelta(hours=1)))
+
+    builder = TopologyBuilder("batches")
+    builder.setSpout("spout", Planned([[[10]], [[20]]]), timestamp="at")
+    builder.setBolt("batch", Batch(), timestamp="at", maxAhead="2 hours").shuffleGrouping("spout")
+    builder.setBolt("watch", Watch()).fieldsGrouping("batch", "partition")
+    with timed.begun(builder.createTopology(), tmp_path, engine) as tester:
+        tester.drain()
+        assert watermarks(tester) == [3610, 3620]
+
+
+@pytest.mark.parametrize("kind", [Whole, Planned])
+def test_the_slower_of_two_streams_of_a_spout_holds_it_if_it_is_read(kind, tmp_path):
+    class Both(kind):
+        outputFields = {"default": "partition int, at timestamp", "slow": "late timestamp"}
+
+        def emit(self, collector, number, partition):
+            super().emit(collector, number, partition)
+            for _, time in self.rows(number, partition):
+                collector.emit((time - timedelta(seconds=5),), stream="slow")
+
+    def ended(folder, reads):
+        builder = TopologyBuilder("streams")
+        builder.setSpout("spout", Both([[[10]], [[30]]]), timestamp={"default": "at", "slow": "late"})
+        watch = builder.setBolt("watch", Watch()).fieldsGrouping("spout", "partition")
+        if reads:
+            watch.globalGrouping("spout", stream="slow")
+        with timed.begun(builder.createTopology(), folder) as tester:
+            tester.drain()
+            return watermarks(tester)
+
+    assert ended(tmp_path / "both", reads=True) == [5, 25]
+    assert ended(tmp_path / "one", reads=False) == [10, 30], "nobody waits for a stream that nobody reads"
+
+
+def test_processing_time_is_that_of_the_attempt(tmp_path):
+    with timed.begun(timed.topology(Planned([[[10]], [[20]]]), width=2), tmp_path) as tester:
+        tester.emit()
+        tester.advance(7)
+        tester.emit()
+        now = START + timedelta(hours=1)
+        for task in (0, 1):
+            assert [each[2] for each in seen(tester, task).values()] == [now, now + timedelta(seconds=7)]
+
+
+def test_last_progress_tells_of_each_component(tmp_path):
+    with timed.begun(timed.topology(Planned([[[10]]]), relay=1), tmp_path) as tester:
+        sent = tester.emit()
+        told = (START + timedelta(seconds=10)).isoformat()
+        assert sent.progress.as_dict()["watermarks"] == {"spout": told, "relay": told, "watch": told}
+
+
+def test_without_timestamp_nothing_of_it_is_in_the_log(tmp_path):
+    with timed.begun(timed.topology(Planned([[[10]]]), timestamp=None), tmp_path) as tester:
+        tester.emit()
+        assert watermarks(tester) == [None]
+        state = read_state(FolderStorage(tester._folders.location))
+        assert (state.watermarks, state.heard) == ({}, {})
+
+
+# ---- what is refused
+
+
+class Typed(Planned):
+    outputFields = {"default": "at timestamp, day date, text string, secs long, local timestamp_ntz", "other": "n int"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timestamp": "when"}, "names the field 'when' of stream 'default'; its fields are at, day"),
+        ({"timestamp": {"late": "at"}}, "names the stream 'late'; its streams are default, other"),
+        ({"timestamp": "day"}, r"'day' has the type date, .* as by to_timestamp\(field\)"),
+        ({"timestamp": "text"}, r"'text' has the type string, .* as by to_timestamp\(field\)"),
+        ({"timestamp": "secs"}, r"'secs' has the type bigint, .* as by timestamp_seconds\(field\)"),
+        ({"timestamp": "local"}, r"'local' has the type timestamp_ntz, .* it says nothing of the zone"),
+        ({"timestamp": {"other": "n"}}, r"'n' has the type int, .* timestamp_seconds"),
+        ({"timestamp": {}}, "names no field"),
+        ({"timestamp": 5}, "names the field 5"),
+        ({"timestamp": "at", "lateness": "soon"}, "spout 'spout': lateness is a time, such as"),
+        ({"timestamp": "at", "maxAhead": 5}, "spout 'spout': maxAhead is a time, such as"),
+        ({"timestamp": "at", "idleAfter": "1"}, "spout 'spout': idleAfter is a time, such as"),
+        ({"lateness": "1 minute"}, "spout 'spout': lateness needs event time"),
+        ({"idleAfter": "1 minute"}, "spout 'spout': idleAfter needs event time"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_remedy(options, message):
+    with pytest.raises(TopologyError, match=message):
+        TopologyBuilder("wrong").setSpout("spout", Typed([]), **options)

@@ -1,0 +1,141 @@
+"""Event time under random schedules, against a plain reference: scripts, idle partitions, restarts and crashes."""
+
+import random
+from datetime import timedelta
+
+import pytest
+
+from statefx import TopologyBuilder
+from statefx.testing import Crash, Limits
+from tests.spouts import timed
+from tests.spouts.timed import START, Emitted, Opaque, Planned, Relay, Watch, Whole, seen
+
+ROUNDS, PENDING = 8, 4
+
+
+class Source:
+    """What the reference knows of one spout."""
+
+    def __init__(self, chance, kinds):
+        self.parts = chance.randint(1, 3)
+        self.kind = chance.choice(kinds)
+        # A spout without partitions has a task for each part of the script: those are what gets on.
+        self.tasks = self.parts if self.kind is Whole else chance.randint(1, 3)
+        self.lateness = chance.choice([0, 0, 7])
+        self.idle = chance.choice([None, None, 20])
+        self.script = [[self.rows(chance, number) for _ in range(self.parts)] for number in range(ROUNDS)]
+
+    def rows(self, chance, number):
+        if chance.random() < 0.4:
+            return []
+        near = [number * 10 + chance.randint(-15, 15) for _ in range(chance.randint(1, 4))]
+        return [chance.choice([secs, secs, secs, None, secs + 100_000]) for secs in near]
+
+    def options(self):
+        found = {"timestamp": "at", "maxAhead": "1 day"}
+        if self.lateness:
+            found["lateness"] = f"{self.lateness} seconds"
+        if self.idle:
+            found["idleAfter"] = f"{self.idle} seconds"
+        return found
+
+    def units(self, clocks, starts):
+        """Yield for each round the watermark of each unit: None is unknown, "idle" does not hold."""
+        greatest, last = {}, {}
+        for clock, start, parts in zip(clocks, starts, self.script, strict=False):
+            units = []
+            for part in range(self.parts):
+                ahead = clock + timedelta(days=1)
+                times = [secs for secs in parts[part] if secs is not None and timed.at(secs) <= ahead]
+                if times:
+                    greatest[part] = max([*times, greatest.get(part, min(times))])
+                    last[part] = clock
+                since = max(start, last.get(part, start))
+                idle = self.idle and clock - since >= timedelta(seconds=self.idle)
+                units.append("idle" if idle else greatest[part] - self.lateness if part in greatest else None)
+            yield units
+
+
+def expected(sources, clocks, starts):
+    """Return the watermark at the end of each round: the least of what is not idle, and never back."""
+    found, watermark = [], None
+    for rounds in zip(*(source.units(clocks, starts) for source in sources), strict=True):
+        units = [unit for own in rounds for unit in own if unit != "idle"]
+        if units and None not in units:
+            watermark = min(units) if watermark is None else max(watermark, min(units))
+        found.append(watermark)
+    return found
+
+
+def topology(sources, relay, width):
+    builder = TopologyBuilder("model")
+    watch = builder.setBolt("watch", Watch(), width)
+    for number, source in enumerate(sources):
+        name = f"spout-{number}"
+        builder.setSpout(name, source.kind(source.script), source.tasks, **source.options())
+        if relay:
+            builder.setBolt(f"relay-{number}", Relay(), relay).shuffleGrouping(name)
+            name = f"relay-{number}"
+        watch.fieldsGrouping(name, "partition")
+    return builder.createTopology()
+
+
+def drive(chance, of, place, engine, crashes):
+    """Run all rounds, with time that passes, restarts and crashes; return when each driver began by generation."""
+    began, clock = {}, START + timedelta(minutes=1)
+    driver = None
+    while driver is None or driver.txid < ROUNDS:
+        try:
+            if driver is None:
+                crash = chance.randint(10, 60) if crashes and chance.random() < 0.7 else None
+                # A small log is folded often, and small orders go by a file.
+                limits = Limits(fold_after=chance.choice([2, 100]), carried_bytes_max=chance.choice([0, 1 << 20]))
+                options = {"now": clock, "crash_at": crash, "seed": chance.randint(0, 99), "limits": limits}
+                driver = timed.begun(of, place, engine, **options)
+            clock += timedelta(seconds=chance.choice([0, 3, 11]))
+            driver.advance((clock - START).total_seconds() - (driver._time() - START.timestamp()))
+            began.setdefault(driver.generation, clock)
+            driver.emit()
+            if chance.random() < 0.25:
+                driver.close()
+                driver = None
+        except Crash:
+            driver = None
+    return driver, began
+
+
+@pytest.mark.parametrize("crashes", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", range(10))
+def test_every_task_sees_what_the_reference_says(seed, crashes, tmp_path):
+    chance = random.Random(seed)
+    sources = [Source(chance, [Whole, Planned, Emitted, Opaque]) for _ in range(chance.randint(1, 2))]
+    width = chance.randint(1, 2)
+    of = topology(sources, chance.choice([0, 1, 2]), width)
+    driver, began = drive(chance, of, tmp_path, chance.choice(["jobs", "pipelined"]), crashes)
+    for task in range(width):
+        rounds = list(seen(driver, task).values())[:ROUNDS]  # behind it there may be an empty one, after a restart
+        clocks, starts = [each[2] for each in rounds], [began[each[3]] for each in rounds]
+        after = expected(sources, clocks, starts)
+        assert [each[1] for each in rounds] == after
+        assert [each[0] for each in rounds] == [None, *after[:-1]], "what execute saw"
+    driver.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_several_in_flight_it_may_lag_and_never_goes_back(seed, tmp_path):
+    chance = random.Random(seed)
+    source = Source(chance, [Planned, Opaque])
+    source.idle = None
+    of = topology([source], 1, 1)
+    config = {"topology.max.spout.pending": PENDING}
+    with timed.begun(of, tmp_path, config=config, now=START + timedelta(minutes=1), seed=seed) as driver:
+        driver.drain()
+        rounds = list(seen(driver).values())[:ROUNDS]
+        whole = expected([source], [each[2] for each in rounds], [rounds[0][2]] * ROUNDS)
+        lowest = float("-inf")
+        most = [lowest if each is None else each for each in whole]
+        found = [lowest if each[1] is None else each[1] for each in rounds]
+        assert found == sorted(found)
+        for number, watermark in enumerate(found):
+            assert watermark <= most[number]
+            assert number < PENDING or watermark >= most[number - PENDING], "it lags by no more than what was in flight"
