@@ -14,23 +14,17 @@ transaction changes is held in a dict, so that state is asked once for each key,
 
 from __future__ import annotations
 
-import pickle
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from functools import reduce
-from operator import add, itemgetter
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any
 
 from statefx.operators.context import time_of
 from statefx.operators.windows import Window, WindowedBolt, Windowing, keeps_values
-from statefx.state.encoding.values import is_immutable
+from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
 from statefx.state.view.keyvalue import MapState
 from statefx.state.view.lent import LentState, windows_of
-
-Item = tuple[int, int, Sequence[Any]]
-"""A tuple that is kept: its time, the number of its fields' names, and its values."""
 
 BEFORE_ALL = -(1 << 80)
 WINDOWS = "windows"
@@ -38,105 +32,6 @@ WINDOWS = "windows"
 
 CHUNK_ROWS = 1000
 """Tuples in one entry of state."""
-
-
-class Form(Protocol):
-    """What is kept of the tuples of a window."""
-
-    @property
-    def init(self) -> Callable[[], Any]:
-        """Make the value of no tuple."""
-
-    @property
-    def add(self) -> Callable[[Any, Any], Any]:
-        """Make a value with one item more."""
-
-    @property
-    def merge(self) -> Callable[[Any, Any], Any]:
-        """Make the value of two, of which the first may be changed."""
-
-    @property
-    def expires(self) -> bool:
-        """Whether what has left a window is asked for one slide later."""
-
-    def give(self, window: Window, now: Sequence[Any], new: int = 0, expired: Sequence[Any] = ()) -> None:
-        """Give a window to the bolt: the values of its parts, the last `new` of them new, and of what has left it."""
-
-    def items(self, times: Sequence[Any], tuples: Sequence[Any], shape: int | None) -> Iterable[Any]:
-        """Return what is added for each tuple."""
-
-    def own(self, values: list[Any]) -> list[Any]:
-        """Return values that other windows share, for one window alone: hooks may change what they are given."""
-
-
-class ValuesForm:
-    """The user's own value."""
-
-    expires = False
-
-    def __init__(
-        self,
-        bolt: WindowedBolt,
-        give: Callable[[Window, Any], None],
-        hook: Callable[[str], AbstractContextManager[None]],
-    ) -> None:
-        self.init, self.add, self.merge = bolt.initWindow, bolt.addToWindow, bolt.mergeWindows
-        self._give, self._hook = give, hook
-
-    def give(self, window: Window, now: Sequence[Any], new: int = 0, expired: Sequence[Any] = ()) -> None:
-        """Give the value of a window to the bolt."""
-        value = now[0]
-        if len(now) > 1:
-            with self._hook("mergeWindows"):
-                value = reduce(self.merge, now[1:], value)
-                if value is None:
-                    raise _forgotten("mergeWindows")
-        self._give(window, value)
-
-    def items(self, times: Sequence[Any], tuples: Sequence[Any], shape: int | None) -> Iterable[Any]:
-        """Return the tuples."""
-        return tuples
-
-    def own(self, values: list[Any]) -> list[Any]:
-        """Return copies of what can be changed."""
-        return [_copy(one) for one in values]
-
-
-class RowsForm:
-    """The tuples themselves."""
-
-    expires = True
-
-    def __init__(self, give: Callable[[Window, Sequence[list[Item]]], None]) -> None:
-        self.give_rows = give
-        self.init: Callable[[], Any] = list
-        self.merge: Callable[[Any, Any], Any] = add
-
-    @staticmethod
-    def add(value: list[Item], item: Item) -> list[Item]:
-        """Append an item."""
-        value.append(item)
-        return value
-
-    def give(self, window: Window, now: Sequence[Any], new: int = 0, expired: Sequence[Any] = ()) -> None:
-        """Give the tuples of a window to the bolt."""
-        parts = now, now[len(now) - new :], expired
-        rows = [[item for part in each for item in part] for each in parts]
-        if window.start is not None:
-            rows = [sorted(each, key=itemgetter(0)) for each in rows]
-        self.give_rows(window, rows)
-
-    def items(self, times: Sequence[Any], tuples: Sequence[Any], shape: int | None) -> Iterable[Any]:
-        """Return the tuples with their times and the number of their fields' names."""
-        return zip(times, [shape] * len(tuples), map(tuple, tuples), strict=True)
-
-    def own(self, values: list[Any]) -> list[Any]:
-        """Return the items, with copies of those values of their fields that can be changed."""
-        return [[(time, shape, _copy(row)) for time, shape, row in items] for items in values]
-
-
-def _copy(value: Any) -> Any:
-    return value if is_immutable(value) else pickle.loads(pickle.dumps(value, -1))
 
 
 class Kept(ABC):
@@ -177,12 +72,6 @@ class Kept(ABC):
 _NOTHING: Any = object()
 
 
-def _forgotten(hook: str = "addToWindow") -> TypeError:
-    return TypeError(
-        f"{hook} returned None: it returns the new value of the window, also if it has changed the old one"
-    )
-
-
 def _nothing() -> Any:
     return _NOTHING
 
@@ -214,7 +103,7 @@ class Tumbling(Kept):
             if place is not None:
                 value = changed[place] = add(changed[place], item)
                 if value is None:
-                    raise _forgotten()
+                    raise forgotten()
         return late
 
     def last_late(self, passed: int) -> int:
@@ -297,7 +186,7 @@ class Sliding(Kept):
                 new.add(pane)
             value = values[pane] = form.add(values[pane], item)
             if value is None:
-                raise _forgotten()
+                raise forgotten()
         self._expect(new)
         return late
 
@@ -514,7 +403,7 @@ class Sessions(Kept):
         for key, entry in entries.items():
             due, sessions = entry
             if any(value is None for _, _, value in sessions):
-                raise _forgotten()
+                raise forgotten()
             first = min((one[1] for one in sessions), default=None)
             if first is None:
                 self._map.delete(key)
@@ -551,7 +440,7 @@ class Counted(Kept):
             block = number // self._block
             blocks[block] = form.add(blocks[block] if block in blocks else form.init(), item)
             if blocks[block] is None:
-                raise _forgotten()
+                raise forgotten()
             entry[0] = number = number + 1
             if number % self._slide == 0:
                 entry[1] = self._give(key, number // self._block, blocks)

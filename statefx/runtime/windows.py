@@ -23,7 +23,8 @@ from statefx.operators.windows import WINDOW, Window, WindowedBolt, keeps_values
 from statefx.plan.levels import name_shown
 from statefx.runtime.bolts import check_nothing, hook, values_of
 from statefx.runtime.operator import TaskAttempt
-from statefx.runtime.window_kinds import BEFORE_ALL, Form, Item, Kept, RowsForm, Sliding, Tumbling, ValuesForm, kept_in
+from statefx.runtime.window_forms import Form, Item, RowsForm, ValuesForm
+from statefx.runtime.window_kinds import BEFORE_ALL, Kept, Sliding, Tumbling, kept_in
 from statefx.state.view.lent import LentState, windows_of
 from statefx.topology.graph import Edge
 from statefx.topology.groupings import Promise

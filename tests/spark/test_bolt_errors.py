@@ -1,6 +1,7 @@
 """A bolt that fails: what is said, what is rolled back, and that the next run goes on exactly."""
 
 import pickle
+import re
 import sys
 from pathlib import Path
 
@@ -251,7 +252,12 @@ def test_what_a_bolt_must_not_do(spark, place, thing, hook, words):
     with pytest.raises(BoltError, match=f"bolt 'faulty', task 0, {where}, transaction 1: .*{words}"):
         run(builder.createTopology(), spark, place / "ck")
     assert state(place / "ck", "faulty") == {}
-    assert kinds(place / "ck") == [("PREPARING", 1, 0), ("ROLLED_BACK", 1, 0)]
+    # Spark may give a task a worker whose connection it has closed with a test before: such an attempt is made again.
+    *lost, told = reasons(place / "ck")
+    assert re.search(words, told)
+    assert all("ClosedChannelException" in reason for reason in lost)
+    attempts = range(len(lost) + 1)
+    assert kinds(place / "ck") == [(kind, 1, n) for n in attempts for kind in ("PREPARING", "ROLLED_BACK")]
 
 
 class Twofold(BasicBolt):
