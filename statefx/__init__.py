@@ -9,6 +9,7 @@ from statefx.admin.aborting import abort
 from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
 from statefx.admin.resolving import resolve
+from statefx.admin.savepoints import deleteSavepoint, export, restore, savepoint, savepoints
 from statefx.admin.transactions import transactions
 from statefx.client import TransactionalClient, transaction
 from statefx.connectors import (
@@ -93,12 +94,17 @@ __all__ = [
     "WindowedBolt",
     "abort",
     "committedFiles",
+    "deleteSavepoint",
+    "export",
     "isTick",
     "migrate",
     "openState",
     "readCommitted",
     "readUncommitted",
     "resolve",
+    "restore",
+    "savepoint",
+    "savepoints",
     "session",
     "submit",
     "transaction",

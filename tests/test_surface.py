@@ -52,8 +52,9 @@ EXPORTS = {
         "SpoutCollector", "SqlSink", "StagedSink", "Stateful", "StatefulBolt", "StatefulWindowedBolt", "StatefxError",
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
-        "committedFiles", "isTick", "migrate", "openState", "readCommitted", "readUncommitted", "resolve", "session",
-        "submit", "transaction", "transactions",
+        "committedFiles", "deleteSavepoint", "export", "isTick", "migrate", "openState", "readCommitted",
+        "readUncommitted", "resolve", "restore", "savepoint", "savepoints", "session", "submit",
+        "transaction", "transactions",
     },
     statefx.state: {
         "EMPTY", "BroadcastMap", "Capabilities", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",
@@ -142,7 +143,7 @@ def test_exports(package):
         (OpaqueMap, {"multiGet", "multiPut", "multiUpdate"}),
         (TransactionalMap, {"multiGet", "multiPut", "multiUpdate"}),
         (SqlBackend, {"multiGet", "multiPut"}),
-        (Query, {"awaitTermination", "isActive", "lastProgress", "recentProgress", "processAllAvailable"}),
+        (Query, {"awaitTermination", "deleteSavepoint", "isActive", "lastProgress", "recentProgress", "processAllAvailable"}),
     ],
 )
 def test_camel_case_names_are_storms_and_no_others(cls, names):

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple, overload
 
@@ -208,6 +208,12 @@ class Migrator:
         """Refuse what can be refused without touching anything."""
         check_adoption(found, found.topology, self.folders, NOTHING_ADOPTED, shared=self.source.capabilities.shared)
         _check_idle(found, self.folders)
+        if found.pinned:
+            raise CheckpointError(
+                f"the checkpoint in {self.folders.location} has the savepoints {sorted(found.pinned)}, which can't be "
+                "moved: delete them first (statefx.deleteSavepoint), or keep them elsewhere (statefx.export)",
+                path=self.folders.location,
+            )
         if not self.target.capabilities.durable:
             raise ConfigError(
                 f"{self.reference} does not keep what was prepared when its process ends: nothing can be moved to it",
@@ -227,7 +233,7 @@ class Migrator:
 
     def _move(self, state: LogState, lineage: str, name: str) -> tuple[str, int, Sum]:
         """Copy the state of one task and compare; return the token and the size of the copy, and what it holds."""
-        namespace = _namespace(lineage, name)
+        namespace = replace(state.namespace(TaskId.parse(name)), lineage=lineage)
         try:
             token, size, there, copied = self._copied(state, namespace, name)
         except StateError:  # who has taken over may have deleted what was read: it is not damaged then
@@ -273,8 +279,7 @@ class Migrator:
         return prepared.token, prepared.size_bytes
 
     def _open_source(self, state: LogState, name: str) -> StateStore:
-        namespace = _namespace(state.lineage, name)
-        return open_task(self.source, self.folders, state, namespace.component, namespace.task)[0]
+        return open_task(self.source, self.folders, state, *TaskId.parse(name))[0]
 
     def _open_target(
         self, state: LogState, namespace: Namespace, version: Version, cache: str, read_only: bool = False
@@ -330,10 +335,6 @@ def _check_idle(state: LogState, folders: Folders) -> None:
         path=folders.location,
         txid=first.txid,
     )
-
-
-def _namespace(lineage: str, name: str) -> Namespace:
-    return Namespace(lineage, *TaskId.parse(name))
 
 
 class Sum(NamedTuple):

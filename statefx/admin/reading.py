@@ -28,7 +28,7 @@ from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state import Codec, KeyValueState, MapState, load_provider
 from statefx.state.contract.spaces import Kind
-from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateProvider, StateStore, Version
+from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version
 from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
 from statefx.state.view.upgrading import Upgrade
@@ -443,5 +443,5 @@ def open_task(
         snapshot=kept[-1] if kept else None,
         read_only=True,
     )
-    store = provider.newState(Namespace(state.lineage, component, task), context)
+    store = provider.newState(state.namespace(TaskId(component, task)), context)
     return store, context.version

@@ -159,7 +159,9 @@ def _held_by(component: str) -> str:
         spout = component.removeprefix(DEDUP)
         return f"ids of messages of spout {spout!r} that may come again: give setSpout({spout!r}, ...) its dedup again"
     return (
-        f"state of bolt {component!r}, which the topology no longer has (or which is no longer stateful): bring it back"
+        f"state of bolt {component!r}, which the topology no longer has (or which is no longer stateful): bring it "
+        f"back; if it has another name now, start with rename={{{component!r}: its name}}; to give its state up, with "
+        f"drop=[{component!r}]"
     )
 
 

@@ -140,7 +140,8 @@ def check_spouts(found: LogState, spouts: Mapping[str, ReplayingSpout]) -> None:
     if lacking:
         raise CheckpointMismatchError(
             f"spout {lacking[0]!r} has read in the checkpoint in {found.location}, and this topology has no spout of "
-            "that id: under another id all of it would be read again, and counted twice. Give the spout its former "
-            "id, or start with a new checkpointLocation",
+            "that id: under another id all of it would be read again, and counted twice. If it has another name now, "
+            f"start with rename={{{lacking[0]!r}: its name}}; if it is gone, with drop=[{lacking[0]!r}]; else with a "
+            "new checkpointLocation",
             lacking=lacking,
         )

@@ -11,6 +11,7 @@ from statefx.coordinator.format import check_format, is_empty, write_format
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.participants import check_participants
+from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
 from statefx.errors import CheckpointMismatchError, FencedError
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
@@ -53,6 +54,7 @@ def take_generation(
     *,
     shared: bool,
     others: Collection[str] = (),
+    renaming: Renaming = NOTHING_RENAMED,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
 ) -> TransactionLog:
     """Open the log for appending and take the next generation: from here on older drivers are fenced.
@@ -67,6 +69,8 @@ def take_generation(
         As of `check_adoption`.
     others : Collection[str]
         Names of the participants besides state.
+    renaming : Renaming
+        Which bolts and spouts are called otherwise from now on, or are gone.
     opened : callable
         Opens the log. If it raises, nothing has changed: nothing can have been appended between its reading and the
         GENERATION record.
@@ -81,15 +85,17 @@ def take_generation(
     write_format(folders.storage)
     for tries in range(TAKE_TRIES):
         log = opened(folders.storage)
-        becomes = wanted or log.state.topology
-        check_adoption(log.state, becomes, folders, adopt, shared=shared)
-        found, forking = log.state, forks(log.state, folders, adopt)
+        becomes, changes = wanted or log.state.topology, renaming.of(log.state)
+        found = changes.applied(log.state)
+        check_adoption(found, becomes, folders, adopt, shared=shared)
+        forking = forks(found, folders, adopt)
         # The driver at work goes on deciding until it is fenced (rule 10.6).
-        check_participants(forked(log.state) if forking else log.state, others)
+        check_participants(forked(found) if forking else found, others)
         try:
             if not log.state.lineage or forking:  # a fork's state must never meet the original's (rule 1.1)
                 log.append(Lineage(uuid.uuid4().hex))
-            log.append(Generation(log.state.generation + 1, folders.location, becomes))
+            generation = log.state.generation + 1
+            log.append(Generation(generation, folders.location, becomes, changes.names, tuple(sorted(changes.dropped))))
         except FencedError:
             if tries == TAKE_TRIES - 1:
                 raise

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from statefx.errors import FencedError, StateError
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.state.contract.store import Namespace, Retention, StateProvider
+from statefx.storage import Stored
 
 logger = logging.getLogger("statefx")
 
@@ -32,6 +33,9 @@ WAIT_SECS = 10.0
 VERSIONS_KEPT = 100
 """How many transactions back a version stays readable, whatever its files were merged into: for who has read the log
 and opens state some seconds later, and for tasks that are late."""
+
+
+_STATE = "state/"
 
 
 class OwnThread:
@@ -78,6 +82,8 @@ class Janitor:
     """The stateful ones."""
     lineage: str
     generation: int
+    kept_as: Mapping[str, str] = field(default_factory=dict)
+    """As in the log (`LogState`)."""
     others: Sequence[Participant] = ()
     """Who else takes part in transactions, and leaves things behind."""
     min_age_secs: float = MIN_AGE_SECS
@@ -86,6 +92,7 @@ class Janitor:
     run: OwnThread | Callable[[Callable[[], object]], None] = field(default_factory=OwnThread)
     clock: Callable[[], float] = time.monotonic
     _due: float = field(default=-math.inf, init=False)
+    _strays: list[Stored] | None = field(default=None, init=False)
 
     def committed(self, txid: int) -> None:
         """Sweep after every `every`-th transaction, whichever run it falls in, unless the last sweep was just now."""
@@ -105,9 +112,12 @@ class Janitor:
     def look(self) -> dict[TaskId, Sequence[Any]]:
         """List what there is, in all namespaces."""
         found = {}
+        if self._strays is None:  # once: while this driver is the newest, no bolt is dropped
+            self._strays = list(self.folders.storage.list(_STATE))
         for task in self.tasks:
             try:
-                found[task] = self.provider.artefacts(self._namespace(task), self.folders.storage)
+                namespace = Namespace(self.lineage, self.kept_as.get(task.component, task.component), task.task)
+                found[task] = self.provider.artefacts(namespace, self.folders.storage)
             except (StateError, OSError) as error:
                 _warn(task, error)
         return found
@@ -117,12 +127,13 @@ class Janitor:
         # Rule 4.3: listed first, read second. A file that was prepared in between is not among those that were listed,
         # and one whose COMMITTING came in between is named by what is read now.
         state = check_newest(self.folders, self.generation)
-        gone = 0
+        pins = state.pinned_versions()
+        gone = self._delete_strays({state.namespace(task).id for task in self.tasks} | pins.keys())
         orders.sweep(self.folders.storage, self.generation)
         for task, files in found.items():
-            retained = self._retained(state, str(task))
+            retained = self._retained(state, task, pins)
             try:
-                gone += self.provider.sweep(self._namespace(task), self.folders.storage, files, retained)
+                gone += self.provider.sweep(state.namespace(task), self.folders.storage, files, retained)
             except (StateError, OSError) as error:
                 _warn(task, error)
         for participant in self.others:
@@ -131,19 +142,31 @@ class Janitor:
             except Exception:  # a target may be out of reach for a while, and that of a user's own raises anything
                 logger.warning("what %s has left behind was not swept", participant.name, exc_info=True)
         with suppress(OSError):  # the next sweep deletes what is left
-            self.folders.storage.discard_unfinished("state/")
+            self.folders.storage.discard_unfinished(_STATE)
         return gone
 
-    def _namespace(self, task: TaskId) -> Namespace:
-        return Namespace(self.lineage, *task)
+    def _delete_strays(self, kept: Collection[TaskId]) -> int:
+        """Delete what was listed of bolts that a start has dropped, unless a savepoint keeps it."""
+        strays = [each for each in self._strays or () if _owner(each.name) not in kept]
+        self._strays = []
+        self.folders.storage.delete(each.name for each in strays)
+        return len(strays)
 
-    def _retained(self, state: LogState, name: str) -> Retention:
+    def _retained(self, state: LogState, task: TaskId, pins: Mapping[TaskId, Any]) -> Retention:
+        name = str(task)
         kept = state.snapshots.get(name, ())
         head = state.head(name)
         # Rule 4.7: tasks of cancelled attempts and readers may still open an older version (rule 6.1).
         since = max(0, head.txid - self.versions_kept)
-        pins = tuple((pin.heads[name], pin.snapshots.get(name)) for pin in state.pinned.values() if name in pin.heads)
-        return Retention(self.generation, head, kept, self.min_age_secs, since, pins)
+        pinned = pins.get(state.namespace(task).id, ())
+        return Retention(self.generation, head, kept, self.min_age_secs, since, tuple(pinned))
+
+
+def _owner(name: str) -> TaskId | None:
+    """Return whose state a file is, by its name."""
+    with suppress(ValueError):
+        return TaskId.parse(name.removeprefix(_STATE).rpartition("/")[0])
+    return None
 
 
 def _warn(task: TaskId, error: Exception) -> None:

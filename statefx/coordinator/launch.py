@@ -15,7 +15,7 @@ was well, and would leave the checkpoint without one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from statefx.coordinator.adoption import Adopt, adoptions, check_adoption, forks
@@ -30,6 +30,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.participants import Participants, check_participants
 from statefx.coordinator.progress import Progress
+from statefx.coordinator.renaming import Renaming
 from statefx.coordinator.runs import RunEngine
 from statefx.coordinator.sinks import sinks_of
 from statefx.coordinator.spouts import SpoutSource, SpoutTrigger
@@ -62,7 +63,7 @@ class Launch:
 
     Parameters
     ----------
-    topology, config, checkpointLocation, adopt
+    topology, config, checkpointLocation, adopt, rename, drop
         As the user gave them to `caller`.
     caller : str
         ``submit``, ``TopologyTester`` or ``TransactionalClient``, for messages.
@@ -95,6 +96,8 @@ class Launch:
         cache: str = "",
         others: tuple[Participant, ...] = (),
         pending: int | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
         dataframe: ToDataFrame = no_spark,
         wrap: Callable[[Storage], Storage] = lambda storage: storage,
     ) -> None:
@@ -109,6 +112,7 @@ class Launch:
         self.pending = pending or (1 if one_by_one else self.settings.max_spout_pending or 1)
         self._emissions = {DriverSpout(id, spout, 1).emission for id, spout in topology.replaying_spouts.items()}
         self._adopt = adoptions(adopt)
+        self._renaming = Renaming.given(rename, drop, topology)
         self._cache = cache
         if dumps is not None:
             check_sendable(topology, self.settings.mapping(), dumps)
@@ -166,6 +170,7 @@ class Launch:
         raise AssertionError("unreachable")
 
     def _check(self, found: LogState) -> None:
+        found = self._renaming.of(found).applied(found)
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         becomes = forked(found) if forks(found, self.folders, self._adopt) else found
         check_participants(becomes, self._others)
@@ -184,7 +189,13 @@ class Launch:
             As `check_checkpoint`, for what others have changed since.
         """
         log = take_generation(
-            self.folders, self._identity, self._adopt, shared=self._shared, others=self._others, opened=opened
+            self.folders,
+            self._identity,
+            self._adopt,
+            shared=self._shared,
+            others=self._others,
+            renaming=self._renaming,
+            opened=opened,
         )
         # The log fences the records of older drivers; state files and servers have fences of their own. Before anything
         # is recovered, so that no task of an older driver prepares or commits meanwhile (rule 4.2).
@@ -206,6 +217,7 @@ class Launch:
             lineage=log.state.lineage,
             generation=log.state.generation,
             origin=log.state.origin,
+            kept_as=log.state.kept_as,
             storage=self.folders.storage,
             cache=self._cache,
             encodings=self._encodings,
@@ -215,8 +227,15 @@ class Launch:
     def janitor(self, log: TransactionLog) -> Janitor:
         """Return who sweeps the state of the generation of `log`."""
         stateful = [task for task in self.plan.tasks if self.plan.components[task.component].stateful]
+        state = log.state
         return Janitor(
-            self.folders, self.provider, stateful, log.state.lineage, log.state.generation, others=self.others
+            self.folders,
+            self.provider,
+            stateful,
+            state.lineage,
+            state.generation,
+            kept_as=state.kept_as,
+            others=self.others,
         )
 
     def coordinator(

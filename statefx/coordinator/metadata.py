@@ -149,7 +149,8 @@ def written_files(storage: Storage) -> set[str]:
 
 def named_files(state: LogState) -> Iterator[str]:
     """Yield the files that the log names."""
-    said = [each for layers in state.committed_metadata.values() for each in layers]
+    known = (state.committed_metadata, *(pin.committed_metadata for pin in state.pinned.values()))
+    said = [each for by_spout in known for layers in by_spout.values() for each in layers]
     # Rule 9.4: also of transactions that are rolled back, since their next attempt reads the same.
     said += [each for metadata in state.planned_metadata.values() for each in metadata.values()]
     said += [

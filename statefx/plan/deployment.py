@@ -36,6 +36,7 @@ class Deployment:
     # Folder for caches of state; empty: the machine's own (`cache_folder`), which differs between machines.
     cache: str = ""
     origin: str = ""
+    kept_as: Mapping[str, str] = field(default_factory=dict)  # as in the log (`LogState`)
     # Of the keys and values of each stateful component; those it has none for have the standard one.
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
     files_max: int = FILES_MAX  # as of `StateContext`
@@ -53,7 +54,7 @@ class Deployment:
 
     def namespace(self, component: str, task: int) -> Namespace:
         """Name the state of a task."""
-        return Namespace(self.lineage, component, task)
+        return Namespace(self.lineage, self.kept_as.get(component, component), task)
 
     def state_context(self, order: TaskOrder, task: TaskId, version: Version | None = None) -> StateContext:
         """Say where the state of a task opens: at `version`, or at the one that `order` names."""

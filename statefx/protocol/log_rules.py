@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Never, cast
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError
 from statefx.protocol.identity import Version
 from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
-from statefx.protocol.log_state import Fork, InFlight, LogState, Pin
+from statefx.protocol.log_state import Fork, InFlight, LogState
 from statefx.protocol.metadata import BySpout, stacked
 from statefx.protocol.records import (
     BatchInput,
@@ -21,10 +21,12 @@ from statefx.protocol.records import (
     Lineage,
     Migrated,
     Noted,
+    Pin,
     Pinned,
     Preparing,
     Processed,
     Record,
+    Restored,
     RolledBack,
     SourceNotes,
     StreamInput,
@@ -82,12 +84,60 @@ def _generation(state: LogState, record: Generation) -> LogState:
         _refuse(record, "there is no LINEAGE before it")
     if record.generation != state.generation + 1:
         _refuse(record, f"generation {record.generation} after {state.generation}")
+    decided = state.committing
+    if decided is not None and (record.renamed or record.dropped):  # its tokens name tasks that nobody would find
+        _refuse(record, f"transaction {decided.txid} is COMMITTING")
+    state = renamed(state, record.renamed, record.dropped)
     return replace(
         state,
         generation=record.generation,
         location=record.location,
         topology=record.topology,
+        kept_as=_kept_as(state, record),
     )
+
+
+def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] = ()) -> LogState:
+    """Return the state in which bolts and spouts are called otherwise, and without those that are `dropped`."""
+    if not names and not dropped:
+        return state
+
+    def by_component(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {names.get(one, one): value for one, value in given.items() if one not in dropped}
+
+    def by_task(given: Mapping[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, value in given.items():
+            component, slash, rest = name.partition("/")
+            if component not in dropped:
+                found[f"{names.get(component, component)}{slash}{rest}"] = value
+        return found
+
+    stateful = state.topology.stateful
+    kept_as = {one: state.kept_as.get(one, one) for one in stateful if one in names or one in state.kept_as}
+    return replace(
+        state,
+        topology=replace(state.topology, stateful=by_component(stateful)),
+        heads=by_task(state.heads),
+        snapshots=by_task(state.snapshots),
+        growth=by_task(state.growth),
+        watermarks=by_task(state.watermarks),
+        heard=by_task(state.heard),
+        planned_metadata={txid: by_component(said) for txid, said in state.planned_metadata.items()},
+        committed_metadata=by_component(state.committed_metadata),
+        kept_as=by_component(kept_as),
+    )
+
+
+def _kept_as(state: LogState, record: Generation) -> Mapping[str, str]:
+    """Return where the bolts of a topology keep their state: a new one not where a renamed one has its own."""
+    known, wanted = state.topology.stateful, record.topology.stateful
+    kept_as = {one: kept for one, kept in state.kept_as.items() if one in wanted}
+    taken = {state.kept_as.get(one, one) for one in known}
+    for one in wanted:
+        if one not in known and one in taken:
+            kept_as[one] = f"{one}~{record.generation}"
+    return kept_as
 
 
 def _ended_before(state: LogState, record: Preparing | Committing) -> LogState:
@@ -209,6 +259,7 @@ def _end(state: LogState, record: Record, txid: int) -> LogState:
         committed_metadata=metadata,
         history=state.history.with_last(entry.past("COMMITTED", state.time_ms)),
         committed=txid,
+        restored=None,
         in_flight=state.in_flight[1:],
         last_input=entry.input,
         previous_input=state.last_input,
@@ -264,16 +315,79 @@ def _migrated(state: LogState, record: Migrated) -> LogState:
 def _pinned(state: LogState, record: Pinned) -> LogState:
     if not record.name or record.name in state.pinned:
         _refuse(record, f"{record.name!r} is pinned already")
-    if record.txid != state.committed or state.committing is not None:
-        _refuse(record, f"only what was committed last can be pinned, which is {state.committed}")
-    newest = {name: kept[-1] for name, kept in state.snapshots.items() if kept[-1].version <= state.head(name)}
-    return replace(state, pinned={**state.pinned, record.name: Pin(record.txid, state.heads, newest)})
+    if record.txid != state.decided:
+        _refuse(record, f"only what was decided last can be pinned, which is {state.decided}")
+    return replace(state, pinned={**state.pinned, record.name: pin_of(state)})
 
 
 def _unpinned(state: LogState, record: Unpinned) -> LogState:
     if record.name not in state.pinned:
         _refuse(record, f"{record.name!r} is not pinned")
     return replace(state, pinned={name: pin for name, pin in state.pinned.items() if name != record.name})
+
+
+def pin_of(state: LogState) -> Pin:
+    """Return where the last transaction that is decided leaves everything."""
+    open_commit = state.committing
+    if open_commit is not None and open_commit.committing is not None:
+        state = _end(state, open_commit.committing, open_commit.txid)
+    return Pin(
+        state.committed,
+        state.time_ms,
+        state.topology,
+        state.heads,
+        {name: kept[-1] for name, kept in state.snapshots.items() if kept[-1].version <= state.head(name)},
+        state.growth,
+        state.kept_as,
+        state.last_input,
+        state.previous_input,
+        # Perhaps with those of transactions that have begun since: sources then read again what these have read.
+        state.notes,
+        state.committed_metadata,
+        state.batch_id,
+        state.watermarks,
+        state.heard,
+        state.due_ms,
+    )
+
+
+def _restored(state: LogState, record: Restored) -> LogState:
+    """Return the state that goes on from a pin (rule 3.12).
+
+    What counts up stays as it is: transactions, attempts, generations, and the targets of sinks, where what is given
+    up was published.
+    """
+    _check_generation(state, record, record.generation)
+    if state.in_flight:
+        _refuse(record, f"transaction {state.in_flight[0].txid} is under way")
+    pin = record.pin
+    committed = max(state.committed, pin.txid)
+    return replace(
+        state,
+        committed=committed,
+        topology=pin.topology,
+        heads=pin.heads,
+        snapshots={name: (snapshot,) for name, snapshot in pin.snapshots.items()},
+        growth=pin.growth,
+        kept_as=pin.kept_as,
+        # Rule 3.7: Spark goes on with the batch that has the number of the next transaction.
+        last_input=_numbered(pin.last_input, committed),
+        previous_input=_numbered(pin.previous_input, committed - 1),
+        planned=None,
+        planned_metadata={},
+        notes=pin.notes,
+        committed_metadata=pin.committed_metadata,
+        batch_id=pin.batch_id,
+        watermarks=pin.watermarks,
+        heard=pin.heard,
+        due_ms=pin.due_ms,
+        restored=pin.txid,
+    )
+
+
+def _numbered(source: Input | None, txid: int) -> Input | None:
+    """Return an input as that of transaction `txid`."""
+    return replace(source, batch_id=txid - 1) if isinstance(source, StreamInput) else source
 
 
 def _checkpoint(state: LogState, record: Checkpoint) -> LogState:
@@ -320,5 +434,6 @@ _RULES: Mapping[type, Callable[..., LogState]] = {
     Migrated: _migrated,
     Pinned: _pinned,
     Unpinned: _unpinned,
+    Restored: _restored,
     Checkpoint: _checkpoint,
 }

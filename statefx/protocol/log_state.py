@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from statefx.protocol.history import REASON_CHARS, History, Past, sink_volumes
-from statefx.protocol.identity import EMPTY, SnapshotRef, TaskId, Version
+from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.protocol.metadata import BySpout, Metadata
-from statefx.protocol.records import Committing, Input, SourceNotes, StreamInput
+from statefx.protocol.records import Committing, Input, Pin, SourceNotes, StreamInput
 from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from statefx.protocol.transaction import Phase, TransactionState
 from statefx.protocol.watermark import Heard
@@ -62,15 +62,6 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
-    """A version of all state that stays readable: what each task's was, and the snapshot it can be read from."""
-
-    txid: int
-    heads: Mapping[str, Version] = field(default_factory=dict)
-    snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Fork:
     """Where a copy of a checkpoint has left the original's way."""
 
@@ -105,6 +96,9 @@ class LogState:
     planned: StreamInput | None = None
     notes: SourceNotes = field(default_factory=SourceNotes)  # all that the sources of a stream have written down
     heads: Mapping[str, Version] = field(default_factory=dict)  # ``component/task`` -> its last committed version
+    # Stateful bolt -> the name under which its state is kept, where that is not its own: the one that it had at first,
+    # or a new one, if a bolt that was renamed keeps its state under this one's.
+    kept_as: Mapping[str, str] = field(default_factory=dict)
     # The newest two per task, oldest first.
     snapshots: Mapping[str, tuple[SnapshotRef, ...]] = field(default_factory=dict)
     # Bytes of what has been committed to each task since its newest snapshot, and is not merged into later files.
@@ -118,6 +112,8 @@ class LogState:
     # together when the log is folded.
     committed_metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
     pinned: Mapping[str, Pin] = field(default_factory=dict)  # by name
+    # The transaction whose state and sources these are, if nothing has been decided since it was gone back to.
+    restored: int | None = None
     history: History = field(default_factory=History, compare=False)  # the last attempts that have ended
     # Sink -> where its last decided rows were committed, of every sink there ever was: one that comes back and finds no
     # marker there must not take the target for a new one (rule 10.2).
@@ -138,6 +134,28 @@ class LogState:
     def decided(self) -> int:
         """The last transaction that is committed, or will be whatever happens."""
         return self.committed + (self.committing is not None)
+
+    def namespace(self, task: TaskId) -> Namespace:
+        """Return where the state of a task is kept."""
+        return Namespace(self.lineage, self.kept_as.get(task.component, task.component), task.task)
+
+    def pinned_versions(self) -> Mapping[TaskId, list[tuple[Version, SnapshotRef | None]]]:
+        """Return what is pinned of each namespace, by its id: under that, and not its bolt's name, its files lie."""
+        found: dict[TaskId, list[tuple[Version, SnapshotRef | None]]] = {}
+        for pin in self.pinned.values():
+            for name, version in pin.heads.items():
+                component, task = TaskId.parse(name)
+                kept = TaskId(pin.kept_as.get(component, component), task)
+                found.setdefault(kept, []).append((version, pin.snapshots.get(name)))
+        return found
+
+    def notes_files(self) -> frozenset[str]:
+        """Return the files that hold what sources have written down, now and where something is pinned."""
+        return frozenset(ref.name for notes in (self.notes, *self._pinned_notes) for ref in notes.aside)
+
+    @property
+    def _pinned_notes(self) -> Iterator[SourceNotes]:
+        return (pin.notes for pin in self.pinned.values())
 
     @property
     def shared_origins(self) -> tuple[str, ...]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from statefx.protocol.identity import FileRef, SnapshotRef
+from statefx.protocol.identity import FileRef, SnapshotRef, Version
 from statefx.protocol.jsonform import Json
-from statefx.protocol.metadata import BySpout
-from statefx.protocol.topology_identity import TopologyIdentity
+from statefx.protocol.metadata import BySpout, Metadata
+from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
 from statefx.protocol.watermark import Heard
 
 
@@ -91,11 +91,17 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A driver has started here; `topology` is the identity of what it runs."""
+    """A driver has started here; `topology` is the identity of what it runs.
+
+    Stateful bolts and spouts that were called otherwise before, old name to new one, keep what they have; what those in
+    `dropped` have is given up.
+    """
 
     generation: int
     location: str
     topology: TopologyIdentity
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "GENERATION"
 
@@ -216,7 +222,10 @@ class Migrated:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The committed state of now stays readable under this name, however much is committed and swept later."""
+    """The state of now, as it is decided, can be restored under this name, however much is committed and swept later.
+
+    It may stand anywhere, also while a transaction is COMMITTING: that one will be committed whatever happens.
+    """
 
     name: str
     txid: int
@@ -231,6 +240,43 @@ class Unpinned:
     name: str
 
     kind: ClassVar[str] = "UNPINNED"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Where a transaction had left everything: the state of its tasks, and how far its sources were read."""
+
+    txid: int
+    time_ms: int = 0  # when it was pinned
+    topology: TopologyIdentity = NO_TOPOLOGY
+    # heads, snapshots: What each task's version was, and the snapshot it can be read from. growth: as in the log.
+    heads: Mapping[str, Version] = field(default_factory=dict)
+    snapshots: Mapping[str, SnapshotRef] = field(default_factory=dict)
+    growth: Mapping[str, int] = field(default_factory=dict)
+    kept_as: Mapping[str, str] = field(default_factory=dict)  # as in the log
+    # What the transaction read, and the one before it; what sources had written down, and what spouts had said.
+    last_input: Input | None = None
+    previous_input: Input | None = None
+    notes: SourceNotes = field(default_factory=SourceNotes)
+    committed_metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
+    batch_id: int | None = None
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    heard: Mapping[str, Heard] = field(default_factory=dict)
+    due_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """State and sources are again where `pin` has left them; what was committed since then is given up.
+
+    Transactions are counted on: the number of one that was given up is never used again. The targets of sinks have
+    published it, and would take another one of this number for the same.
+    """
+
+    generation: int
+    pin: Pin
+
+    kind: ClassVar[str] = "RESTORED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,5 +300,6 @@ Record = (
     | Migrated
     | Pinned
     | Unpinned
+    | Restored
     | Checkpoint
 )

@@ -86,7 +86,11 @@ class SparkCheckpoint:
                 self._write("metadata", json.dumps({"id": source.query_id}))
                 self._write(f"offsets/{source.batch_id}", source.offsets)
             self._sources = SourceFiles(
-                os.path.join(self.folder, "sources"), self._log.storage, state.generation, self._numbers
+                os.path.join(self.folder, "sources"),
+                self._log.storage,
+                state.generation,
+                self._numbers,
+                self._named,
             )
             self._sources.restore(state.notes)
             self._sources.compact(
@@ -98,6 +102,10 @@ class SparkCheckpoint:
             raise CheckpointError(
                 f"Spark's folder can't be made: {error}. This user must be able to write there", path=self.folder
             ) from error
+
+    def _named(self) -> frozenset[str]:
+        """Return the files beside the log that it names now."""
+        return self._log.state.notes_files()
 
     def _write(self, name: str, text: str) -> None:
         path = os.path.join(self.folder, name)

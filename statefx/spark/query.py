@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
+from statefx.coordinator import savepoints
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import StoppedError
-from statefx.errors import BoltError, ConfigError, StatefxError
+from statefx.coordinator.savepoints import Savepoint
+from statefx.errors import BoltError, CheckpointError, ConfigError, StatefxError
 from statefx.spark.bar import Bar
 from statefx.spark.failures import unburied
 
@@ -150,6 +152,41 @@ class Query:
             with self._listening():
                 self._feed.process_all_available(self._ended)
         self._raise()
+
+    def savepoint(self, name: str) -> Savepoint:
+        """Take a savepoint of the last decided transaction, which `statefx.restore` can go back to.
+
+        Costs one record of the log, however large state is; no transaction waits for it.
+
+        Parameters
+        ----------
+        name : str
+            Letters, digits, dots, dashes and underscores.
+
+        Raises
+        ------
+        ConfigError
+            The name can't be one, or state is kept in a server, which keeps no versions.
+        CheckpointError
+            There is a savepoint of this name, nothing has been committed yet, or the query has ended.
+        """
+        self._check_active(f"call statefx.savepoint(checkpointLocation, {name!r})")
+        return savepoints.take(self._coordinator.log, self._coordinator.participants.state.provider, name)
+
+    def deleteSavepoint(self, name: str) -> None:
+        """Delete a savepoint of this query's checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            There is no such savepoint, or the query has ended.
+        """
+        self._check_active(f"call statefx.deleteSavepoint(checkpointLocation, {name!r})")
+        savepoints.delete(self._coordinator.log, name)
+
+    def _check_active(self, remedy: str) -> None:
+        if not self.isActive:
+            raise CheckpointError(f"query {self.name!r} has ended: {remedy}")
 
     def stop(self, timeout: float = 60.0) -> None:
         """End the query: wait up to `timeout` seconds for the running transaction, else roll it back.

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -65,8 +65,17 @@ class _Aside:
 class SourceFiles:
     """The folder ``sources/`` of one run, and what of it the log has."""
 
-    def __init__(self, folder: str, storage: Storage, generation: int, sources: Sequence[int]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        storage: Storage,
+        generation: int,
+        sources: Sequence[int],
+        named: Callable[[], frozenset[str]],
+    ) -> None:
         self._sources = sources
+        self._named = named
+        """Returns which files beside the log are named by it, as it is durable now."""
         self._folder = folder
         self._storage = storage
         self._generation = generation
@@ -103,7 +112,7 @@ class SourceFiles:
         for path, text in (files | dict(notes.files)).items():
             if text is not None:
                 self._write(path, text)
-        named = {ref.name for ref in notes.aside}
+        named = self._named()
         # Rule 4.3: one of this generation or of a newer one may be named by a record that is just being written.
         found = (each.name for each in self._storage.list(PREFIX))
         self._storage.delete(name for name in found if name not in named and _generation(name) < self._generation)
@@ -272,7 +281,7 @@ class SourceFiles:
 
     def _recorded(self, known: SourceNotes, new: Mapping[str, str | None]) -> SourceNotes:
         """Return the notes of a record; what is much is put aside first, and durable before the record names it."""
-        self._delete_replaced(known)  # what the log, as it is durable now, names no more
+        self._delete_replaced()
         inline = {**known.files, **new}
         size = sum(len(text) for text in inline.values() if text is not None)
         if size <= INLINE_BYTES_MAX:  # rule 3.8: durable with PREPARING itself, or with NOTED
@@ -304,9 +313,9 @@ class SourceFiles:
         self._replaced += [each.ref.name for each in self._aside if each not in kept]
         return kept, {path for each in live[len(kept) :] for path in each.paths}
 
-    def _delete_replaced(self, known: SourceNotes) -> None:
+    def _delete_replaced(self) -> None:
         """Delete files that the log no longer names; one that can't be deleted is, by the next start."""
-        named = {ref.name for ref in known.aside}
+        named = self._named()
         gone = [name for name in self._replaced if name not in named]
         if gone:
             self._replaced = [name for name in self._replaced if name in named]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,8 @@ def submit(
     *,
     batchId: int | None = None,
     adopt: Adopt = None,
+    rename: Mapping[str, str] | None = None,
+    drop: Iterable[str] = (),
     progress: bool | None = None,
 ) -> Query:
     """Start a topology on Spark, going on from its last committed transaction.
@@ -85,6 +87,10 @@ def submit(
         ``"fork"`` for a copy that goes its own way, wherever it is. ``"takeover"``: targets of sinks that another
         application or checkpoint owns belong to this one from now on (a new checkpoint writes all that is there
         again). Or a list.
+    rename : Mapping, optional
+        Of stateful bolts and spouts that had another id in this checkpoint: old id to new one. May stay in the program.
+    drop : collection of str, optional
+        Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 
@@ -101,7 +107,7 @@ def submit(
         The checkpoint location can't be used for this topology; nothing was changed.
     """
     try:
-        return _submit(topology, spark, checkpointLocation, config, trigger, batchId, adopt, progress)
+        return _submit(topology, spark, checkpointLocation, config, trigger, batchId, adopt, rename, drop, progress)
     except StatefxError as error:
         raise unburied(error, "submit ended") from error.__cause__
 
@@ -114,11 +120,22 @@ def _submit(
     trigger: Mapping[str, Any] | None,
     batchId: int | None,
     adopt: Adopt,
+    rename: Mapping[str, str] | None,
+    drop: Iterable[str],
     progress: bool | None,
 ) -> Query:
     session = check_session(spark)
-    dataframe = partial(frame_of, session)
-    launch = Launch(topology, config, checkpointLocation, adopt, caller="submit", dumps=dumps, dataframe=dataframe)
+    launch = Launch(
+        topology,
+        config,
+        checkpointLocation,
+        adopt,
+        caller="submit",
+        dumps=dumps,
+        rename=rename,
+        drop=drop,
+        dataframe=partial(frame_of, session),
+    )
     streaming = topology.streaming
     _check_arguments(topology, trigger, batchId, progress)
     pipelined = is_pipelined(topology, launch.settings, launch.plan, session)

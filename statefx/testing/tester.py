@@ -123,6 +123,8 @@ class TopologyTester:
         each runs one attempt, as in a Spark job.
     adopt : str or collection of str, optional
         As for ``submit``.
+    rename, drop : Mapping, collection of str, optional
+        As for ``submit``.
     crash_at : int, optional
         Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
     processes, seed : int
@@ -171,6 +173,8 @@ class TopologyTester:
         config: Mapping[str, Any] | None = None,
         *,
         adopt: Adopt = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
         crash_at: int | None = None,
         processes: int = 1,
         seed: int | None = None,
@@ -198,15 +202,16 @@ class TopologyTester:
         self._transactions: list[Sent] = []
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._time)
-        self._start(checkpointLocation, adopt, processes, seed, freshObjects)
+        given = {"adopt": adopt, "rename": rename, "drop": drop}
+        self._start(checkpointLocation, given, processes, seed, freshObjects)
 
     def _start(
-        self, checkpoint: str | os.PathLike[str], adopt: Adopt, processes: int, seed: int | None, fresh: bool
+        self, checkpoint: str | os.PathLike[str], given: Any, processes: int, seed: int | None, fresh: bool
     ) -> None:
         """Do what ``submit`` does, with steps in the place of Spark."""
         steps, limits = self._steps, self._limits
         launch = Launch(
-            self.topology, self._config, checkpoint, adopt,
+            self.topology, self._config, checkpoint, **given,
             caller="TopologyTester", dumps=_dumps(), cache=self._cache, others=self._others, pending=self._pending,
             dataframe=_dataframe, wrap=lambda storage: SteppedStorage(storage, steps),
         )  # fmt: skip

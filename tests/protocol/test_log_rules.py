@@ -5,7 +5,7 @@ import pytest
 from statefx.coordinator.entries import as_read
 from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import Version
-from statefx.protocol.log_rules import apply, checkpoint, fold
+from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import Metadata
 from statefx.protocol.records import (
@@ -20,6 +20,7 @@ from statefx.protocol.records import (
     Pinned,
     Preparing,
     Processed,
+    Restored,
     RolledBack,
     SourceNotes,
     SpoutInput,
@@ -44,8 +45,10 @@ from tests.coordinator.histories import (
 PLANNED = Preparing(1, 0, 1, SpoutInput(), planned={"queue": Metadata({"0": {"from": 3}})})
 DECIDED = Committing(1, 0, 1, {}, emitted=PLANNED.planned, committables={"sink": [1]}, acknowledged={"queue": {"0": 3}})
 
+KEPT = [Pinned("a", 1), Unpinned("a"), Restored(2, pin_of(fold(EVENTFUL)))]
 
-@pytest.mark.parametrize("record", [*EVENTFUL, *MIGRATED, *NOTED, PLANNED, DECIDED, Pinned("a", 1), Unpinned("a")])
+
+@pytest.mark.parametrize("record", [*EVENTFUL, *MIGRATED, *NOTED, PLANNED, DECIDED, *KEPT])
 def test_a_record_comes_back_from_json_as_it_was(record):
     assert as_read(record) == record
 
@@ -158,6 +161,28 @@ def test_what_is_pinned_is_remembered_until_it_is_unpinned():
     assert not apply(state, Unpinned("before the upgrade")).pinned
 
 
+PIN = pin_of(fold(PINNED))
+
+
+def test_what_is_decided_can_be_pinned_before_it_is_committed():
+    decided = fold([*PINNED, preparing(3), committing(3), Pinned("a", 3), preparing(4)])
+    committed = fold([*PINNED, preparing(3), committing(3), Committed(3), Pinned("a", 3)])
+    assert replace(decided.pinned["a"], notes=PIN.notes) == replace(committed.pinned["a"], notes=PIN.notes)
+    assert decided.pinned["a"].heads["count/0"] == Version(3, "token-3-0-0")
+
+
+def test_what_is_restored_goes_on_with_new_numbers():
+    before = fold([*PINNED, *transaction(3), preparing(4), RolledBack(4, 0, "x")])
+    state = apply(before, Restored(1, PIN))
+    assert (state.heads, state.growth, state.last_input.offsets) == (PIN.heads, PIN.growth, offsets(2).offsets)
+    assert (state.committed, state.restored, state.next_attempt(4), state.planned) == (3, 2, 1, None)
+    # Spark goes on behind the batch of the last number, which has the offsets of the transaction that was gone back to
+    assert (state.last_input.batch_id, state.previous_input.batch_id) == (2, 1)
+    assert apply(LogState(), as_read(checkpoint(state))) == state
+    later = fold([preparing(4, 1), committing(4, 1), Committed(4)], state)
+    assert (later.restored, later.head("count/0")) == (None, Version(4, "token-4-1-0"))
+
+
 def test_heads_move_when_it_is_committed_and_can_be_foreseen_before():
     state = fold([*BEGINNING, preparing(1), committing(1)])
     assert state.head("count/0") == Version(0, "")
@@ -263,7 +288,9 @@ ILLEGAL = {
     "pinned twice": [*PINNED, Pinned("a", 2), Pinned("a", 2)],
     "pinned without a name": [*PINNED, Pinned("", 2)],
     "pinned an older one": [*PINNED, Pinned("a", 1)],
-    "pinned while it is committed": [*PINNED, preparing(3), committing(3), Pinned("a", 2)],
+    "pinned an older one than is decided": [*PINNED, preparing(3), committing(3), Pinned("a", 2)],
+    "restored in a transaction": [*PINNED, preparing(3), Restored(1, PIN)],
+    "restored by an older generation": [*PINNED, Generation(2, "/", IDENTITY), Restored(1, PIN)],
     "unpinned what is not": [*PINNED, Unpinned("a")],
     "migrated while a version is pinned": [
         *MIGRATED[:-5],

@@ -1,0 +1,453 @@
+"""Savepoints of a checkpoint that stands still: taken, listed, deleted, gone back to, and made a checkpoint of its own.
+
+Going back, in place::
+
+    1 what can be refused is, and every version is opened      2 the next generation: who ran before is fenced
+    3 RESTORED: state and sources are where they were, and the next transaction has the next number
+
+A failure before 3 leaves everything as it was, and so does one before the log is written there (`export`)::
+
+    1 the state of every task is written to the new folder, read back and compared
+    2 what the log names beside itself is copied           3 the log, which is one CHECKPOINT
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from statefx.admin.migration import Entries, sum_of
+from statefx.admin.reading import check_started, kept_options, open_task
+from statefx.config import Config
+from statefx.coordinator import savepoints as kept
+from statefx.coordinator.adoption import NOTHING_ADOPTED
+from statefx.coordinator.entries import read_entries
+from statefx.coordinator.format import write_format
+from statefx.coordinator.generation import read_checkpoint, take_generation
+from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.metadata import named_files
+from statefx.coordinator.savepoints import Savepoint
+from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Generation, Lineage, Pin, Restored
+from statefx.protocol.transaction import Phase
+from statefx.state.contract.store import StateContext, StateProvider, prepare_as
+from statefx.state.registry import load_provider
+from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
+
+APPEND = "append"
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """What `restore` has done.
+
+    Attributes
+    ----------
+    location : str
+        The folder that goes on.
+    txid : int
+        The transaction whose state and sources it goes on from.
+    given_up : int
+        How many transactions after it were given up; what they read comes again.
+    next_txid : int
+        The next transaction. Numbers are never used twice.
+    published : Mapping[str, int]
+        By sink, the rows of those transactions, as far as the log still knows and the sink tells. They stay where they
+        are, and the rows that come again are published behind them.
+    """
+
+    location: str
+    txid: int
+    given_up: int
+    next_txid: int
+    published: Mapping[str, int]
+
+    def __str__(self) -> str:
+        said = f"{self.location} goes on from transaction {self.txid}, with transaction {self.next_txid}"
+        if self.given_up:
+            said += f"; {self.given_up} transactions after it were given up, and what they read comes again"
+        rows = ", ".join(f"{count} rows of {sink!r}" for sink, count in self.published.items())
+        return f"{said}; published in these, and still there: {rows}" if rows else said
+
+
+def savepoint(
+    checkpointLocation: str | os.PathLike[str], name: str, config: Mapping[str, Any] | None = None
+) -> Savepoint:
+    """Take a savepoint of a checkpoint whose topology does not run; while it does, call ``query.savepoint``.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``.
+    name : str
+        Letters, digits, dots, dashes and underscores.
+    config : Mapping, optional
+        Settings as given to ``submit``: needed only where a secret is among the provider's options.
+
+    Returns
+    -------
+    Savepoint
+        Of the last committed transaction.
+
+    Raises
+    ------
+    ConfigError
+        The name can't be one, or state is kept in a server, which keeps no versions.
+    CheckpointError
+        There is no checkpoint, a transaction is under way in it, or the name is taken.
+
+    Contract
+    --------
+    * Copies nothing: one record is written, however large state is.
+    * A driver that runs on the checkpoint is fenced.
+    """
+    folders, found = _found(checkpointLocation)
+    _check_idle(found, folders, "take the savepoint")
+    provider = _provider(found, config)
+    kept.check_name(name)
+    kept.check_keeps_versions(provider)
+    if name in found.pinned or not found.decided:
+        kept.take(TransactionLog(folders.storage), provider, name)  # refuses
+    return kept.take(_taken(folders, "take the savepoint"), provider, name)
+
+
+def savepoints(checkpointLocation: str | os.PathLike[str]) -> tuple[Savepoint, ...]:
+    """Return the savepoints of a checkpoint, oldest transaction first; also while its topology runs.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint.
+    """
+    _, found = _found(checkpointLocation)
+    shown = [kept.savepoint(name, pin) for name, pin in found.pinned.items()]
+    return tuple(sorted(shown, key=lambda each: (each.txid, each.time, each.name)))
+
+
+def deleteSavepoint(checkpointLocation: str | os.PathLike[str], name: str) -> None:
+    """Delete a savepoint of a checkpoint whose topology does not run; while it does, call ``query.deleteSavepoint``.
+
+    The files that nothing else needs go with a later sweep, while the topology runs.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, or no such savepoint; the message lists those there are.
+
+    Contract
+    --------
+    * A driver that runs on the checkpoint is fenced.
+    """
+    folders, found = _found(checkpointLocation)
+    kept.pinned(found, name)
+    _check_idle(found, folders, "delete the savepoint")
+    kept.delete(_taken(folders, "delete the savepoint"), name)
+
+
+def restore(
+    checkpointLocation: str | os.PathLike[str],
+    savepoint: str | None = None,
+    *,
+    txid: int | None = None,
+    to: str | os.PathLike[str] | None = None,
+    sinks: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Restoration:
+    """Go back to a savepoint, or to any transaction that is still kept: state, timers, and how far sources were read.
+
+    Stop the topology first. The next start goes on from there: with the code that ran then, or with any that could go
+    on from it.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``.
+    savepoint : str, optional
+        The name of a savepoint.
+    txid : int, optional
+        In place of it, a transaction of those since the log was last folded, the last 30 to 100.
+    to : str or path, optional
+        A folder that is new or empty: it becomes a checkpoint of its own, which stands alone, and this one stays as it
+        is. By default this one goes back.
+    sinks : str, optional
+        ``"append"``: rows that were published since stay, and come once more behind them. Without it, a checkpoint
+        whose sinks have published something since is refused.
+    config : Mapping, optional
+        Settings as given to ``submit``: needed only where a secret is among the provider's options.
+
+    Returns
+    -------
+    Restoration
+        What it goes on from, what was given up, and what sinks have published of that.
+
+    Raises
+    ------
+    ConfigError
+        The arguments are wrong, or state is kept in a server, which keeps no versions; nothing was changed.
+    CheckpointError
+        There is no checkpoint, no such savepoint or transaction, a transaction is under way, sinks have published
+        rows since, or `to` is not empty; nothing was changed. The message says what to do.
+    StateCorruptedError
+        A file that the savepoint needs is missing or damaged; nothing was changed.
+
+    Contract
+    --------
+    * One record makes it so: after a crash the checkpoint is where it was, or where it was to go.
+    * A driver that runs on the checkpoint is fenced, but not with `to`.
+    * Numbers of transactions that were given up are never used again: no target takes new rows for old ones.
+    * Savepoints stay, also those of what was given up: ``restore`` goes forward again.
+    * What queues were told to forget since is not delivered again: they have no memory of it.
+
+    Examples
+    --------
+    >>> print(restore("checkpoints/word-count", "before-v2"))     # doctest: +SKIP
+    """
+    folders, found = _found(checkpointLocation)
+    if sinks not in (None, APPEND):
+        raise ConfigError(f"sinks must be 'append', or left out, got {sinks!r}")
+    if to is not None and sinks is not None:
+        raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
+    provider = _provider(found, config)
+    kept.check_keeps_versions(provider)
+    pin = _pin(folders, found, savepoint, txid)
+    if to is not None:
+        return _exported(folders, found, provider, pin, Folders(local_path(to)))
+    _check_idle(found, folders, "restore it")
+    if found.targets and found.committed > pin.txid and sinks is None:
+        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=pin.txid)
+    return _restored(folders, found, provider, pin)
+
+
+def export(
+    checkpointLocation: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    savepoint: str | None = None,
+    *,
+    txid: int | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Restoration:
+    """Write a savepoint, or the last transaction, to a folder that stands alone: a checkpoint, to keep or to start.
+
+    As ``restore(..., to=...)``; by default it takes the last committed transaction. While the topology runs, take a
+    savepoint first: the janitor may delete what is read.
+    """
+    folders, found = _found(checkpointLocation)
+    provider = _provider(found, config)
+    kept.check_keeps_versions(provider)
+    last = savepoint is None and txid is None
+    pin = pin_of(found) if last else _pin(folders, found, savepoint, txid)
+    return _exported(folders, found, provider, pin, Folders(local_path(to)))
+
+
+def at_pin(state: LogState, pin: Pin) -> LogState:
+    """Return what the log would know if it had ended with `pin`: for readers of what is kept."""
+    return apply(replace(state, in_flight=(), committed=pin.txid), Restored(state.generation, pin))
+
+
+# ---- what is refused
+
+
+def _found(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
+    folders = Folders(local_path(location))
+    found = read_checkpoint(folders)
+    check_started(found, folders)
+    return folders, found
+
+
+def _provider(found: LogState, config: Mapping[str, Any] | None) -> StateProvider:
+    """Return who keeps the state; without a stateful bolt any will do, for there is nothing to keep."""
+    given = Config.parse(config, found.topology.name)
+    some = next(iter(found.topology.stateful.values()), None)
+    if some is None:
+        return load_provider(given.state_provider, given.state_provider_config)
+    options = given.state_provider_config or kept_options(
+        some, "the state", "config={'topology.state.provider.config': {...}}, as they were given to submit"
+    )
+    return load_provider(some.provider, options)
+
+
+def _check_idle(state: LogState, folders: Folders, what: str) -> None:
+    if not state.in_flight:
+        return
+    first = state.in_flight[0]
+    rolled = "forward" if first.phase is Phase.COMMITTING else "back"
+    raise CheckpointError(
+        f"transaction {first.txid} of the checkpoint in {folders.location} is {first.phase}. Stop the topology if it "
+        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it. Then {what}",
+        path=folders.location,
+        txid=first.txid,
+    )
+
+
+def _check_same(found: LogState, folders: Folders, state: LogState) -> None:
+    if (state.generation, state.committed, state.pinned) != (found.generation, found.committed, found.pinned):
+        raise CheckpointError(
+            f"a topology runs on the checkpoint in {folders.location}: it has gone on meanwhile. Stop it first",
+            path=folders.location,
+        )
+
+
+def _taken(
+    folders: Folders,
+    what: str,
+    check: Callable[[LogState], None] = lambda state: None,
+    opened: Callable[[Storage], TransactionLog] = TransactionLog,
+) -> TransactionLog:
+    """Take the next generation, after a last look."""
+
+    def looked_at(storage: Storage) -> TransactionLog:
+        log = opened(storage)
+        # At each try to take the generation: a driver that runs may have begun something since the last look.
+        _check_idle(log.state, folders, what)
+        check(log.state)
+        return log
+
+    return take_generation(folders, None, NOTHING_ADOPTED, shared=False, opened=looked_at)
+
+
+def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | None) -> Pin:
+    if (savepoint is None) == (txid is None):
+        raise ConfigError("say what to go back to: the name of a savepoint, or txid=, and not both")
+    if savepoint is not None:
+        return kept.pinned(found, savepoint)
+    if isinstance(txid, bool) or not isinstance(txid, int) or txid < 1:
+        raise ConfigError(f"txid must be the number of a committed transaction, from 1, got {txid!r}")
+    state, known = LogState(), list[int]()
+    for entry in read_entries(folders.storage):
+        before, state = state.decided, apply(state, entry.record, entry.time_ms)
+        # Not where RESTORED has brought back what an earlier one had left.
+        if state.decided and (state.decided != before or not known) and state.restored is None:
+            known.append(state.decided)
+            if state.decided == txid:
+                return pin_of(state)
+    span = f"{min(known)} to {max(known)}" if known else "none"
+    raise CheckpointError(
+        f"the log of the checkpoint in {folders.location} does not know any more what transaction {txid} had left; "
+        f"those that it knows are {span}, and its savepoints are {sorted(found.pinned) or 'none'}",
+        path=folders.location,
+        txid=txid,
+    )
+
+
+def _open_all(folders: Folders, found: LogState, provider: StateProvider, pin: Pin) -> None:
+    """Open the state of every task as it was, so that a file that is missing is told before anything is changed."""
+    state = at_pin(found, pin)
+    for name in sorted(pin.heads):
+        task = TaskId.parse(name)
+        with closing(open_task(provider, folders, state, task.component, task.task)[0]) as store:
+            next(iter(store.scan(None, None)), None)
+
+
+def _published_since(found: LogState, txid: int) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for past in found.past():
+        if past.state == "COMMITTED" and past.txid > txid:
+            for volume in past.sinks:
+                if volume.rows:
+                    rows[volume.sink] = rows.get(volume.sink, 0) + volume.rows
+    return rows
+
+
+def _already_published(found: LogState, pin: Pin) -> str:
+    published = _published_since(found, pin.txid)
+    shown = ", ".join(f"{rows} of sink {sink!r}" for sink, rows in published.items())
+    targets = ", ".join(f"{sink!r} ({target})" for sink, target in sorted(found.targets.items()))
+    rows = f"rows ({shown})" if shown else "rows"
+    return (
+        f"transactions {pin.txid + 1} to {found.committed} may have published {rows} to {targets}. What they have "
+        "read would come again, and be published once more behind that. Say sinks='append' if that is right, or "
+        "remove these rows there by hand and say it then; or restore into another checkpoint with to=, whose sinks "
+        "have other targets"
+    )
+
+
+# ---- in place
+
+
+def _restored(
+    folders: Folders,
+    found: LogState,
+    provider: StateProvider,
+    pin: Pin,
+    opened: Callable[[Storage], TransactionLog] = TransactionLog,
+) -> Restoration:
+    _open_all(folders, found, provider, pin)
+    log = _taken(folders, "restore it", partial(_check_same, found, folders), opened)
+    # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
+    provider.fence(log.state.lineage, log.state.generation, folders.storage)
+    log.append(Restored(log.state.generation, pin))
+    given_up = max(0, found.committed - pin.txid)
+    done = Restoration(folders.location, pin.txid, given_up, log.state.committed + 1, _published_since(found, pin.txid))
+    logger.info("%s", done)
+    return done
+
+
+# ---- a checkpoint of its own
+
+
+def _exported(folders: Folders, found: LogState, provider: StateProvider, pin: Pin, target: Folders) -> Restoration:
+    storage = target.storage
+    if next(iter(storage.list()), None) is not None:
+        raise CheckpointError(
+            f"{target.location} is not empty: give a folder that is new. A folder in which an export was killed has no "
+            "log, and no topology is started on it: delete it, and export again",
+            path=target.location,
+        )
+    state, lineage = at_pin(found, pin), uuid.uuid4().hex
+    heads: dict[str, Version] = {}
+    growth: dict[str, int] = {}
+    for number, name in enumerate(sorted(pin.heads), 1):
+        heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name)
+        logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
+    for name in {*named_files(state), *state.notes_files()}:
+        storage.put(name, folders.storage.read(name))
+    alone = replace(pin, heads=heads, growth=growth, snapshots={})
+    records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))
+    write_format(storage)
+    # The log in one step: a start on a folder whose log ended earlier would begin with empty state.
+    TransactionLog(storage).append(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
+    done = Restoration(target.location, pin.txid, 0, pin.txid + 1, {})
+    logger.info("%s", done)
+    return done
+
+
+def _copied(
+    folders: Folders, storage: Storage, provider: StateProvider, state: LogState, lineage: str, name: str
+) -> tuple[Version, int]:
+    """Write the state of one task to another checkpoint; return its version there, and the size."""
+    task, version = TaskId.parse(name), state.heads[name]
+    namespace = replace(state.namespace(task), lineage=lineage)
+    with (
+        tempfile.TemporaryDirectory(prefix="statefx-export-", ignore_cleanup_errors=True) as cache,
+        closing(open_task(provider, folders, state, task.component, task.task)[0]) as origin,
+    ):
+        there = sum_of(origin.scan(None, None))
+        with closing(provider.newState(namespace, StateContext(1, EMPTY, storage, cache))) as store:
+            written = prepare_as(store, version.txid, uuid.uuid4().hex, Entries(origin, there.keys))
+        copy = Version(version.txid, written.token)
+        context = StateContext(1, copy, storage, cache, read_only=True)
+        with closing(provider.newState(namespace, context)) as store:
+            found = sum_of(store.scan(None, None))
+    if found != there:
+        raise StateCorruptedError(
+            f"what was written of {name} to {storage.url} is not what was read: {found} for {there}. Delete that "
+            "folder, and look for the fault in its disk",
+            component=task.component,
+            task=task.task,
+            found=found,
+            expected=there,
+        )
+    return copy, written.size_bytes

@@ -1,0 +1,120 @@
+"""Savepoints: what the log keeps under a name until it is deleted, and from where a checkpoint can go on again.
+
+Taking one is one record of the log, and copies nothing: files of state are never changed, and the janitor keeps those
+that a savepoint needs. The record may stand anywhere between the others, so no transaction waits for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from statefx.coordinator.log import TransactionLog
+from statefx.errors import CheckpointError, ConfigError, StatePhaseError
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Pin, Pinned, Unpinned
+from statefx.state.contract.store import StateProvider
+
+_TRIES = 100
+"""Each lost try is a transaction that was decided between two statements of this thread."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A transaction to which a checkpoint can be restored.
+
+    Attributes
+    ----------
+    name : str
+        As it was given.
+    txid : int
+        The last transaction that it holds.
+    time : datetime
+        When it was taken, by the driver's clock, in UTC.
+    bytes : int
+        How much of state has to be read to open it, as far as the provider tells. Files that the present state needs
+        as well are counted too.
+    """
+
+    name: str
+    txid: int
+    time: datetime
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: transaction {self.txid}, taken at {self.time:%Y-%m-%d %H:%M:%S} UTC, {self.bytes} bytes"
+
+
+def take(log: TransactionLog, provider: StateProvider, name: str) -> Savepoint:
+    """Take a savepoint of the last decided transaction; from any thread.
+
+    Raises
+    ------
+    ConfigError
+        The name can't be one, or the provider keeps no versions.
+    CheckpointError
+        There is a savepoint of this name, or nothing has been committed; or the record could not be written.
+    """
+    check_name(name)
+    check_keeps_versions(provider)
+    for _ in range(_TRIES):
+        state = log.state
+        if name in state.pinned:
+            raise CheckpointError(
+                f"there is a savepoint {name!r} already, of transaction {state.pinned[name].txid}: delete it, or give "
+                "this one another name",
+                savepoint=name,
+            )
+        if not state.decided:
+            raise CheckpointError("nothing has been committed yet: there is nothing to keep", savepoint=name)
+        try:
+            log.append(Pinned(name, state.decided))
+        except StatePhaseError:  # the driver's thread has decided another transaction meanwhile
+            continue
+        return savepoint(name, log.state.pinned[name])
+    raise CheckpointError(f"savepoint {name!r} was not taken: transactions are decided too fast; try again")
+
+
+def delete(log: TransactionLog, name: str) -> None:
+    """Delete a savepoint; the janitor then deletes the files that nothing else needs."""
+    pinned(log.state, name)
+    log.append(Unpinned(name))
+
+
+def pinned(state: LogState, name: str) -> Pin:
+    """Return what is kept under a name; CheckpointError if there is nothing."""
+    check_name(name)
+    if name not in state.pinned:
+        there = sorted(state.pinned) or "none"
+        raise CheckpointError(
+            f"the checkpoint in {state.location} has no savepoint {name!r}; there are {there}", savepoint=name
+        )
+    return state.pinned[name]
+
+
+def savepoint(name: str, pin: Pin) -> Savepoint:
+    """Return what people are shown of a pin."""
+    size = sum(pin.growth.get(task, 0) for task in pin.heads) + sum(each.size_bytes for each in pin.snapshots.values())
+    return Savepoint(name, pin.txid, datetime.fromtimestamp(pin.time_ms / 1000, UTC), size)
+
+
+def check_name(name: object) -> None:
+    """Refuse what can't name a savepoint."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"a savepoint's name has 1 to 100 letters, digits, dots, dashes and underscores, and begins with a letter "
+            f"or a digit, got {name!r}"
+        )
+
+
+def check_keeps_versions(provider: StateProvider) -> None:
+    """Refuse a provider whose state is in a server, which has the newest version alone."""
+    if provider.capabilities.shared:
+        raise ConfigError(
+            "the state of this checkpoint is kept in a server, which has its newest version alone: there are no "
+            "savepoints of it. Move it to files with statefx.migrate(..., to='rocksdb'), or back up the server and "
+            "the checkpoint's folder together, with the topology stopped",
+        )

@@ -1,0 +1,218 @@
+"""Bolts and spouts that are called otherwise keep what they have; those that are dropped lose it, and nobody else."""
+
+from pathlib import Path
+
+import pytest
+
+from statefx import FileSink, StatefulBolt, TopologyBuilder, openState, restore, savepoint
+from statefx.coordinator.log import read_state
+from statefx.errors import CheckpointMismatchError, ConfigError
+from statefx.storage import FolderStorage
+from statefx.testing import Crash, rows
+from statefx.testing.steps import every_crash
+from tests.spouts.numbers import ALL, Opaque, Planned, Whole
+from tests.spouts.numbers import Count as CountNumbers
+from tests.testing.places import place, provider
+from tests.testing.topologies import SMALL, Count, Driver, Split, lines, words
+
+__all__ = ["place", "provider"]
+
+WORK = [lines(f"to be {number}", "or not", f"w{number % 3} w{number % 5}") for number in range(12)]
+
+
+class Remember(StatefulBolt):
+    """Counts as `Count` does, and keeps the last words in a map, a list and a value of its own."""
+
+    def initState(self, state):
+        self.counts = state
+        self.last, self.log, self.value = state.map("last"), state.list("log"), state.value("newest")
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+        self.last.put(tup.word, len(tup.word))
+        self.log.append(tup.word)
+        self.value.put(tup.word)
+
+
+def counted(*bolts, bolt=Remember):
+    """The words of lines, counted by each of these bolts."""
+    builder = TopologyBuilder("words")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    for id in bolts:
+        builder.setBolt(id, bolt(), parallelism=2).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
+def send(driver, works, topology, **more):
+    with driver.start(topology, **more) as tester:
+        for work in works:
+            tester.send(work)
+
+
+def committed(driver, component):
+    with openState(driver.folder, component) as state:
+        return dict(state.items())
+
+
+def shown(driver, component):
+    with openState(driver.folder, component) as state, openState(driver.folder, component, map="last") as last:
+        return dict(state.items()), dict(last.items()), state.list("log"), state.value("newest")
+
+
+def test_all_that_a_bolt_has_goes_with_it(place, provider):
+    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+        send(driver, WORK[:5], counted("count"), limits=SMALL)
+        send(driver, WORK[5:8], counted("tally"), rename={"count": "tally"}, limits=SMALL)
+        send(driver, WORK[8:], counted("tally"), rename={"count": "tally"}, limits=SMALL)  # it may stay in the program
+        send(same, WORK, counted("count"))
+        assert shown(driver, "tally") == shown(same, "count")
+        assert not Path(driver.folder, "state", "tally").exists(), "nothing was copied"
+
+
+def test_a_name_that_is_free_again_begins_with_nothing(place, provider):
+    with Driver(place, provider) as driver:
+        send(driver, WORK[:4], counted("count"), limits=SMALL)
+        send(driver, WORK[4:6], counted("tally", "count"), rename={"count": "tally"}, limits=SMALL)
+        send(driver, WORK[6:8], counted("tally", "count"), limits=SMALL)
+        assert (committed(driver, "tally"), committed(driver, "count")) == (words(WORK[:8]), words(WORK[4:8]))
+        send(driver, WORK[8:10], counted("sum", "count"), rename={"tally": "sum"}, limits=SMALL)
+        send(driver, WORK[10:], counted("count"), drop=["sum"], limits=SMALL)
+        assert committed(driver, "count") == words(WORK[4:])
+        send(driver, WORK[:1], counted("count", "sum"), drop=["gone"])
+        assert committed(driver, "sum") == words(WORK[:1])
+
+
+def test_what_is_dropped_begins_with_nothing_when_it_comes_back(place, provider):
+    with Driver(place, provider) as driver:
+        send(driver, WORK[:4], counted("count", "gone"), limits=SMALL)
+        send(driver, WORK[4:6], counted("count"), drop=["gone"], limits=SMALL)
+        assert not [path for path in Path(driver.folder, "state", "gone").rglob("*") if path.is_file()]
+        send(driver, WORK[6:], counted("count", "gone"), limits=SMALL)
+        assert (committed(driver, "count"), committed(driver, "gone")) == (words(WORK), words(WORK[6:]))
+
+
+def test_savepoints_know_the_names_of_their_time(place, provider):
+    with Driver(place, provider) as driver:
+        send(driver, WORK[:3], counted("count", "gone"), limits=SMALL)
+        savepoint(driver.folder, "old")
+        send(driver, WORK[3:8], counted("tally", "count"), rename={"count": "tally"}, drop=["gone"], limits=SMALL)
+        savepoint(driver.folder, "new")
+        send(driver, WORK[8:], counted("tally", "count"), limits=SMALL)
+        restore(driver.folder, "old", to=place / "alone")
+        restore(driver.folder, "old")
+        for name in ("count", "gone"):
+            assert committed(driver, name) == words(WORK[:3])
+        send(driver, WORK[3:4], counted("count", "gone"), limits=SMALL)
+        restore(driver.folder, "new")
+        assert (committed(driver, "tally"), committed(driver, "count")) == (words(WORK[:8]), words(WORK[3:8]))
+        send(driver, WORK[8:], counted("tally", "count"), limits=SMALL)
+        assert (committed(driver, "tally"), committed(driver, "count")) == (words(WORK), words(WORK[3:]))
+        with Driver(place, provider, "alone") as alone:
+            send(alone, WORK[3:], counted("count", "gone"))
+            assert committed(alone, "gone") == words(WORK)
+
+
+@pytest.mark.parametrize("kind", [Whole, Planned, Opaque])
+def test_a_spout_that_is_renamed_goes_on_where_it_was(place, kind):
+    def topology(name):
+        builder = TopologyBuilder("numbers")
+        builder.setSpout(name, kind(place, first=0), 2)
+        builder.setBolt("count", CountNumbers(), 2).fieldsGrouping(name, "number")
+        return builder.createTopology()
+
+    with Driver(place) as driver:
+        with driver.start(topology("old")) as tester:
+            tester.emit()
+        with pytest.raises(
+            CheckpointMismatchError, match=r"rename=\{'old': its name\}; if it is gone, with drop=\['old'\]"
+        ):
+            driver.start(topology("new"))
+        with driver.start(topology("new"), rename={"old": "new"}) as tester:
+            tester.drain()
+        assert committed(driver, "count") == ALL
+        with driver.start(topology("third"), drop=["new"]) as tester:
+            tester.drain()
+        assert committed(driver, "count") == dict.fromkeys(ALL, 2)
+
+
+def test_a_start_that_was_killed_has_renamed_or_not(place):
+    """At whatever moment it ends, the next start, with the same arguments, goes on exactly."""
+    seen = set()
+    with Driver(place) as same:
+        send(same, WORK[:4], counted("count"))
+    for at in every_crash():
+        with Driver(place, name=f"checkpoint-{at}") as driver:
+            send(driver, WORK[:2], counted("count"))
+            done = False
+            try:
+                tester = driver.start(counted("tally"), rename={"count": "tally"}, crash_at=at)
+                tester.run(WORK[:4])
+                done = True
+            except Crash:
+                seen.add(read_state(FolderStorage(driver.folder)).topology.stateful.keys() == {"tally"})
+            with driver.start(counted("tally"), rename={"count": "tally"}) as tester:
+                tester.run(WORK[:4])
+            assert committed(driver, "tally") == words(WORK[:4])
+        if done:
+            break
+    assert seen == {False, True}
+
+
+def test_a_decided_transaction_is_committed_under_the_old_names_first(place):
+    def published(name):
+        builder = TopologyBuilder("published")
+        builder.setStream("lines", rows("value string"))
+        builder.setBolt("split", Split()).shuffleGrouping("lines")
+        builder.setBolt(name, Count(), parallelism=2).fieldsGrouping("split", "word")
+        builder.setSink("out", FileSink(place / "out", "json")).shuffleGrouping(name)
+        return builder.createTopology()
+
+    with Driver(place) as driver:
+        tester = driver.start(published("count"))
+
+        def crash():
+            raise Crash("decided")
+
+        tester.when("after COMMITTING(1, 0)", crash)
+        with pytest.raises(Crash):
+            tester.send(WORK[0])
+        with pytest.raises(CheckpointMismatchError, match="start once with the former topology, and rename then"):
+            driver.start(published("tally"), rename={"count": "tally"})
+        with driver.start(published("count")):
+            pass
+        with driver.start(published("tally"), rename={"count": "tally"}) as tester:
+            tester.run(WORK[:2])
+        assert committed(driver, "tally") == words(WORK[:2])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rename": {"count": "nobody"}}, "'nobody' is no stateful bolt and no spout of this topology"),
+        ({"rename": {"count": "split"}}, "'split' is no stateful bolt"),
+        ({"rename": {"cuont": "tally"}}, r"has neither of 'cuont' and 'tally'; it has \['count'\]"),
+        ({"rename": {"tally": "tally"}}, "'tally' to 'tally' is not alone"),
+        ({"rename": {"count": "tally"}, "drop": ["count"]}, "is not alone"),
+        ({"rename": ["count"]}, "rename must be a mapping of old ids to new ones"),
+        ({"drop": "count"}, r"drop must be a list of ids, such as \['old'\]"),
+        ({"drop": ["split"]}, "drop: 'split' is in this topology"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_changed(place, given, says):
+    with Driver(place) as driver:
+        send(driver, WORK[:1], counted("count"))
+        with pytest.raises(ConfigError, match=says):
+            driver.start(counted("tally"), **given)
+        assert read_state(FolderStorage(driver.folder)).generation == 1
+        with pytest.raises(
+            CheckpointMismatchError, match=r"rename=\{'count': its name\}; to give its state up, with drop"
+        ):
+            driver.start(counted("tally"))
+
+
+def test_a_name_that_is_both_old_and_new_is_refused(place):
+    with Driver(place) as driver:
+        send(driver, WORK[:1], counted("count", "tally"))
+        with pytest.raises(ConfigError, match=r"has both of 'count' and 'tally'.*leave it out now"):
+            driver.start(counted("tally"), rename={"count": "tally"})

@@ -1,0 +1,329 @@
+"""Savepoints: what is kept is given back, whatever was committed, folded, merged and swept since."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from statefx import deleteSavepoint, export, migrate, openState, restore, savepoint, savepoints
+from statefx.admin import savepoints as tool
+from statefx.coordinator.location import Folders
+from statefx.coordinator.log import TransactionLog, read_state
+from statefx.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    ConfigError,
+    FencedError,
+    StateCorruptedError,
+)
+from statefx.state import load_provider
+from statefx.storage import FolderStorage
+from statefx.testing import Crash
+from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from tests.coordinator.migrating import REFERENCES
+from tests.providers.redis_server import RedisServer
+from tests.testing.places import place, provider
+from tests.testing.topologies import SMALL, Driver, archived, lines, totals, word_count, words
+
+__all__ = ["place", "provider"]
+
+WORK = [lines(f"to be {number}", "or not", f"w{number % 3} w{number % 5}") for number in range(30)]
+GIVEN_UP = [lines(f"never {number}", "to be") for number in range(12)]
+
+
+def send(driver, works, topology=None, **more):
+    with driver.start(topology or totals(), **more) as tester:
+        for work in works:
+            tester.send(work)
+
+
+def begin(driver, **more):
+    """Commit five transactions, take the savepoint "five", and commit what will be given up."""
+    send(driver, WORK[:5], **more)
+    taken = savepoint(driver.folder, "five")
+    send(driver, GIVEN_UP, **more)
+    return taken
+
+
+def committed(driver, component="count"):
+    with openState(driver.folder, component) as state:
+        return dict(state.items())
+
+
+def artefacts(driver):
+    return {path for path in Path(driver.folder, "state").rglob("*") if path.is_file()}
+
+
+def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place, provider):
+    with Driver(place, provider) as driver:
+        taken = begin(driver)
+        assert (taken.name, taken.txid, savepoints(driver.folder)) == ("five", 5, (taken,))
+        done = restore(driver.folder, "five")
+        assert (done.txid, done.given_up, done.next_txid, done.published) == (5, 12, 18, {})
+        assert committed(driver) == words(WORK[:5])
+        send(driver, WORK[5:])
+        assert committed(driver) == words(WORK)
+        assert committed(driver, "total")["total"] == sum(words(WORK).values())
+
+
+def test_folds_merges_snapshots_and_sweeps_take_nothing_of_it(place, provider):
+    """Each transaction sweeps and every fifth folds; without the pin the version of five has no file left."""
+    with Driver(place, provider) as driver:
+        send(driver, WORK[:5], limits=SMALL)
+        taken = savepoint(driver.folder, "five")
+        send(driver, GIVEN_UP, limits=SMALL)
+        send(driver, WORK[5:20], limits=SMALL)
+        assert savepoints(driver.folder) == (taken,)
+        restore(driver.folder, "five")
+        assert committed(driver) == words(WORK[:5])
+        send(driver, WORK[5:], limits=SMALL)
+        assert committed(driver) == words(WORK)
+
+
+def test_what_was_given_up_is_swept_once_nothing_keeps_it(place, provider):
+    with Driver(place, provider) as driver:
+        send(driver, WORK[:5])
+        savepoint(driver.folder, "five")
+        before = artefacts(driver)
+        send(driver, GIVEN_UP)
+        given_up = artefacts(driver) - before
+        restore(driver.folder, "five")
+        with driver.start(totals()) as tester:
+            for work in WORK[5:]:
+                tester.send(work)
+            tester.advance(3600)
+            tester.sweep()
+            assert not artefacts(driver) & given_up
+        deleteSavepoint(driver.folder, "five")
+        assert savepoints(driver.folder) == ()
+        assert committed(driver) == words(WORK)
+
+
+def test_one_can_go_forward_again(place, provider):
+    with Driver(place, provider) as driver:
+        begin(driver)
+        savepoint(driver.folder, "all")
+        restore(driver.folder, "five")
+        send(driver, WORK[5:8], limits=SMALL)
+        savepoint(driver.folder, "other")
+        assert restore(driver.folder, "all").txid == 17
+        assert committed(driver) == words(WORK[:5] + GIVEN_UP)
+        restore(driver.folder, "other")
+        assert committed(driver) == words(WORK[:8])
+        send(driver, WORK[8:], limits=SMALL)
+        assert committed(driver) == words(WORK)
+
+
+def test_any_transaction_that_the_log_knows_can_be_gone_back_to(place, provider):
+    with Driver(place, provider) as driver:
+        send(driver, WORK[:9])
+        for txid in (7, 3, 9):  # also forward again
+            assert restore(driver.folder, txid=txid).txid == txid
+            assert committed(driver) == words(WORK[:txid])
+        restore(driver.folder, txid=4)
+        send(driver, WORK[4:])
+        assert committed(driver) == words(WORK)
+
+
+def test_what_was_folded_away_or_restored_is_not_a_transaction_to_go_back_to(place):
+    with Driver(place) as driver:
+        send(driver, WORK[:8], limits=SMALL)
+        savepoint(driver.folder, "eight")
+        send(driver, WORK[8:9], limits=SMALL)
+        with pytest.raises(CheckpointError, match=r"does not know any more what transaction 1 had left; .* [2-9] to 9"):
+            restore(driver.folder, txid=1)
+        restore(driver.folder, "eight")
+        log = TransactionLog(FolderStorage(driver.folder))
+        log.fold()  # from here on the log has 9 as the last number, and the state of 8
+        with pytest.raises(CheckpointError, match="those that it knows are none"):
+            restore(driver.folder, txid=9)
+
+
+# ---- numbers, sinks
+
+
+def test_rows_that_were_published_are_told_and_come_again_behind(place):
+    with Driver(place) as driver:
+        out = place / "out"
+        topology = archived(out)
+        send(driver, WORK[:2], topology)
+        savepoint(driver.folder, "two")
+        send(driver, WORK[2:4], topology)
+        published = sum(path.read_text().count("\n") for path in out.rglob("*.json"))
+        with pytest.raises(CheckpointError, match=r"transactions 3 to 4 may have published rows \(\d+ of sink 'out'\)"):
+            restore(driver.folder, "two")
+        assert committed(driver) == words(WORK[:4])
+        done = restore(driver.folder, "two", sinks="append")
+        assert 0 < done.published["out"] < published
+        send(driver, WORK[2:4], topology)
+        again = sum(path.read_text().count("\n") for path in out.rglob("*.json"))
+        assert again == published + done.published["out"]
+        assert committed(driver) == words(WORK[:4])
+
+
+def test_a_driver_that_runs_is_fenced(place):
+    with Driver(place) as driver:
+        tester = driver.start(totals())
+        tester.send(WORK[0])
+        savepoint(driver.folder, "one")
+        with pytest.raises(FencedError):
+            tester.send(WORK[1])
+        restore(driver.folder, "one")
+        assert committed(driver) == words(WORK[:1])
+
+
+# ---- a checkpoint of its own
+
+
+def test_a_copy_stands_alone(place, provider):
+    with Driver(place, provider) as driver:
+        begin(driver, limits=SMALL)
+        done = restore(driver.folder, "five", to=place / "five")
+        assert (done.txid, done.next_txid) == (5, 6)
+        last = export(driver.folder, place / "last")
+        assert last.txid == 17
+        assert committed(driver) == words(WORK[:5] + GIVEN_UP), "the original is as it was"
+        shutil.rmtree(driver.folder)
+        for name, before in (("five", WORK[:5]), ("last", WORK[:5] + GIVEN_UP)):
+            with Driver(place, provider, name) as other:
+                assert committed(other) == words(before)
+                send(other, WORK[5:])
+                assert committed(other) == words(before + WORK[5:])
+
+
+def test_what_an_export_that_was_killed_has_left_is_never_started(place, provider):
+    """The log comes last, in one piece: there is no moment at which a start would begin with empty state."""
+    with Driver(place, provider) as driver:
+        begin(driver)
+        source = Folders(str(driver.folder))
+        found = read_state(source.storage)
+        kept = load_provider(REFERENCES[provider], {})
+        moments = 0
+        for at in every_crash():
+            steps = DurableSteps(crash_at=at)
+            to = place / f"copy-{at}"
+            target = Folders(str(to), wrap=lambda storage, steps=steps: SteppedStorage(storage, steps))
+            try:
+                tool._exported(source, found, SteppedProvider(kept, steps), found.pinned["five"], target)
+            except Crash:
+                moments += 1
+                with Driver(place, provider, to.name) as other:
+                    if Path(to, "transactions").exists() and list(Path(to, "transactions").glob("*.json")):
+                        assert committed(other) == words(WORK[:5])
+                    elif to.exists() and any(FolderStorage(to).list()):
+                        with pytest.raises((CheckpointMismatchError, CheckpointError)):
+                            export(driver.folder, to)
+                continue
+            break
+        assert moments > 3
+        assert committed(driver) == words(WORK[:5] + GIVEN_UP)
+
+
+def test_a_restore_that_was_killed_has_changed_all_or_nothing(place, provider):
+    with Driver(place, provider) as driver:
+        begin(driver)
+        shutil.copytree(driver.folder, place / "before")
+        seen = set()
+        for at in every_crash():
+            shutil.rmtree(driver.folder)
+            shutil.copytree(place / "before", driver.folder)
+            steps = DurableSteps(crash_at=at)
+            folders = Folders(str(driver.folder), wrap=lambda storage, steps=steps: SteppedStorage(storage, steps))
+            found = read_state(folders.storage)
+            kept = SteppedProvider(load_provider(REFERENCES[provider], {}), steps)
+            opened = partial(SteppedLog, steps=steps, limit=100)
+            try:
+                tool._restored(folders, found, kept, found.pinned["five"], opened)
+            except Crash:
+                back = committed(driver) == words(WORK[:5])
+                assert back or committed(driver) == words(WORK[:5] + GIVEN_UP)
+                seen.add(back)
+                done = restore(driver.folder, "five")
+                assert committed(driver) == words(WORK[:5])
+                assert done.next_txid == 18
+                send(driver, WORK[5:6])
+                assert committed(driver) == words(WORK[:6])
+                continue
+            break
+        assert seen == {False, True}
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", "x" * 101, 5, None])
+def test_what_can_not_name_a_savepoint(place, name):
+    with Driver(place) as driver:
+        send(driver, WORK[:1])
+        for call in (savepoint, deleteSavepoint):
+            with pytest.raises(ConfigError, match="a savepoint's name has 1 to 100 letters"):
+                call(driver.folder, name)
+        assert read_state(FolderStorage(driver.folder)).generation == 1, "nobody was fenced"
+
+
+def test_what_is_not_there_is_told_with_what_is(place):
+    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
+        savepoints(place / "nowhere")
+    with Driver(place) as driver:
+        with driver.start(word_count()):
+            pass
+        with pytest.raises(CheckpointError, match="nothing has been committed yet"):
+            savepoint(driver.folder, "none")
+        send(driver, WORK[:2], word_count())
+        savepoint(driver.folder, "two")
+        generation = read_state(FolderStorage(driver.folder)).generation
+        with pytest.raises(CheckpointError, match=r"has no savepoint 'three'; there are \['two'\]"):
+            restore(driver.folder, "three")
+        with pytest.raises(CheckpointError, match=r"has no savepoint 'three'"):
+            deleteSavepoint(driver.folder, "three")
+        with pytest.raises(CheckpointError, match="there is a savepoint 'two' already, of transaction 2"):
+            savepoint(driver.folder, "two")
+        for wrong in ({}, {"savepoint": "two", "txid": 1}):
+            with pytest.raises(ConfigError, match="the name of a savepoint, or txid=, and not both"):
+                restore(driver.folder, **wrong)
+        with pytest.raises(ConfigError, match="txid must be the number of a committed transaction"):
+            restore(driver.folder, txid=0)
+        with pytest.raises(ConfigError, match="sinks must be 'append'"):
+            restore(driver.folder, "two", sinks="rewind")
+        with pytest.raises(CheckpointError, match="is not empty: give a folder that is new"):
+            export(driver.folder, driver.folder)
+        with pytest.raises(CheckpointError, match=r"has the savepoints \['two'\], .*delete them first"):
+            migrate(driver.folder, "rocksdb")
+        assert read_state(FolderStorage(driver.folder)).generation == generation, "nobody was fenced"
+
+
+def test_files_that_were_deleted_by_hand_are_named_before_anything_is_changed(place, provider):
+    with Driver(place, provider) as driver:
+        send(driver, WORK[:2])
+        savepoint(driver.folder, "two")
+        before = sorted(Path(driver.folder, "state", "count", "0").glob("*.changelog"))
+        send(driver, WORK[2:20], limits=SMALL)
+        generation = read_state(FolderStorage(driver.folder)).generation
+        for path in before:
+            path.unlink()
+        with pytest.raises(StateCorruptedError, match=r"state/count/0/.*changelog"):
+            restore(driver.folder, "two")
+        assert read_state(FolderStorage(driver.folder)).generation == generation
+        assert committed(driver) == words(WORK[:20])
+
+
+def test_a_server_that_keeps_no_versions_has_no_savepoints(place):
+    with RedisServer(appendonly="no") as server, Driver(place) as driver:
+        config = {"topology.state.provider": REFERENCES["redis"]}
+        config["topology.state.provider.config"] = {"url": server.url}
+        send(driver, WORK[:1], config=config)
+        for call in (lambda: savepoint(driver.folder, "one"), lambda: export(driver.folder, place / "to")):
+            with pytest.raises(ConfigError, match="has its newest version alone"):
+                call()
+
+
+def test_a_transaction_that_is_under_way_is_ended_by_a_start_first(place):
+    with Driver(place) as driver:
+        tester = driver.start(totals(), crash_at=40)
+        with pytest.raises(Crash):
+            tester.run(WORK)
+        state = read_state(FolderStorage(driver.folder))
+        assert state.in_flight
+        with pytest.raises(CheckpointError, match=r"is (PREPARING|COMMITTING)\. Stop the topology .* Then restore it"):
+            restore(driver.folder, txid=state.committed)
