@@ -143,7 +143,10 @@ def test_exports(package):
         (OpaqueMap, {"multiGet", "multiPut", "multiUpdate"}),
         (TransactionalMap, {"multiGet", "multiPut", "multiUpdate"}),
         (SqlBackend, {"multiGet", "multiPut"}),
-        (Query, {"awaitTermination", "deleteSavepoint", "isActive", "lastProgress", "recentProgress", "processAllAvailable"}),
+        (
+            Query,
+            {"awaitTermination", "deleteSavepoint", "isActive", "lastProgress", "recentProgress", "processAllAvailable"},
+        ),
     ],
 )
 def test_camel_case_names_are_storms_and_no_others(cls, names):

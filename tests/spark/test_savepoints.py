@@ -24,6 +24,7 @@ def texts(names):
 
 
 def test_files_that_a_stream_has_read_since_come_again(spark, place):
+    feed(place / "in")
     topology = word_count(lines_of(spark, place / "in"))
     for names in ("ab", "cd"):
         feed(place / "in", **{name: TEXTS[name] for name in names})
@@ -41,7 +42,7 @@ def test_files_that_a_stream_has_read_since_come_again(spark, place):
     assert state(place / "ck", "count") == recount(texts("abcde"))
 
 
-class Upwards(PartitionedTransactionalSpout):
+class Numbers:
     """Each partition has numbers from 0 up to what a file says, ten in a transaction."""
 
     outputFields = "number long"
@@ -52,35 +53,41 @@ class Upwards(PartitionedTransactionalSpout):
     def numPartitions(self):
         return 2
 
-    def planPartitionBatch(self, partition, lastMetadata):
-        start = 0 if lastMetadata is None else lastMetadata["stop"]
+    def upcoming(self, last):
+        start = 0 if last is None else last["stop"]
         stop = min(start + 10, int(Path(self.limit).read_text(encoding="ascii")))
         return {"start": start, "stop": stop} if start < stop else None
 
-    def emitPartitionBatch(self, attempt, collector, partition, metadata):
+    def emit(self, collector, partition, metadata):
         for number in range(metadata["start"], metadata["stop"]):
             collector.emit((2 * number + partition,))
 
 
-class OpaqueUpwards(OpaquePartitionedTransactionalSpout, Upwards):
-    """The same, whose tasks find out what there is."""
+class Planned(Numbers, PartitionedTransactionalSpout):
+    def planPartitionBatch(self, partition, lastMetadata):
+        return self.upcoming(lastMetadata)
 
+    def emitPartitionBatch(self, attempt, collector, partition, metadata):
+        self.emit(collector, partition, metadata)
+
+
+class Opaque(Numbers, OpaquePartitionedTransactionalSpout):
     def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
-        found = self.planPartitionBatch(partition, lastMetadata)
+        found = self.upcoming(lastMetadata)
         if found is not None:
-            Upwards.emitPartitionBatch(self, attempt, collector, partition, found)
+            self.emit(collector, partition, found)
         return found
 
 
 @pytest.mark.parametrize("engine", ["pipelined", "jobs"])
-@pytest.mark.parametrize("kind", [Upwards, OpaqueUpwards])
+@pytest.mark.parametrize("kind", [Planned, Opaque])
 def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(spark, place, engine, kind, provider):
     """Several threads take savepoints while transactions go on: what each holds fits what its spouts had emitted."""
     limit = place / "limit"
     limit.write_text("400", encoding="ascii")
     builder = TopologyBuilder("upwards")
-    builder.setSpout("numbers", kind(limit), 2)
-    builder.setBolt("count", Count(), 2).fieldsGrouping("numbers", "number")
+    builder.setSpout("numbers", kind(limit))
+    builder.setBolt("count", Count()).fieldsGrouping("numbers", "number")
     topology = builder.createTopology()
     config = {
         "topology.engine": engine,
@@ -114,6 +121,7 @@ def test_a_savepoint_of_a_query_that_runs_is_of_one_transaction(spark, place, en
 
 def test_rows_that_were_published_since_come_again_and_no_number_is_used_twice(spark, place):
     out = place / "out"
+    feed(place / "in")
     builder = TopologyBuilder("published")
     builder.setStream("lines", lines_of(spark, place / "in"))
     builder.setSink("out", FileSink(out)).shuffleGrouping("lines")
