@@ -145,7 +145,14 @@ def test_exports(package):
         (SqlBackend, {"multiGet", "multiPut"}),
         (
             Query,
-            {"awaitTermination", "deleteSavepoint", "isActive", "lastProgress", "recentProgress", "processAllAvailable"},
+            {
+                "awaitTermination",
+                "deleteSavepoint",
+                "isActive",
+                "lastProgress",
+                "recentProgress",
+                "processAllAvailable",
+            },
         ),
     ],
 )
