@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from statefx.admin.aborting import abort
 from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
+from statefx.admin.rescaling import rescale
 from statefx.admin.resolving import resolve
 from statefx.admin.savepoints import deleteSavepoint, export, restore, savepoint, savepoints
 from statefx.admin.transactions import transactions
@@ -101,6 +102,7 @@ __all__ = [
     "openState",
     "readCommitted",
     "readUncommitted",
+    "rescale",
     "resolve",
     "restore",
     "savepoint",

@@ -103,6 +103,8 @@ MAY_OPEN_FILES = {
     "statefx/storage/": "the one room that may",
     "statefx/testing/": "no part of what is run",
     "statefx/admin/migration.py": "a temporary folder of this machine, for caches",
+    "statefx/admin/rescaling.py": "temporary files of this machine, of entries that go to other tasks",
+    "statefx/admin/savepoints.py": "a temporary folder of this machine, for caches",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
     "statefx/runtime/outbox.py": "a temporary file of this machine, for what waits to be sent",
     "statefx/spark/": "Spark's own part, which Spark reads and writes",

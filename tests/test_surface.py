@@ -53,7 +53,7 @@ EXPORTS = {
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
         "committedFiles", "deleteSavepoint", "export", "isTick", "migrate", "openState", "readCommitted",
-        "readUncommitted", "resolve", "restore", "savepoint", "savepoints", "session", "submit",
+        "readUncommitted", "rescale", "resolve", "restore", "savepoint", "savepoints", "session", "submit",
         "transaction", "transactions",
     },
     statefx.state: {
@@ -96,7 +96,7 @@ GROUPINGS = {
 BOLT = {"outputFields", "executeBatch", "combinedFields", "initCombine", "combineBatch"}
 STATEFUL = {
     "initState", "executeBroadcast", "onTimer", "prePrepare", "preCommit", "preRollback", "stateVersion",
-    "migrateState",
+    "migrateState", "groupingKey",
 }  # fmt: skip
 WINDOWED = {
     "withTumblingWindow", "withWindow", "withSessionWindow", "withTimestampField", "withLag", "withLateTupleStream",
@@ -229,7 +229,7 @@ HOOKS = [
         (Bolt, ("open", "execute", "executeBatch", "initCombine", "combine", "combineBatch", "close")),
         (BatchBolt, ("finishBatch",)),
         (Stateful, ("initState", "executeBroadcast", "onTimer", "prePrepare")),
-        (Stateful, ("preCommit", "preRollback", "migrateState")),
+        (Stateful, ("preCommit", "preRollback", "migrateState", "groupingKey")),
     ]
     for name in names
 ]

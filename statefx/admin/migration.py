@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 from xxhash import xxh3_128
 
@@ -361,13 +361,20 @@ def sum_of(entries: Iterable[tuple[bytes, bytes]]) -> Sum:
     return Sum(keys, size, checksum.hexdigest())
 
 
+class Scanned(Protocol):
+    """What has entries in key order."""
+
+    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop."""
+
+
 class Entries(Sequence[Write]):
     """The `count` entries of `store` in key order, for ``StateStore.prepare``: never in memory as a whole.
 
     Going through it once, entry by entry or slice by slice, reads the store once. Going back reads it again.
     """
 
-    def __init__(self, store: StateStore, count: int) -> None:
+    def __init__(self, store: Scanned, count: int) -> None:
         self._store = store
         self._count = count
         self._rows: Iterator[Write] = iter(())

@@ -171,7 +171,7 @@ class _Request:
         given = Config.parse(self.config, state.topology.name).state_provider_config
         options = given or kept_options(found, f"the state of {self.component!r}", _WITH_CONFIG)
         provider = load_provider(found.provider, options)
-        codec = _codec(self.component, found, self.codec)
+        codec = codec_of(self.component, found, self.codec)
         form: dict[str, Any] = {
             "state_version": found.state_version,
             "upgrade": self.migrate,
@@ -396,7 +396,7 @@ def _component(state: LogState, component: str, folders: Folders) -> StatefulIde
     return stateful[component]
 
 
-def _codec(component: str, known: StatefulIdentity, given: Codec | None) -> Codec:
+def codec_of(component: str, known: StatefulIdentity, given: Codec | None = None) -> Codec:
     """Return what the state was written with."""
     written = known.codec
     if given is not None and not isinstance(given, Codec):

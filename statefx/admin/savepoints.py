@@ -114,14 +114,14 @@ def savepoint(
     * Copies nothing: one record is written, however large state is.
     * A driver that runs on the checkpoint is fenced.
     """
-    folders, found = _found(checkpointLocation)
+    folders, found = found_checkpoint(checkpointLocation)
     _check_idle(found, folders, "take the savepoint")
-    provider = _provider(found, config)
+    provider = provider_of(found, config)
     kept.check_name(name)
     kept.check_keeps_versions(provider)
     if name in found.pinned or not found.decided:
         kept.take(TransactionLog(folders.storage), provider, name)  # refuses
-    return kept.take(_taken(folders, "take the savepoint"), provider, name)
+    return kept.take(taken(folders, "take the savepoint"), provider, name)
 
 
 def savepoints(checkpointLocation: str | os.PathLike[str]) -> tuple[Savepoint, ...]:
@@ -132,7 +132,7 @@ def savepoints(checkpointLocation: str | os.PathLike[str]) -> tuple[Savepoint, .
     CheckpointError
         There is no checkpoint.
     """
-    _, found = _found(checkpointLocation)
+    _, found = found_checkpoint(checkpointLocation)
     shown = [kept.savepoint(name, pin) for name, pin in found.pinned.items()]
     return tuple(sorted(shown, key=lambda each: (each.txid, each.time, each.name)))
 
@@ -151,10 +151,10 @@ def deleteSavepoint(checkpointLocation: str | os.PathLike[str], name: str) -> No
     --------
     * A driver that runs on the checkpoint is fenced.
     """
-    folders, found = _found(checkpointLocation)
+    folders, found = found_checkpoint(checkpointLocation)
     kept.pinned(found, name)
     _check_idle(found, folders, "delete the savepoint")
-    kept.delete(_taken(folders, "delete the savepoint"), name)
+    kept.delete(taken(folders, "delete the savepoint"), name)
 
 
 def restore(
@@ -215,20 +215,17 @@ def restore(
     --------
     >>> print(restore("checkpoints/word-count", "before-v2"))     # doctest: +SKIP
     """
-    folders, found = _found(checkpointLocation)
+    folders, found = found_checkpoint(checkpointLocation)
     if sinks not in (None, APPEND):
         raise ConfigError(f"sinks must be 'append', or left out, got {sinks!r}")
     if to is not None and sinks is not None:
         raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
-    provider = _provider(found, config)
+    provider = provider_of(found, config)
     kept.check_keeps_versions(provider)
     pin = _pin(folders, found, savepoint, txid)
     if to is not None:
         return _exported(folders, found, provider, pin, Folders(local_path(to)))
-    _check_idle(found, folders, "restore it")
-    if found.targets and found.committed > pin.txid and sinks is None:
-        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=pin.txid)
-    return _restored(folders, found, provider, pin)
+    return _restored(folders, found, provider, pin, append=sinks == APPEND)
 
 
 def export(
@@ -244,8 +241,8 @@ def export(
     As ``restore(..., to=...)``; by default it takes the last committed transaction. While the topology runs, take a
     savepoint first: the janitor may delete what is read.
     """
-    folders, found = _found(checkpointLocation)
-    provider = _provider(found, config)
+    folders, found = found_checkpoint(checkpointLocation)
+    provider = provider_of(found, config)
     kept.check_keeps_versions(provider)
     last = savepoint is None and txid is None
     pin = pin_of(found) if last else _pin(folders, found, savepoint, txid)
@@ -260,14 +257,15 @@ def at_pin(state: LogState, pin: Pin) -> LogState:
 # ---- what is refused
 
 
-def _found(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
+def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
+    """Return what the log of a checkpoint knows; CheckpointError if there is none."""
     folders = Folders(local_path(location))
     found = read_checkpoint(folders)
     check_started(found, folders)
     return folders, found
 
 
-def _provider(found: LogState, config: Mapping[str, Any] | None) -> StateProvider:
+def provider_of(found: LogState, config: Mapping[str, Any] | None) -> StateProvider:
     """Return who keeps the state; without a stateful bolt any will do, for there is nothing to keep."""
     given = Config.parse(config, found.topology.name)
     some = next(iter(found.topology.stateful.values()), None)
@@ -300,7 +298,7 @@ def _check_same(found: LogState, folders: Folders, state: LogState) -> None:
         )
 
 
-def _taken(
+def taken(
     folders: Folders,
     what: str,
     check: Callable[[LogState], None] = lambda state: None,
@@ -383,9 +381,13 @@ def _restored(
     provider: StateProvider,
     pin: Pin,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
+    append: bool = False,
 ) -> Restoration:
+    _check_idle(found, folders, "restore it")
+    if found.targets and found.committed > pin.txid and not append:
+        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=pin.txid)
     _open_all(folders, found, provider, pin)
-    log = _taken(folders, "restore it", partial(_check_same, found, folders), opened)
+    log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
     # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
     provider.fence(log.state.lineage, log.state.generation, folders.storage)
     log.append(Restored(log.state.generation, pin))

@@ -199,6 +199,11 @@ def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdent
     ):
         if was != becomes:
             text = f"has {what} {becomes!r}, the checkpoint in {location} was written with {was!r}"
+            if what == "parallelism":
+                more += (
+                    f"; start with rescale=True, or call statefx.rescale(..., {{{component!r}: {becomes}}}), and its "
+                    "state is given to these tasks"
+                )
             raise refuse(text, was, becomes, f"go back to {was!r}{more}")
     if before.parallelism > 1:  # a single task has every key, however rows come to it
         if before.routing != now.routing:

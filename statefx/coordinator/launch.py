@@ -39,9 +39,11 @@ from statefx.coordinator.ticks import Ticks
 from statefx.coordinator.tracing import Traces
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError, FencedError, SinkError
+from statefx.operators import Stateful, overrides
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
+from statefx.protocol.log_rules import with_tasks
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission
 from statefx.protocol.pipeline_entry import Shape
@@ -63,7 +65,7 @@ class Launch:
 
     Parameters
     ----------
-    topology, config, checkpointLocation, adopt, rename, drop
+    topology, config, checkpointLocation, adopt, rename, drop, rescale
         As the user gave them to `caller`.
     caller : str
         ``submit``, ``TopologyTester`` or ``TransactionalClient``, for messages.
@@ -98,6 +100,7 @@ class Launch:
         pending: int | None = None,
         rename: Mapping[str, str] | None = None,
         drop: Iterable[str] = (),
+        rescale: bool = False,
         dataframe: ToDataFrame = no_spark,
         wrap: Callable[[Storage], Storage] = lambda storage: storage,
     ) -> None:
@@ -113,6 +116,9 @@ class Launch:
         self._emissions = {DriverSpout(id, spout, 1).emission for id, spout in topology.replaying_spouts.items()}
         self._adopt = adoptions(adopt)
         self._renaming = Renaming.given(rename, drop, topology)
+        if rescale not in (True, False):
+            raise ConfigError(f"rescale must be True or False, got {rescale!r}")
+        self._rescale = rescale
         self._cache = cache
         if dumps is not None:
             check_sendable(topology, self.settings.mapping(), dumps)
@@ -171,12 +177,36 @@ class Launch:
 
     def _check(self, found: LogState) -> None:
         found = self._renaming.of(found).applied(found)
+        if self._rescale:
+            found = with_tasks(found, self.rescalings(found))
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         becomes = forked(found) if forks(found, self.folders, self._adopt) else found
         check_participants(becomes, self._others)
         check_spouts(found, self.topology.replaying_spouts)
         for sink in self._sinks:
             sink.check(becomes)
+
+    def rescalings(self, found: LogState) -> dict[str, int]:
+        """Return which bolts of a checkpoint get another number of tasks from this start, and how many.
+
+        By the names that they have in the checkpoint.
+        """
+        if not self._rescale:
+            return {}
+        names = {new: old for old, new in self._renaming.of(found).names.items()}
+        wanted = {names.get(id, id): bolt.parallelism for id, bolt in self._identity.stateful.items()}
+        known = found.topology.stateful
+        return {id: tasks for id, tasks in wanted.items() if id in known and known[id].parallelism != tasks}
+
+    def grouping_keys(self, found: LogState) -> dict[str, Callable[[Any], Any]]:
+        """Return the bolts' own functions, by the names that they have in a checkpoint."""
+        names = {new: old for old, new in self._renaming.of(found).names.items()}
+        given: dict[str, Callable[[Any], Any]] = {}
+        for one in self.topology.components:
+            bolt: Any = one.operator
+            if isinstance(bolt, Stateful) and overrides(type(bolt), "groupingKey"):
+                given[names.get(one.id, one.id)] = bolt.groupingKey
+        return given
 
     def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:
         """Take the next generation of the checkpoint; return its log, open for appending.

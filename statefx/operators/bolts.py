@@ -260,6 +260,31 @@ class Stateful(ABC):
             f"wrote, under {key!r}; define def migrateState(self, version, key, value)"
         )
 
+    def groupingKey(self, key: Any) -> Any:
+        """Return what a key of the state is grouped by; needed where that is neither the key nor what it begins with.
+
+        When it is called
+            For every key, when ``submit(..., rescale=True)`` gives the bolt another number of tasks.
+        Guaranteed
+            Unless the bolt has had one task, what is returned is compared with the task that the key lies in: if it
+            would belong to another one, nothing is changed.
+        Not guaranteed
+            That ``open`` was called before: it must depend on its argument alone.
+        Raising
+            Ends the start; nothing is changed.
+
+        Parameters
+        ----------
+        key : Any
+            A key as it was put; of what is kept under a name, (name, key).
+
+        Returns
+        -------
+        Any
+            The field of the bolt's ``fieldsGrouping``, or the tuple of its fields.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no groupingKey")
+
 
 class Bolt(Combining, ABC):
     """An operator: takes tuples, emits tuples. Anchors and acks by hand; most bolts are a ``BasicBolt``.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Never, cast
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError
-from statefx.protocol.identity import Version
+from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.jsonform import NewerError, Written, from_json, to_json
 from statefx.protocol.log_state import Fork, InFlight, LogState
 from statefx.protocol.metadata import BySpout, stacked
@@ -26,6 +26,7 @@ from statefx.protocol.records import (
     Preparing,
     Processed,
     Record,
+    Rescaled,
     Restored,
     RolledBack,
     SourceNotes,
@@ -385,6 +386,38 @@ def _restored(state: LogState, record: Restored) -> LogState:
     )
 
 
+def with_tasks(state: LogState, tasks: Mapping[str, int]) -> LogState:
+    """Return the state whose topology has so many tasks of some stateful bolts."""
+    stateful = dict(state.topology.stateful)
+    stateful |= {bolt: replace(stateful[bolt], parallelism=number) for bolt, number in tasks.items()}
+    return replace(state, topology=replace(state.topology, stateful=stateful))
+
+
+def _rescaled(state: LogState, record: Rescaled) -> LogState:
+    _check_generation(state, record, record.generation)
+    if state.in_flight:
+        _refuse(record, f"transaction {state.in_flight[0].txid} is under way")
+    if lacking := record.tasks.keys() - state.topology.stateful.keys():
+        _refuse(record, f"there is no stateful bolt {min(lacking)!r}")
+    of_others = {name for name in state.heads if TaskId.parse(name).component not in record.tasks}
+    told = {name: each for name, each in state.watermarks.items() if TaskId.parse(name).component in record.tasks}
+    watermarks = {name: each for name, each in state.watermarks.items() if name not in told}
+    for bolt, tasks in record.tasks.items():
+        own = [each for name, each in told.items() if TaskId.parse(name).component == bolt]
+        if own:  # they heard the same senders
+            watermarks |= {str(TaskId(bolt, task)): min(own) for task in range(tasks)}
+    return replace(
+        with_tasks(state, record.tasks),
+        heads={
+            **{name: state.heads[name] for name in of_others},
+            **{name: Version(state.committed, token) for name, token in record.tokens.items()},
+        },
+        snapshots={name: kept for name, kept in state.snapshots.items() if name in of_others},
+        growth={**{name: size for name, size in state.growth.items() if name in of_others}, **record.prepared_bytes},
+        watermarks=watermarks,
+    )
+
+
 def _numbered(source: Input | None, txid: int) -> Input | None:
     """Return an input as that of transaction `txid`."""
     return replace(source, batch_id=txid - 1) if isinstance(source, StreamInput) else source
@@ -435,5 +468,6 @@ _RULES: Mapping[type, Callable[..., LogState]] = {
     Pinned: _pinned,
     Unpinned: _unpinned,
     Restored: _restored,
+    Rescaled: _rescaled,
     Checkpoint: _checkpoint,
 }

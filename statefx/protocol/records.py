@@ -280,6 +280,18 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class Rescaled:
+    """Stateful bolts have another number of tasks, whose state was written at the last committed transaction."""
+
+    generation: int
+    tasks: Mapping[str, int]  # bolt -> how many it has now
+    tokens: Mapping[str, str]  # ``component/task`` -> what it was written as; none for a bolt that has no state yet
+    prepared_bytes: Mapping[str, int]
+
+    kind: ClassVar[str] = "RESCALED"
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Everything before it, folded: the JSON form of the log's state."""
 
@@ -301,5 +313,6 @@ Record = (
     | Pinned
     | Unpinned
     | Restored
+    | Rescaled
     | Checkpoint
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from statefx.admin.rescaling import Rescaler
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import Engine
@@ -63,6 +64,7 @@ def submit(
     adopt: Adopt = None,
     rename: Mapping[str, str] | None = None,
     drop: Iterable[str] = (),
+    rescale: bool = False,
     progress: bool | None = None,
 ) -> Query:
     """Start a topology on Spark, going on from its last committed transaction.
@@ -91,6 +93,9 @@ def submit(
         Of stateful bolts and spouts that had another id in this checkpoint: old id to new one. May stay in the program.
     drop : collection of str, optional
         Stateful bolts and spouts that the topology no longer has: what they have kept is given up. May stay as well.
+    rescale : bool
+        Whether stateful bolts whose parallelism is another one than in the checkpoint get their state given to these
+        tasks first, as by ``statefx.rescale``. May stay as well.
     progress : bool, optional
         Whether a line on stderr tells of transactions, rows and rows a second; by default where stderr is a terminal.
 
@@ -107,7 +112,8 @@ def submit(
         The checkpoint location can't be used for this topology; nothing was changed.
     """
     try:
-        return _submit(topology, spark, checkpointLocation, config, trigger, batchId, adopt, rename, drop, progress)
+        changes = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
+        return _submit(topology, spark, checkpointLocation, config, trigger, batchId, changes, progress)
     except StatefxError as error:
         raise unburied(error, "submit ended") from error.__cause__
 
@@ -119,9 +125,7 @@ def _submit(
     config: Mapping[str, Any] | None,
     trigger: Mapping[str, Any] | None,
     batchId: int | None,
-    adopt: Adopt,
-    rename: Mapping[str, str] | None,
-    drop: Iterable[str],
+    changes: Mapping[str, Any],
     progress: bool | None,
 ) -> Query:
     session = check_session(spark)
@@ -129,11 +133,9 @@ def _submit(
         topology,
         config,
         checkpointLocation,
-        adopt,
         caller="submit",
         dumps=dumps,
-        rename=rename,
-        drop=drop,
+        **changes,
         dataframe=partial(frame_of, session),
     )
     streaming = topology.streaming
@@ -150,7 +152,7 @@ def _submit(
     own = planning_session(session) if pipelined else clone(session)
     if pipelined:
         warm_up(own, launch.plan)
-    log = _take_generation(launch, own, adopt)
+    log = _take_generation(launch, own, changes["adopt"])
     shown = bar(topology.name, progress)
     stopping = threading.Event()
     deployment, timeout_secs = launch.deployment(log), launch.settings.transaction_timeout_secs
@@ -211,6 +213,8 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> Tra
     write_format(folders.storage)  # makes the folder, in which executors then look for a file
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
+    if tasks := launch.rescalings(found):
+        Rescaler(folders, launch.provider, launch.grouping_keys(found)).run(found, tasks)
     log = launch.take_generation()
     if log.state.committed:
         logger.info("checkpoint %s: going on after transaction %d", folders.location, log.state.committed)

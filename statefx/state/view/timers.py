@@ -305,6 +305,13 @@ def due_micros(timers: Timers, clock: Clock) -> int | None:
     return None if first == index._end else _number(first[len(index._head) :])
 
 
+def timer_key(stored: bytes) -> bytes:
+    """Return the bytes of a timer's key, without those of a space, of an entry of `Space.TIMERS`."""
+    head = Space.TIMERS.value
+    of = stored[len(head) + 2 :] if stored[len(head) :][:1] == b"k" else stored[len(head) + 1 + _TIME_BYTES :]
+    return of[: of.rindex(b"\0")].replace(b"\0\xff", b"\0")
+
+
 _TIME_BYTES = 8
 
 

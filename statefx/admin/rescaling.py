@@ -1,0 +1,413 @@
+"""Gives a stateful bolt another number of tasks: each key goes to the task that its grouping's fields hash to.
+
+::
+
+    1 what can be refused is                        2 the next generation: who ran before is fenced
+    3 each task's state is read once, and every key is routed: a run of entries, in order, for each new task
+    4 the runs of a new task are merged into one file of state, which is read back and compared
+    5 RESCALED is durable: the bolt has so many tasks, and these files
+
+A failure before 5 leaves the bolt as it was; what was written is named by nobody, and swept.
+
+Which task a key belongs to is never believed: the fields that its grouping hashes are taken from the key, and have to
+name the very task that the key lies in, for every key. What can't be proved so is refused.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import struct
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Any, BinaryIO
+
+import msgpack
+import pyarrow as pa
+
+from statefx.admin.migration import Entries, Sum, sum_of
+from statefx.admin.reading import codec_of, open_task
+from statefx.admin.savepoints import found_checkpoint, provider_of, taken
+from statefx.coordinator.location import Folders
+from statefx.coordinator.log import TransactionLog
+from statefx.errors import CheckpointError, ConfigError, SchemaError, StateCorruptedError
+from statefx.operators.ddl import parse_type
+from statefx.plan.hashing import row_hasher
+from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Rescaled
+from statefx.protocol.topology_identity import StatefulIdentity
+from statefx.state.contract.spaces import Kind, Space, name_of
+from statefx.state.contract.store import StateContext, StateProvider, prepare_as
+from statefx.state.encoding.codec import Codec
+from statefx.state.view.timers import timer_key
+from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
+
+GroupingKey = Callable[[Any], Any]
+"""Returns the grouping's field of a key of state, or a tuple of its fields."""
+
+TASKS_MAX = 1 << 15
+
+_RUN_BYTES = 256 << 10
+"""Of a run, so much is in memory; as many are written at a time as there are new tasks."""
+
+_FRAME = struct.Struct(">I")
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """What `rescale` has done.
+
+    Attributes
+    ----------
+    tasks : Mapping[str, tuple of int]
+        By bolt, how many tasks it had, and has now.
+    keys, bytes : int
+        How many entries of state were moved, and the size of their keys and values.
+    seconds : float
+        How long it took.
+    """
+
+    tasks: Mapping[str, tuple[int, int]]
+    keys: int
+    bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{bolt} has {now} tasks, and had {was}" for bolt, (was, now) in self.tasks.items())
+        return f"{shown or 'nothing was to be done'}; {self.keys} keys, {self.bytes} bytes, {self.seconds:.1f} s"
+
+
+def rescale(
+    checkpointLocation: str | os.PathLike[str],
+    tasks: Mapping[str, int],
+    config: Mapping[str, Any] | None = None,
+    *,
+    groupingKey: Mapping[str, GroupingKey] | None = None,
+) -> Rescaling:
+    """Give stateful bolts another number of tasks; their topology must not run.
+
+    Afterwards submit it with this parallelism. ``submit(..., rescale=True)`` does both.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``.
+    tasks : Mapping
+        Bolt to the number of tasks that it shall have.
+    config : Mapping, optional
+        Settings as given to ``submit``: needed only where a secret is among the provider's options.
+    groupingKey : Mapping, optional
+        Bolt to a function that is given a key of its state (of what is kept under a name: name and key) and returns
+        the field, or the tuple of fields, that its grouping hashes. Not needed where a key is that field or these
+        fields, or a tuple that begins with them, and the bolt has more than one task now: then it is proved.
+
+    Returns
+    -------
+    Rescaling
+        How much was moved.
+
+    Raises
+    ------
+    ConfigError
+        The arguments are wrong, or state is kept in a server; nothing was changed.
+    CheckpointError
+        There is no checkpoint, no such bolt, a transaction is under way, the bolt does not get its rows by
+        ``fieldsGrouping``, or it keeps what belongs to a task and not to a key; nothing was changed.
+    StateCorruptedError
+        What is read is damaged, or what was read back is not what was written; the bolt is as it was.
+
+    Contract
+    --------
+    * For every key, the fields of its grouping are shown to name the task that it lies in. One task holds all keys, so
+      that nothing can be shown: then `groupingKey` is believed, and has to be given.
+    * One record makes it so: after a crash each bolt has its old tasks, or all have their new ones.
+    * A driver that runs on the checkpoint is fenced.
+    * Savepoints of before stay: a checkpoint that is restored has the tasks that it had then.
+    * Memory does not grow with state: it is read, sorted into temporary files, and written.
+
+    Examples
+    --------
+    >>> print(rescale("checkpoints/word-count", {"count": 8}))     # doctest: +SKIP
+    """
+    folders, found = found_checkpoint(checkpointLocation)
+    provider = provider_of(found, config)
+    return Rescaler(folders, provider, dict(groupingKey or {})).run(found, tasks)
+
+
+@dataclass
+class Rescaler:
+    """One rescaling."""
+
+    folders: Folders
+    provider: StateProvider
+    grouping_key: Mapping[str, GroupingKey]
+    opened: Callable[[Storage], TransactionLog] = TransactionLog
+    clock: Callable[[], float] = time.monotonic
+
+    def run(self, found: LogState, tasks: Mapping[str, int]) -> Rescaling:
+        """Do it."""
+        began = self.clock()
+        changed = self._checked(found, tasks)
+        if not changed:
+            return Rescaling({}, 0, 0, self.clock() - began)
+        routers = {bolt: self._router(bolt, found.topology.stateful[bolt]) for bolt in changed}
+        log = taken(self.folders, "rescale it", partial(self._check_same, tasks, changed), self.opened)
+        state = log.state
+        # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
+        self.provider.fence(state.lineage, state.generation, self.folders.storage)
+        tokens: dict[str, str] = {}
+        sizes: dict[str, int] = {}
+        sums: list[Sum] = []
+        for bolt, now in changed.items():
+            with tempfile.TemporaryDirectory(prefix="statefx-rescale-", ignore_cleanup_errors=True) as folder:
+                self._rescaled(state, bolt, now, routers[bolt], folder, tokens, sizes, sums)
+        log.append(Rescaled(state.generation, changed, tokens, sizes))
+        done = Rescaling(
+            {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},
+            sum(each.keys for each in sums),
+            sum(each.bytes for each in sums),
+            self.clock() - began,
+        )
+        logger.info("%s: %s", self.folders.location, done)
+        return done
+
+    # ---- what is refused
+
+    def _checked(self, found: LogState, tasks: Mapping[str, int]) -> dict[str, int]:
+        """Return the bolts that get another number of tasks."""
+        if not isinstance(tasks, Mapping) or not tasks:
+            raise ConfigError(f"rescale: tasks must be a mapping such as {{'count': 8}}, got {tasks!r}")
+        if self.provider.capabilities.shared:
+            raise ConfigError(
+                "rescale: the state is kept in a server, whose entries can't be given other tasks in one step: move it "
+                "to files with statefx.migrate(..., to='rocksdb'), rescale, and move it back"
+            )
+        stateful = found.topology.stateful
+        for bolt, now in tasks.items():
+            if bolt not in stateful:
+                raise CheckpointError(
+                    f"the checkpoint in {self.folders.location} has no stateful bolt {bolt!r}; there are "
+                    f"{sorted(stateful) or 'none'}",
+                    component=bolt,
+                )
+            if isinstance(now, bool) or not isinstance(now, int) or not 1 <= now <= TASKS_MAX:
+                raise ConfigError(
+                    f"rescale: {bolt!r} must have from 1 to {TASKS_MAX} tasks, got {now!r}", component=bolt
+                )
+        if unknown := sorted(set(self.grouping_key) - set(stateful)):
+            raise ConfigError(f"groupingKey: {unknown[0]!r} is no stateful bolt of this checkpoint")
+        changed = {bolt: now for bolt, now in tasks.items() if stateful[bolt].parallelism != now}
+        for bolt in changed:
+            self._check_routing(bolt, stateful[bolt])
+        return changed
+
+    def _check_same(self, tasks: Mapping[str, int], changed: Mapping[str, int], state: LogState) -> None:
+        if self._checked(state, tasks) != changed:
+            raise CheckpointError(f"another one has rescaled the checkpoint in {self.folders.location} meanwhile")
+
+    def _check_routing(self, bolt: str, known: StatefulIdentity) -> None:
+        def refuse(why: str) -> CheckpointError:
+            return CheckpointError(f"bolt {bolt!r} can't be given other tasks: {why}", component=bolt)
+
+        if known.windows:
+            raise refuse("it keeps windows, whose entries are not moved yet. Give its rows to a bolt of a new name")
+        keyed = [each for each in known.routing if each != ("broadcast",)]
+        if len(keyed) != 1 or keyed[0][0] != "fields":
+            shown = " and ".join(f"{kind}({', '.join(types)})" if types else kind for kind, *types in known.routing)
+            raise refuse(
+                f"it gets its rows by {shown}, and only fieldsGrouping, with the same types for all inputs, says which "
+                "task a key belongs to"
+            )
+        if known.parallelism == 1 and bolt not in self.grouping_key:
+            fields = known.key_fields[0].fields if known.key_fields else ("its field",)
+            raise refuse(
+                "it has one task, which holds every key, so nothing proves that its keys are the grouping's fields "
+                f"({', '.join(fields)}). If they are, say groupingKey={{{bolt!r}: lambda key: key}}; else return from "
+                "the key what is grouped by. A bolt can define it as groupingKey(self, key)"
+            )
+
+    # ---- keys and tasks
+
+    def _router(self, bolt: str, known: StatefulIdentity) -> Router:
+        (types,) = (types for kind, *types in known.routing if kind == "fields")
+        fields = tuple(f"field {number + 1}" for number in range(len(types)))
+        if known.key_fields:
+            fields = known.key_fields[0].fields
+        schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
+        return Router(bolt, fields, schema, codec_of(bolt, known), self.grouping_key.get(bolt))
+
+    def _rescaled(
+        self,
+        state: LogState,
+        bolt: str,
+        now: int,
+        router: Router,
+        folder: str,
+        tokens: dict[str, str],
+        sizes: dict[str, int],
+        sums: list[Sum],
+    ) -> None:
+        was = state.topology.stateful[bolt].parallelism
+        if not any(TaskId.parse(name).component == bolt for name in state.heads):
+            return  # nothing has been committed by it
+        runs: list[list[_Run]] = [[] for _ in range(now)]
+        for task in range(was):
+            with closing(open_task(self.provider, self.folders, state, bolt, task)[0]) as store, ExitStack() as stack:
+                own = [_Run(os.path.join(folder, f"{task}-{number}"), stack) for number in range(now)]
+                router.route(store.scan(None, None), task, was, own)
+            for number, run in enumerate(own):
+                runs[number].append(run)
+            logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, was)
+        for task in range(now):
+            name = str(TaskId(bolt, task))
+            tokens[name], sizes[name], copied = self._written(state, TaskId(bolt, task), _Runs(runs[task]), folder)
+            sums.append(copied)
+            logger.info("state of %s is written: %d keys (%d of %d)", name, copied.keys, task + 1, now)
+
+    def _written(self, state: LogState, task: TaskId, runs: _Runs, folder: str) -> tuple[str, int, Sum]:
+        """Write the state of a new task; return its token, its size and what it holds."""
+        namespace, storage, token = state.namespace(task), self.folders.storage, uuid.uuid4().hex
+        there = sum_of(runs.scan(None, None))
+        cache = os.path.join(folder, "cache")
+        context = StateContext(state.generation, EMPTY, storage, cache)
+        with closing(self.provider.newState(namespace, context)) as store:
+            written = prepare_as(store, state.committed, token, Entries(runs, there.keys))
+        context = StateContext(state.generation, Version(state.committed, token), storage, cache, read_only=True)
+        with closing(self.provider.newState(namespace, context)) as store:
+            found = sum_of(store.scan(None, None))
+        if found != there:
+            raise StateCorruptedError(
+                f"what was written of {task} is not what was read: {found} for {there}. Nothing was changed; look for "
+                "the fault in the provider or the disk",
+                component=task.component,
+                task=task.task,
+                found=found,
+                expected=there,
+            )
+        return written.token, written.size_bytes, found
+
+
+@dataclass
+class Router:
+    """Finds the task of every entry of a bolt's state."""
+
+    bolt: str
+    fields: tuple[str, ...]
+    schema: pa.Schema
+    codec: Codec
+    given: GroupingKey | None
+    _hash: Callable[[Sequence[Any]], int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._hash = row_hasher(self.schema, self.schema.names)
+
+    def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[_Run]) -> None:
+        """Give each entry of a task to the run of its new task."""
+        now, user = len(runs), Space.USER.value
+        for key, value in entries:
+            space = key[:1]
+            if space == user:
+                found, shown = self.codec.decode_key(key[1:]), None
+            elif space == Space.NAMED.value:
+                kind, name = name_of(key)
+                if kind is Kind.BROADCAST:
+                    if task == 0:  # all tasks hold the same
+                        for run in runs:
+                            run.add(key, value)
+                    continue
+                if kind is not Kind.MAP:
+                    raise self._refused(f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key")
+                head = key.index(b"\0", key.index(b"\0") + 1) + 1
+                found, shown = self.codec.decode_key(key[head:]), name
+            elif space == Space.TIMERS.value:
+                found, shown = self.codec.decode_key(timer_key(key)), None
+            else:  # how far the search for entries that are over has come: it begins anew
+                continue
+            hashed = self._hash_of(found, shown)
+            if hashed % was != task:
+                raise self._unproved(found, shown, task, hashed % was)
+            runs[hashed % now].add(key, value)
+
+    def _hash_of(self, key: Any, name: str | None) -> int:
+        if self.given is not None:
+            row = self.given(key if name is None else (name, key))
+            row = row if isinstance(row, tuple) else (row,)
+        else:
+            row = key[: len(self.fields)] if isinstance(key, tuple) else (key,)
+        if len(row) == len(self.fields):
+            try:
+                return self._hash(row)
+            except SchemaError:
+                pass
+        types = ", ".join(f"{name} {kind}" for name, kind in zip(self.fields, self.schema.types, strict=True))
+        raise self._refused(
+            f"its grouping is by ({types}), and its key {key!r}{_of(name)} gives {row!r} for that. Say with "
+            f"groupingKey={{{self.bolt!r}: ...}} what of a key is grouped by"
+        )
+
+    def _unproved(self, key: Any, name: str | None, task: int, hashed: int) -> CheckpointError:
+        return self._refused(
+            f"its key {key!r}{_of(name)} lies in task {task}, and taken for ({', '.join(self.fields)}), by which its "
+            f"rows are grouped, it belongs to task {hashed}. Say with groupingKey={{{self.bolt!r}: ...}} what of a key "
+            "is grouped by"
+        )
+
+    def _refused(self, why: str) -> CheckpointError:
+        return CheckpointError(f"bolt {self.bolt!r} can't be given other tasks: {why}", component=self.bolt)
+
+
+def _of(name: str | None) -> str:
+    return "" if name is None else f" of state.map({name!r})"
+
+
+class _Run:
+    """Entries in key order, in a temporary file."""
+
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        self.path = path
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._bytes = 0
+        self._file: BinaryIO = stack.enter_context(open(path, "wb"))  # noqa: SIM115 - the stack closes it
+        stack.callback(self._flush)
+
+    def add(self, key: bytes, value: bytes) -> None:
+        self._keys.append(key)
+        self._values.append(value)
+        self._bytes += len(key) + len(value)
+        if self._bytes > _RUN_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._keys:
+            frame = msgpack.packb([self._keys, self._values])
+            self._file.write(_FRAME.pack(len(frame)))
+            self._file.write(frame)
+            self._keys, self._values, self._bytes = [], [], 0
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        with open(self.path, "rb") as file:
+            while head := file.read(_FRAME.size):
+                keys, values = msgpack.unpackb(file.read(_FRAME.unpack(head)[0]))
+                yield from zip(keys, values, strict=True)
+
+
+class _Runs:
+    """The runs of a new task, as a store is scanned."""
+
+    def __init__(self, runs: Sequence[_Run]) -> None:
+        self._runs = runs
+
+    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all entries in key order."""
+        return heapq.merge(*self._runs, key=itemgetter(0))

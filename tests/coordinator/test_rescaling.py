@@ -1,0 +1,266 @@
+"""State that is given to other tasks: it is as if the bolt had had them from the beginning."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from statefx import BatchBolt, Stateful, TopologyBuilder, openState, rescale, restore, savepoint
+from statefx.admin.rescaling import Rescaler
+from statefx.coordinator.location import Folders
+from statefx.coordinator.log import read_state
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StatefxError
+from statefx.state import load_provider
+from statefx.storage import FolderStorage
+from statefx.testing import Crash, rows
+from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from tests.coordinator.migrating import REFERENCES
+from tests.providers.redis_server import RedisServer
+from tests.testing.places import place, provider
+from tests.testing.topologies import SMALL, Driver, Split, lines
+
+__all__ = ["place", "provider"]
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WORK = [lines(f"to be {number}", "or not", f"w{number % 7} w{number % 5} v{number % 11}") for number in range(12)]
+
+
+class Everything(Stateful, BatchBolt):
+    """Keeps what it counts in every space that belongs to keys."""
+
+    outputFields = "word string, count long"
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.counts, self.last = state, state.map("last")
+        self.recent = state.map("recent", ttl="30 seconds")
+        self.pairs = state.map("pairs")
+
+    def execute(self, tup, collector):
+        count = self.counts.get(tup.word, 0) + 1
+        self.counts.put(tup.word, count)
+        self.last.put(tup.word, (tup.word, self.context.txid))
+        self.recent.put(tup.word, count)
+        self.pairs.put((tup.word, count % 3), count)
+        self.timers.set(tup.word, self.context.processingTime + timedelta(seconds=20), count, processing=True)
+        self.timers.set(tup.word, self.context.processingTime + timedelta(seconds=400), name="far", processing=True)
+
+    def onTimer(self, key, at, value, collector):
+        fired = self.last.get(("fired", key), 0)
+        self.last.delete(("fired", key))
+        self.pairs.put((key, "fired"), fired + 1 + self.pairs.get((key, "fired"), 0))
+
+
+class Plain(Stateful, BatchBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
+
+
+class Misplaced(Plain):
+    """Its keys have nothing to do with its grouping."""
+
+    def execute(self, tup, collector):
+        self.state.put(f"length {len(tup.word)}", 1)
+        self.state.put(f"first {tup.word[0]}", 1)
+
+
+class Upside(Plain):
+    """Its keys are what it is grouped by, the other way round."""
+
+    def execute(self, tup, collector):
+        self.state.put(tup.word[::-1], self.state.get(tup.word[::-1], 0) + 1)
+
+
+class Listing(Plain):
+    def initState(self, state):
+        self.list = state.list("all")
+
+    def execute(self, tup, collector):
+        self.list.append(tup.word)
+
+
+def topology(parallelism, bolt=Everything, grouping="fieldsGrouping"):
+    builder = TopologyBuilder("rescaled")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    declared = builder.setBolt("count", bolt(), parallelism)
+    fields = ("word",) if grouping.startswith(("fields", "partial")) else ()
+    getattr(declared, grouping)("split", *fields)
+    builder.setBolt("other", Plain(), 2).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
+def send(driver, numbers, topology, **more):
+    for number in numbers:
+        now = START + timedelta(seconds=7 * number)
+        with driver.start(topology, now=now, **more) as tester:
+            tester.send(WORK[number])
+
+
+def held(driver, tasks, bolt="count"):
+    """What each task holds, of all that can be seen: by name, key and value."""
+    found = []
+    for task in range(tasks):
+        with openState(driver.folder, bolt, task) as state:
+            own = {None: dict(state.items())}
+            for name in state.names()["map"]:
+                with openState(driver.folder, bolt, task, map=name) as view:
+                    own[name] = dict(view.items())
+            found.append(own)
+    return found
+
+
+@pytest.mark.parametrize(("was", "now"), [(2, 4), (4, 2), (3, 1), (2, 3)])
+def test_it_is_as_if_the_bolt_had_had_these_tasks_from_the_beginning(place, provider, was, now):
+    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+        send(driver, range(6), topology(was), limits=SMALL)
+        send(same, range(6), topology(now), limits=SMALL)
+        before = held(driver, 2, "other")
+        done = rescale(driver.folder, {"count": now})
+        assert done.tasks == {"count": (was, now)}
+        assert done.keys > 50
+        assert held(driver, now) == held(same, now)
+        assert held(driver, 2, "other") == before
+        send(driver, range(6, 12), topology(now), limits=SMALL)
+        send(same, range(6, 12), topology(now), limits=SMALL)
+        assert held(driver, now) == held(same, now)
+        fired = [value for own in held(driver, now) for key, value in own["pairs"].items() if key[1] == "fired"]
+        assert sum(fired) > 3, "timers of before have fired in their new tasks"
+
+
+def test_one_task_needs_to_be_told(place, provider):
+    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+        send(driver, range(4), topology(1, Upside))
+        send(same, range(4), topology(3, Upside))
+        with pytest.raises(CheckpointError, match=r"has one task, .*\(word\).*=\{'count': lambda key: key\}"):
+            rescale(driver.folder, {"count": 3})
+        rescale(driver.folder, {"count": 3}, groupingKey={"count": lambda key: key[::-1]})
+        assert held(driver, 3) == held(same, 3)
+        send(driver, range(4, 8), topology(3, Upside))
+        send(same, range(4, 8), topology(3, Upside))
+        assert held(driver, 3) == held(same, 3)
+
+
+def test_savepoints_of_before_have_the_tasks_of_their_time(place, provider):
+    with Driver(place, provider) as driver:
+        send(driver, range(3), topology(2), limits=SMALL)
+        before = held(driver, 2)
+        savepoint(driver.folder, "two")
+        rescale(driver.folder, {"count": 4})
+        send(driver, range(3, 6), topology(4), limits=SMALL)
+        after = held(driver, 4)
+        savepoint(driver.folder, "four")
+        restore(driver.folder, "two")
+        assert held(driver, 2) == before
+        send(driver, range(3, 5), topology(2), limits=SMALL)
+        restore(driver.folder, "four")
+        assert held(driver, 4) == after
+
+
+def test_files_of_the_tasks_of_before_are_swept(place, provider):
+    with Driver(place, provider) as driver:
+        send(driver, range(4), topology(4), limits=SMALL)
+        rescale(driver.folder, {"count": 2})
+        send(driver, range(4, 6), topology(2), limits=SMALL)
+        for task in (2, 3):
+            assert not [each for each in Path(driver.folder, "state/count", str(task)).glob("*") if each.is_file()]
+
+
+def test_a_rescaling_that_was_killed_has_changed_all_or_nothing(place, provider):
+    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+        send(driver, range(3), topology(2))
+        send(same, range(4), topology(3))
+        shutil.copytree(driver.folder, place / "before")
+        seen = []
+        for at in every_crash():
+            shutil.rmtree(driver.folder)
+            shutil.copytree(place / "before", driver.folder)
+            steps = DurableSteps(crash_at=at)
+            folders = Folders(str(driver.folder), wrap=partial(SteppedStorage, steps=steps))
+            kept = SteppedProvider(load_provider(REFERENCES[provider], {}), steps)
+            opened = partial(SteppedLog, steps=steps, limit=100)
+            try:
+                Rescaler(folders, kept, {}, opened).run(read_state(folders.storage), {"count": 3})
+            except Crash:
+                seen.append(read_state(FolderStorage(driver.folder)).topology.stateful["count"].parallelism)
+                rescale(driver.folder, {"count": 3})  # nothing is to be done where it was
+                send(driver, [3], topology(3), limits=SMALL)
+                assert held(driver, 3) == held(same, 3)
+                continue
+            break
+        assert set(seen) == {2, 3}
+        assert seen == sorted(seen)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("bolt", "says"),
+    [
+        (Misplaced, r"its key '.*' lies in task \d, and taken for \(word\), .* it belongs to task \d"),
+        (Upside, r"its key '.*' lies in task \d"),
+        (Listing, r"it keeps state.list\('all'\), which belongs to a task and to no key"),
+    ],
+)
+def test_what_can_not_be_proved_is_refused_and_nothing_is_changed(place, bolt, says):
+    with Driver(place) as driver:
+        send(driver, range(4), topology(2, bolt))
+        before = held(driver, 2)
+        with pytest.raises(CheckpointError, match=says):
+            rescale(driver.folder, {"count": 4})
+        assert held(driver, 2) == before
+        send(driver, [4], topology(2, bolt))
+        with pytest.raises(CheckpointError, match=r"(belongs to task \d|gives \(5,\) for that|belongs to a task)"):
+            rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: 5})
+
+
+@pytest.mark.parametrize("grouping", ["shuffleGrouping", "partialKeyGrouping", "allGrouping"])
+def test_other_groupings_are_refused(place, grouping):
+    with Driver(place) as driver:
+        send(driver, range(2), topology(2, Plain, grouping))
+        with pytest.raises(CheckpointError, match=r"it gets its rows by .*, and only fieldsGrouping"):
+            rescale(driver.folder, {"count": 4})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        ({}, "tasks must be a mapping such as"),
+        ({"cuont": 2}, r"has no stateful bolt 'cuont'; there are \['count', 'other'\]"),
+        ({"count": 0}, "'count' must have from 1 to 32768 tasks, got 0"),
+        ({"count": "4"}, "must have from 1 to 32768 tasks, got '4'"),
+    ],
+)
+def test_a_mistake_is_told_before_anybody_is_fenced(place, tasks, says):
+    with Driver(place) as driver:
+        send(driver, range(2), topology(2))
+        generation = read_state(FolderStorage(driver.folder)).generation
+        with pytest.raises(StatefxError, match=says):
+            rescale(driver.folder, tasks)
+        with pytest.raises(ConfigError, match="groupingKey: 'split' is no stateful bolt"):
+            rescale(driver.folder, {"count": 4}, groupingKey={"split": str})
+        assert rescale(driver.folder, {"count": 2}).tasks == {}
+        assert read_state(FolderStorage(driver.folder)).generation == generation
+
+
+def test_the_refusal_of_a_start_names_the_call(place):
+    with Driver(place) as driver:
+        send(driver, range(2), topology(2))
+        with pytest.raises(CheckpointMismatchError, match=r"statefx.rescale\(.*, \{'count': 4\}\)"):
+            driver.start(topology(4))
+
+
+def test_state_in_a_server_is_moved_to_files_first(place):
+    with RedisServer(appendonly="no") as server, Driver(place) as driver:
+        options = {"topology.state.provider.config": {"url": server.url}}
+        send(driver, range(2), topology(2), config={"topology.state.provider": REFERENCES["redis"], **options})
+        with pytest.raises(ConfigError, match=r"statefx.migrate\(..., to='rocksdb'\), rescale, and move it back"):
+            rescale(driver.folder, {"count": 4})
