@@ -1,17 +1,20 @@
 """Checkpointed stateful operators with exactly-once state and output, for Python on Spark.
 
-``submit`` and ``session`` need pyspark and are loaded when first used; everything else works without a JVM.
+``submit``, ``session`` and ``readState`` need pyspark and are loaded when first used; everything else works without a
+JVM.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from statefx.admin.aborting import abort
+from statefx.admin.explaining import explain
 from statefx.admin.migration import migrate
 from statefx.admin.reading import openState
 from statefx.admin.rescaling import rescale
 from statefx.admin.resolving import resolve
 from statefx.admin.savepoints import deleteSavepoint, export, restore, savepoint, savepoints
 from statefx.admin.transactions import transactions
+from statefx.admin.verifying import verify
 from statefx.client import TransactionalClient, transaction
 from statefx.connectors import (
     CollectSink,
@@ -53,6 +56,7 @@ from statefx.topology import Topology, TopologyBuilder
 if TYPE_CHECKING:
     from statefx.spark.builder import session
     from statefx.spark.query import Query
+    from statefx.spark.state_table import readState
     from statefx.spark.submit import submit
 
 __version__ = "0.1.0.dev0"
@@ -96,11 +100,13 @@ __all__ = [
     "abort",
     "committedFiles",
     "deleteSavepoint",
+    "explain",
     "export",
     "isTick",
     "migrate",
     "openState",
     "readCommitted",
+    "readState",
     "readUncommitted",
     "rescale",
     "resolve",
@@ -111,6 +117,7 @@ __all__ = [
     "submit",
     "transaction",
     "transactions",
+    "verify",
 ]
 
 
@@ -123,6 +130,10 @@ def __getattr__(name: str) -> Any:
         from statefx.spark.submit import submit
 
         return submit
+    if name == "readState":
+        from statefx.spark.state_table import readState
+
+        return readState
     if name == "Query":
         from statefx.spark.query import Query
 

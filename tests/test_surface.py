@@ -52,9 +52,9 @@ EXPORTS = {
         "SpoutCollector", "SqlSink", "StagedSink", "Stateful", "StatefulBolt", "StatefulWindowedBolt", "StatefxError",
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
-        "committedFiles", "deleteSavepoint", "export", "isTick", "migrate", "openState", "readCommitted",
-        "readUncommitted", "rescale", "resolve", "restore", "savepoint", "savepoints", "session", "submit",
-        "transaction", "transactions",
+        "committedFiles", "deleteSavepoint", "explain", "export", "isTick", "migrate", "openState", "readCommitted",
+        "readState", "readUncommitted", "rescale", "resolve", "restore", "savepoint", "savepoints", "session", "submit",
+        "transaction", "transactions", "verify",
     },
     statefx.state: {
         "EMPTY", "BroadcastMap", "Capabilities", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",

@@ -1,15 +1,25 @@
-"""``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; ``resolve --yes`` acts."""
+"""``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; ``resolve --yes`` acts.
+
+Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
+"""
 
 from __future__ import annotations
 
-import argparse
+import io
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any
 
-from statefx.admin import tables
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from statefx.admin import explaining, tables, verifying
 from statefx.errors import ConfigError, StatefxError
 from statefx.state.encoding.references import load
 
@@ -18,93 +28,241 @@ PROGRAM = "python -m statefx"
 SHOWN = 100
 """How many keys a table shows, unless it is told otherwise: a screen or two."""
 
-Command = Callable[[argparse.Namespace], tables.Listing]
+CELL_CHARS = 100
+"""What is longer is cut in a table, never in JSON: what a COMMITTING record says fits, values of state may have MBs."""
+
+_NO_TERMINAL_COLUMNS = 10_000
+"""How wide a table may be that no terminal shows: as wide as what is in it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; return 0, 1: the checkpoint can't be read, or 2: the command is wrong."""
-    given = _parser().parse_args(arguments)
-    command: Command = given.command
+    """Do what the arguments say; return 0; 1: the checkpoint is damaged, or can't be read; 2: the command is wrong."""
     try:
-        listing = command(given)
-        limit = given.limit if given.limit is not None or given.json else SHOWN
-        for line in listing.json(limit or None) if given.json else listing.table(limit or None):
-            sys.stdout.write(f"{line}\n")
+        return _cli.main(arguments, PROGRAM, standalone_mode=False) or 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130  # as shells say it of what Ctrl-C has ended
+    except (StatefxError, OSError) as error:
+        sys.stderr.write(f"{PROGRAM}: {' '.join(str(error).split())}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+class _Settings(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """A JSON object."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, Any]:
+        """Return what it holds."""
+        try:
+            found = json.loads(value)
+        except ValueError as error:
+            self.fail(f"no JSON: {error}", param, ctx)
+        if not isinstance(found, dict):
+            self.fail("a JSON object, of names and values", param, ctx)
+        return found
+
+
+class _Key(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A key of state: JSON, or a text."""
+
+    name = "KEY"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the key."""
+        try:
+            return _as_key(json.loads(value))
+        except ValueError:
+            return value
+
+
+def _as_key(found: Any) -> Any:
+    return tuple(map(_as_key, found)) if isinstance(found, list) else found
+
+
+_BAR = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+
+_checkpoint = click.argument("checkpoint")
+_task = click.option("--task", type=int, help="Of one task only.")
+_map = click.option(
+    "--map", "of_map", metavar="NAME", help="What the bolt keeps in this map, in place of its own keys."
+)
+_config = click.option("--config", type=_Settings(), help="Settings, where the provider has a secret.")
+_form = click.option(
+    "--json/--table", "as_json", default=None, help="A line of JSON for each row, or a table; by default a table on a "
+    "terminal, and JSON for whatever else reads it."
+)  # fmt: skip
+
+
+@click.group(name="statefx")
+def _cli() -> None:
+    """Look at a CHECKPOINT, the checkpointLocation of a topology, which may be running.
+
+    Nothing is changed, but by resolve --yes.
+    """
+
+
+@_cli.command()
+@_checkpoint
+@_form
+def log(checkpoint: str, as_json: bool | None) -> None:
+    """Show the records of the transaction log."""
+    _show(tables.log(checkpoint), as_json)
+
+
+@_cli.command()
+@_checkpoint
+@_form
+def transactions(checkpoint: str, as_json: bool | None) -> None:
+    """Show the last attempts of transactions."""
+    _show(tables.transactions(checkpoint), as_json)
+
+
+@_cli.command()
+@_checkpoint
+@click.argument("component", required=False)
+@_task
+@_map
+@_config
+@click.option(
+    "--limit", type=click.IntRange(0), metavar="N", help=f"At most N rows; 0: all; by default {SHOWN} in a table."
+)
+@_form
+def state(
+    checkpoint: str,
+    component: str | None,
+    task: int | None,
+    of_map: str | None,
+    config: Mapping[str, Any] | None,
+    limit: int | None,
+    as_json: bool | None,
+) -> None:
+    """Show the stateful bolts, or the committed state of the one with the id COMPONENT."""
+    if component is not None:
+        listing = tables.entries(checkpoint, component, task, config, of_map)
+    elif task is not None or config is not None or of_map is not None:
+        raise ConfigError("--task, --map and --config are of one bolt's state: name the bolt behind the checkpoint")
+    else:
+        listing = tables.bolts(checkpoint)
+    _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
+
+
+@_cli.command()
+@_checkpoint
+@click.argument("component")
+@click.argument("key", type=_Key())
+@_task
+@_map
+@_config
+@_form
+def explain(
+    checkpoint: str,
+    component: str,
+    key: Any,
+    task: int | None,
+    of_map: str | None,
+    config: Mapping[str, Any] | None,
+    as_json: bool | None,
+) -> None:
+    """Show which tasks of COMPONENT have KEY, which files hold it, and which transactions changed it.
+
+    KEY is JSON, an array for a tuple; what is no JSON is a text.
+    """
+    found = explaining.explain(checkpoint, component, key, task=task, map=of_map, config=config)
+    _show(tables.explained(found), as_json)
+
+
+@_cli.command()
+@_checkpoint
+@_config
+@_form
+def verify(checkpoint: str, config: Mapping[str, Any] | None, as_json: bool | None) -> int:
+    """Read all that the checkpoint needs, and show what is damaged; the exit code is 1 then."""
+    with _bar("verify") as progress:
+        found = verifying.verify(checkpoint, config, progress=progress)
+    if not _in_json(as_json):
+        sys.stdout.write(f"{str(found).splitlines()[0]}\n")
+    if found.damaged:
+        _show(tables.damaged(found), as_json)
+    return 0 if found.ok else 1
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[verifying.Progress]:
+    """Show on stderr, if that is a terminal, how far something has come."""
+    with Progress(*_BAR, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@_cli.command()
+@_checkpoint
+@click.argument("queue", metavar="MODULE:CLASS")
+@click.argument("given", type=_Settings(), metavar="JSON")
+@click.option("--yes", is_flag=True, help="Do it: acknowledge or release the messages.")
+@click.option(
+    "--unknown",
+    type=click.Choice(["release", "acknowledge"]),
+    help="What becomes of messages of which no log can tell.",
+)
+@click.option("--origin", help="With --unknown, whose messages, where the checkpoint is gone.")
+@_form
+def resolve(
+    checkpoint: str,
+    queue: str,
+    given: Mapping[str, Any],
+    yes: bool,
+    unknown: str | None,
+    origin: str | None,
+    as_json: bool | None,
+) -> None:
+    """Show what the checkpoint has left sealed in a queue, and what its log says of that.
+
+    MODULE:CLASS is the queue's spout, such as statefx.connectors.sql:SqlQueueSpout, and JSON what it is made with.
+    """
+    try:
+        spout = load(queue)(**given)
+    except TypeError as error:
+        raise ConfigError(f"{queue} can't be made with {sorted(given)}: {error}") from error
+    _show(tables.resolved(spout, checkpoint, yes=yes, unknown=unknown, origin=origin), as_json)
+
+
+def _in_json(asked: bool | None) -> bool:
+    return not sys.stdout.isatty() if asked is None else asked
+
+
+def _show(listing: tables.Listing, as_json: bool | None, limit: int | None = None) -> None:
+    """Print rows; of more than `limit` only the first."""
+    try:
+        if _in_json(as_json):
+            for row in islice(listing.rows, limit):
+                sys.stdout.write(f"{tables.json_line(row)}\n")
+        else:
+            sys.stdout.write(_table(listing, limit))
         sys.stdout.flush()
     except BrokenPipeError:  # `| head` has all it wanted; Python would flush once more at its end, and complain
         with suppress(BrokenPipeError):
             sys.stdout.close()
-    except (StatefxError, OSError) as error:
-        sys.stderr.write(f"{PROGRAM}: {' '.join(str(error).split())}\n")
-        return 2 if isinstance(error, ConfigError) else 1
-    return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Look at a checkpoint; its topology may be running. Nothing is changed, but by resolve --yes.",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def add(name: str, command: Command, text: str) -> argparse.ArgumentParser:
-        each = commands.add_parser(name, help=text, description=text)
-        each.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpointLocation, as given to submit")
-        each.add_argument("--json", action="store_true", help="a line of JSON for each row, for programs")
-        each.set_defaults(command=command, limit=0)
-        return each
-
-    add("log", lambda given: tables.log(given.checkpoint), "the records of the transaction log")
-    add("transactions", lambda given: tables.transactions(given.checkpoint), "the last attempts of transactions")
-    state = add("state", _state, "the stateful bolts, or the committed state of one of them")
-    state.add_argument("component", nargs="?", help="the id of a stateful bolt")
-    state.add_argument("--task", type=int, help="of one task only")
-    state.add_argument(
-        "--map", metavar="NAME", help="what the bolt keeps in this map, in place of the state's own keys"
-    )
-    state.add_argument("--config", type=_settings, metavar="JSON", help="settings, where the provider has a secret")
-    state.add_argument(
-        "--limit", type=_count, metavar="N", help=f"at most N rows; 0: all; by default {SHOWN} in a table, all in JSON"
-    )
-    state.set_defaults(limit=None)
-    resolve = add("resolve", _resolve, "what the checkpoint has left sealed in a queue, and what its log says of that")
-    resolve.add_argument("queue", metavar="MODULE:CLASS", help="such as statefx.connectors.sql:SqlQueueSpout")
-    resolve.add_argument("given", type=_settings, metavar="JSON", help="what it is made with, such as its url")
-    resolve.add_argument("--yes", action="store_true", help="do it: acknowledge or release the messages")
-    resolve.add_argument(
-        "--unknown", choices=("release", "acknowledge"), help="what becomes of messages of which no log can tell"
-    )
-    resolve.add_argument("--origin", help="with --unknown, whose messages, where the checkpoint is gone")
-    return parser
+def _table(listing: tables.Listing, limit: int | None) -> str:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in listing.header:
+        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=CELL_CHARS)
+    rows = iter(listing.rows)
+    for row in islice(rows, limit):
+        table.add_row(*map(_cell, listing.cells(row)))
+    terminal = sys.stdout.isatty()
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=None if terminal else _NO_TERMINAL_COLUMNS)
+    with console.capture() as printed:
+        console.print(table)
+    more = f"... and more than these {limit}\n" if next(rows, None) is not None else ""
+    return "".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()) + more
 
 
-def _resolve(given: argparse.Namespace) -> tables.Listing:
-    try:
-        queue = load(given.queue)(**given.given)
-    except TypeError as error:
-        raise ConfigError(f"{given.queue} can't be made with {sorted(given.given)}: {error}") from error
-    return tables.resolved(queue, given.checkpoint, yes=given.yes, unknown=given.unknown, origin=given.origin)
-
-
-def _state(given: argparse.Namespace) -> tables.Listing:
-    if given.component is not None:
-        return tables.entries(given.checkpoint, given.component, given.task, given.config, given.map)
-    if given.task is not None or given.config is not None or given.map is not None:
-        raise ConfigError("--task, --map and --config are of one bolt's state: name the bolt behind the checkpoint")
-    return tables.bolts(given.checkpoint)
-
-
-def _settings(text: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError("a JSON object, of names and values")
-    return found
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows")
-    return int(text)
+def _cell(value: object) -> Text:
+    """One line, whatever it is, with nothing that a terminal would obey."""
+    text = "" if value is None else str(value)[: CELL_CHARS + 1]
+    return Text("".join(each if each.isprintable() else repr(each)[1:-1] for each in text))

@@ -11,6 +11,9 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+import pyarrow as pa
+
+from statefx.admin.columns import Decoder, Form, scanned, shown_of, with_origin
 from statefx.config import Config
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
@@ -117,16 +120,24 @@ class _Opened:
     txid: int
     lineage: str
     states: Mapping[int, KeyValueState[Any, Any]]
+    stores: Mapping[int, StateStore]
     codec: Codec
+    state_version: int
     map: str | None
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the view is of: the state itself, a map, or one that all tasks hold alike."""
+        if self.map is None:
+            return None
+        return Kind.BROADCAST if next(iter(self.states.values())).broadcast(self.map) else Kind.MAP
 
     def shown(self, by_task: bool) -> Mapping[int, KeyValueState[Any, Any] | MapState[Any, Any]]:
         """Return what the view is of; what all tasks hold alike once, unless it is wanted `by_task`."""
         if self.map is None:
             return self.states
-        first, state = next(iter(self.states.items()))
-        if state.broadcast(self.map):
-            shown = self.states if by_task else {first: state}
+        if self.kind is Kind.BROADCAST:
+            shown = self.states if by_task else dict([next(iter(self.states.items()))])
             return {task: state.broadcast(self.map) for task, state in shown.items()}
         return {task: state.map(self.map) for task, state in self.states.items()}
 
@@ -154,7 +165,7 @@ class _Request:
         """Open the last transaction whose commit is decided; None if that is the one which is `known`."""
         for tries in range(_TRIES):
             state = read_checkpoint(self.folders)
-            if known is not None and (known.txid, known.lineage) == (_decided(state), state.lineage):
+            if known is not None and (known.txid, known.lineage) == (state.decided, state.lineage):
                 return None
             try:
                 return self._open(state)
@@ -162,15 +173,13 @@ class _Request:
                 # A topology at work deletes files of old versions, and may do so between the reading of the log and
                 # the opening: then the version that is the newest by now is the one to show (rule 4.4).
                 swept = getattr(error, "missing", False)
-                if not swept or tries == _TRIES - 1 or _decided(read_checkpoint(self.folders)) == _decided(state):
+                if not swept or tries == _TRIES - 1 or read_checkpoint(self.folders).decided == state.decided:
                     raise
         raise AssertionError("unreachable")
 
     def _open(self, state: LogState) -> _Opened:
-        found = _component(state, self.component, self.folders)
-        given = Config.parse(self.config, state.topology.name).state_provider_config
-        options = given or kept_options(found, f"the state of {self.component!r}", _WITH_CONFIG)
-        provider = load_provider(found.provider, options)
+        found = component_of(state, self.component, self.folders)
+        provider = kept_provider(state, found, self.component, self.config)
         codec = codec_of(self.component, found, self.codec)
         form: dict[str, Any] = {
             "state_version": found.state_version,
@@ -178,15 +187,17 @@ class _Request:
             "clock_ms": int(self.now() * 1000),
         }
         opened: dict[int, KeyValueState[Any, Any]] = {}
+        stores: dict[int, StateStore] = {}
         try:
-            for n in _tasks(found.parallelism, self.component, self.task):
+            for n in tasks_of(found.parallelism, self.component, self.task):
                 store, version = open_task(provider, self.folders, state, self.component, n)
+                stores[n] = store
                 opened[n] = KeyValueState(store, codec, version=version, read_only=True, **form)
         except BaseException:
             for each in opened.values():
                 each.close()
             raise
-        return _Opened(_decided(state), state.lineage, opened, codec, self.map)
+        return _Opened(state.decided, state.lineage, opened, stores, codec, found.state_version, self.map)
 
 
 _WITH_CONFIG = "config={'topology.state.provider.config': {...}}, as they were given to submit"
@@ -203,9 +214,12 @@ def kept_options(found: StatefulIdentity, what: str, remedy: str) -> Mapping[str
     return found.options
 
 
-def _decided(state: LogState) -> int:
-    """The last transaction that can't be rolled back: its commit is decided, and carried out before long."""
-    return state.committed if state.committing is None else state.committing.txid
+def kept_provider(
+    state: LogState, found: StatefulIdentity, component: str, config: Mapping[str, Any] | None
+) -> StateProvider:
+    """Return the provider that keeps a bolt's state, with the options that the checkpoint has or `config` gives."""
+    given = Config.parse(config, state.topology.name).state_provider_config
+    return load_provider(found.provider, given or kept_options(found, f"the state of {component!r}", _WITH_CONFIG))
 
 
 class StateView(Mapping[Any, Any]):
@@ -339,6 +353,39 @@ class StateView(Mapping[Any, Any]):
             before, former_task = encoded, task
             yield key, value
 
+    def to_arrow(self, schema: Mapping[str, Any] | None = None, start: Any = None, stop: Any = None) -> pa.Table:
+        """Return the keys with start <= key < stop and their values as a table, as ``statefx.readState`` does.
+
+        Parameters
+        ----------
+        schema : Mapping, optional
+            Types of key and value as Spark DDL, such as ``{"key": "word string", "value": "count long"}``; what is
+            left out is a column of JSON text, ``key`` or ``value``.
+        start, stop : optional
+            Bounds, as of `items`.
+
+        Returns
+        -------
+        pyarrow.Table
+            Columns of key and value, ``task`` and ``space``; by task, then by key. A key that several tasks hold has
+            a row for each of them.
+
+        Raises
+        ------
+        ConfigError
+            `schema` is wrong, or a key or value does not fit it.
+        """
+        opened, form = self._opened, Form.parse(schema)
+        shown = shown_of(opened.kind, opened.map or "", opened.codec, start, stop)
+        decoder = Decoder(opened.codec, shown.head, form, opened.state_version)
+        batches = [
+            with_origin(columns, task, shown.space, form.row)
+            for task, state in opened.states.items()
+            if task in self._states
+            for columns in decoder.rows(shown.living(scanned(opened.stores[task], shown), state._clock_ms or 0))
+        ]
+        return pa.Table.from_batches(batches, form.row)
+
     def names(self) -> dict[str, list[str]]:
         """Return under which names the bolt keeps something: of ``"map"``, ``"list"``, ``"value"``, ``"broadcast"``."""
         states = self._opened.states.values()
@@ -384,7 +431,8 @@ def check_started(state: LogState, folders: Folders) -> None:
         )
 
 
-def _component(state: LogState, component: str, folders: Folders) -> StatefulIdentity:
+def component_of(state: LogState, component: str, folders: Folders) -> StatefulIdentity:
+    """Return how a bolt keeps its state; CheckpointError: there is no such bolt."""
     check_started(state, folders)
     stateful = state.topology.stateful
     if component not in stateful:
@@ -421,7 +469,8 @@ def codec_of(component: str, known: StatefulIdentity, given: Codec | None = None
     return found
 
 
-def _tasks(parallelism: int, component: str, task: int | None) -> range:
+def tasks_of(parallelism: int, component: str, task: int | None) -> range:
+    """Return the one task that is asked for, or all."""
     if task is None:
         return range(parallelism)
     if isinstance(task, bool) or not isinstance(task, int) or not 0 <= task < parallelism:

@@ -1,18 +1,19 @@
-"""What a checkpoint holds, as rows of plain data for programs and as tables for people."""
+"""What a checkpoint holds, as rows of plain data, and what of them a table shows."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import Any
 
+from statefx.admin.columns import json_text
+from statefx.admin.explaining import Explained
 from statefx.admin.reading import check_started, openState
 from statefx.admin.resolving import resolve
 from statefx.admin.transactions import time_text
 from statefx.admin.transactions import transactions as listed
+from statefx.admin.verifying import Verified
 from statefx.coordinator.entries import read_entries
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
@@ -24,9 +25,6 @@ from statefx.state.registry import name_of
 
 Row = Mapping[str, Any]
 """Plain data: JSON says all of it."""
-
-CELL_CHARS = 100
-"""What is longer is cut in a table, never in JSON: what a COMMITTING record says fits, values of state may have MBs."""
 
 _OWN_COLUMN = ("kind", "txid", "attempt", "generation", "number", "time_ms")
 
@@ -41,36 +39,10 @@ class Listing:
     cells: Callable[[Row], Sequence[object]]
     """Row -> what its columns show."""
 
-    def json(self, limit: int | None = None) -> Iterator[str]:
-        """Yield a line of JSON for each row."""
-        for row in islice(self.rows, limit):
-            yield json.dumps({name: _plain(value) for name, value in row.items()})
 
-    def table(self, limit: int | None = None) -> Iterator[str]:
-        """Yield the lines of a table; of more rows than `limit` only the first."""
-        rows = iter(self.rows)
-        shown = [self.header, *(list(map(_cell, self.cells(row))) for row in islice(rows, limit))]
-        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-        for row in shown:
-            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        if next(rows, None) is not None:
-            yield f"... and more than these {limit}"
-
-
-def _cell(value: object) -> str:
-    """One line, whatever it is."""
-    text = "" if value is None else str(value)
-    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-    return text if len(text) <= CELL_CHARS else f"{text[: CELL_CHARS - 3]}..."
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can write; what it can't say becomes text as Python writes it."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return repr(value)
-    return value
+def json_line(row: Row) -> str:
+    """Return a row as a line of JSON."""
+    return "{" + ", ".join(f"{json_text(name)}: {json_text(value)}" for name, value in row.items()) + "}"
 
 
 def log(checkpointLocation: str | os.PathLike[str]) -> Listing:
@@ -164,6 +136,42 @@ def entries(
                 yield {"task": owner, "key": key, "value": value}
 
     return Listing(("task", "key", "value"), rows(), lambda row: (row["task"], repr(row["key"]), repr(row["value"])))
+
+
+def explained(found: Explained) -> Listing:
+    """Return what `statefx.explain` has found: of each task the value that it has now, then its files."""
+    rows: list[Row] = []
+    for task in found.tasks:
+        now = {"txid": found.txid, "deleted": not task.present, "value": task.value, "path": None}
+        rows.append({"task": task.task, "kind": "now", "first": None, **now})
+        rows += [{"task": task.task, **_fields(file, "kind", "first", *now)} for file in task.files]
+    return Listing(("task", "what", "from", "to", "value", "file"), rows, _key_cells)
+
+
+def _key_cells(row: Row) -> Sequence[object]:
+    value = "not there" if row["deleted"] else repr(row["value"])
+    return (row["task"], row["kind"], row["first"], row["txid"], value, row["path"])
+
+
+def damaged(found: Verified) -> Listing:
+    """Return what `statefx.verify` has found to be damaged."""
+    header = ("path", "problem", "component", "task", "keys", "transactions")
+    return Listing(header, [_fields(each, *header) for each in found.damaged], _damage_cells)
+
+
+def _damage_cells(row: Row) -> Sequence[object]:
+    low, high = row["keys"]
+    keys = f"{low or 'first'} .. {high or 'last'}" if row["component"] else None
+    first, last = row["transactions"] or (None, None)
+    return (
+        *(row[name] for name in ("path", "problem", "component", "task")),
+        keys,
+        last and f"{first or '?'} .. {last}",
+    )
+
+
+def _fields(thing: object, *names: str) -> Row:
+    return {name: getattr(thing, name) for name in names}
 
 
 def _found(checkpointLocation: str | os.PathLike[str]) -> tuple[Folders, LogState]:

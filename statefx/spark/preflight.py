@@ -169,15 +169,18 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
         if problem and module in holders:
             raise ConfigError(f"{holders[module]}: {_import_failure(module, problem)}", module=module, host=host)
         if problem == "unseen":
-            raise CheckpointError(
-                f"checkpointLocation {folders.location} is not visible on executor {host}: use a folder that is "
-                "mounted at the same path on the driver and on every executor",
-                path=folders.location,
-                host=host,
-            )
+            raise CheckpointError(unseen(folders.location, host), path=folders.location, host=host)
         if problem:
             raise ConfigError(f"executor {host}: {problem}", host=host)
     seen.update(holders)
+
+
+def unseen(location: str, host: str) -> str:
+    """Say that an executor does not see a checkpoint."""
+    return (
+        f"checkpointLocation {location} is not visible on executor {host}: use a folder that is mounted at the same "
+        "path on the driver and on every executor"
+    )
 
 
 def _modules(topology: Topology) -> dict[str, str]:

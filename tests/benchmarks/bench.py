@@ -75,7 +75,7 @@ class Case:
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
         own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
-               "state_scans.py", "state_ttl.py", "sink_reading.py", "sink_commits.py",
+               "state_scans.py", "state_table.py", "state_ttl.py", "sink_reading.py", "sink_commits.py",
                "sink_sql.py",
                "kafka_reading.py", "kafka_latency.py", "kafka_counts.py", "sink_kafka.py", "living_memory.py",
                "living_start.py", "spout_pipelining.py", "spout_partitions.py",
@@ -287,6 +287,12 @@ def provider_cases(args: argparse.Namespace) -> list[Case]:
                      reference=not more)
                 for name, more in (("without a ttl", ()), ("with a ttl", ("--ttl",)))
             ]  # fmt: skip
+    for provider in ("rocksdb", "memory"):
+        kept = inputs.Shape(20 * args.rows, args.rows)
+        found.append(
+            Case(f"All of {kept.keys:,} keys as a table, {provider}", "in turns", "state_table.py", kept, 0,
+                 min(args.batches, 10), ("--provider", provider))
+        )  # fmt: skip
     few = args.rows // 500
     for provider in ("redis", "rocksdb", "memory"):
         for worker in ("warm", "cold"):

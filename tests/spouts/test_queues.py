@@ -171,7 +171,7 @@ def test_what_a_transaction_that_is_committing_holds_of_queues_is_shown(queue, p
     assert count
     assert queues == {"jobs": {"queue": queue.spout().pendingAcks().target, "sealed": count}}
     assert f", {count} messages of jobs sealed>" in repr(transactions(place / "ck")[-1])
-    assert main(["transactions", str(place / "ck")]) == 0
+    assert main(["transactions", str(place / "ck"), "--table"]) == 0
     assert f"jobs: {count} messages sealed" in capsys.readouterr().out
     with tester.restart() as successor:
         check(successor, queue, place)

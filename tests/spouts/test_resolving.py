@@ -228,7 +228,7 @@ def test_from_a_shell(place, capsys, monkeypatch):
     given = json.dumps({"url": database.url, "table": "jobs"})
     command = ["resolve", str(place / "ck"), "statefx.connectors.sql:SqlQueueSpout", given]
     before = queue.owners()
-    assert main(command) == 0
+    assert main([*command, "--table"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["spout", "task", "txid", "attempt", "generation", "messages", "action", "reason"]
     assert all("acknowledge  attempt 0 of transaction 1 is decided" in line for line in lines[1:])

@@ -128,6 +128,11 @@ def snapshot_name(prefix: str, version: Version, checksum: str) -> str:
     return f"{prefix}/{_stem(version)}-{checksum}.{SNAPSHOT}"
 
 
+def names_of(prefix: str, txid: int) -> str:
+    """Return how the names begin of all files that were prepared for a transaction, by whichever attempt."""
+    return f"{prefix}/{txid:020d}-"
+
+
 def line_of(version: Version) -> str:
     """Return the line of a file among those beneath another.
 

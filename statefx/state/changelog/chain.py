@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -15,6 +16,7 @@ from statefx.state.changelog.artefacts import (
     SNAPSHOT,
     Artefact,
     Identity,
+    Listed,
     corrupted,
     line_of,
     version_of,
@@ -50,6 +52,16 @@ class Route:
         """Yield all that has to be applied to `start`, verified; the first may be a snapshot."""
         files = (*((self.snapshot,) if self.snapshot else ()), *self.steps)
         return reading.read_in_order(self.storage, files)
+
+    def entries(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield the entries with start <= key < stop that a route from nothing or a snapshot comes to, in key order.
+
+        Reads the files side by side, and holds a block of each in memory.
+        """
+        files = (*((self.snapshot,) if self.snapshot else ()), *self.steps)
+        if start is None and stop is None:
+            return merging.image_of([reading.read(self.storage, file) for file in files])
+        return merging.image_of([reading.read_range(self.storage, file, start, stop) for file in files])
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,3 +264,19 @@ class Changelog:
 
 def _size(writes: Sequence[Write]) -> int:
     return sum(len(key) for key, _ in writes) + sum(len(value) for _, value in writes if value)
+
+
+def committed(found: Iterable[Listed], steps: Sequence[Artefact]) -> list[Listed]:
+    """Return those of the files `found` that are changelogs of which the chain's `steps`, oldest first, know.
+
+    These are the steps themselves, and what they took in. What an attempt left that was rolled back is not among them.
+    """
+    txids = [step.identity.version.txid for step in steps]
+    kept = []
+    for each in found:
+        at = bisect_left(txids, each.version.txid)
+        if each.kind == CHANGELOG and at < len(steps):
+            step = steps[at]
+            if each.name == step.name or covers(step, each.version):
+                kept.append(each)
+    return kept

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import msgpack
@@ -23,6 +24,11 @@ so that these take one request and not two, and room for the longest identity.""
 
 _TOGETHER_BYTES = 16 << 20
 """Of larger files so much is read at a time, by several requests at once, and held in memory until it is used."""
+
+_PEEKED_BYTES = 500
+"""Of a block these are read to see its first key."""
+
+_DAMAGED_BLOCK = "a block of entries is damaged"
 
 Chunk = tuple[list[bytes], list[bytes | None]]
 
@@ -89,6 +95,86 @@ def read(storage: Storage, artefact: Artefact) -> Iterator[Chunk]:
         raise _unreadable(path, error) from error
 
 
+def read_range(storage: Storage, artefact: Artefact, start: bytes | None, stop: bytes | None) -> Iterator[Chunk]:
+    """Yield the entries with start <= key < stop, block by block, each block verified; None is unbounded.
+
+    Of the other blocks only the first key is read, but of the first one behind the range, which is verified too: a
+    damaged key of a block must not make it seem to lie behind. One that made a block seem to lie before the range would
+    show in the next one, which is read then.
+    """
+    path = f"{storage.url}/{artefact.name}"
+    try:
+        with io.BytesIO(artefact.whole) if artefact.whole else storage.reader(artefact.name) as file:
+            blocks = _blocks(path, file, artefact)
+            block = next(blocks, None)
+            while block is not None:
+                if stop is not None and block.first >= stop:
+                    block.read(path, file)
+                    break
+                following = next(blocks, None)
+                if start is None or following is None or following.first > start:
+                    keys, values = block.read(path, file)
+                    low = 0 if start is None else bisect_left(keys, start)
+                    high = len(keys) if stop is None else bisect_left(keys, stop)
+                    if low < high:
+                        yield (keys, values) if high - low == len(keys) else (keys[low:high], values[low:high])
+                block = following
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Where a block of entries lies in its file."""
+
+    at: int
+    size_bytes: int
+    digest: bytes
+    first: bytes
+    """Its first key, as it stands there, not verified."""
+
+    def read(self, path: str, file: BinaryIO) -> Chunk:
+        file.seek(self.at)
+        payload = file.read(self.size_bytes)
+        if len(payload) < self.size_bytes or xxh3_64_digest(payload) != self.digest:
+            raise corrupted(path, _DAMAGED_BLOCK, f"block checksum {self.digest.hex()}")
+        keys, values = msgpack.unpackb(payload, raw=True, use_list=True)
+        return keys, values
+
+
+def _blocks(path: str, file: BinaryIO, artefact: Artefact) -> Iterator[_Block]:
+    at = artefact.size_bytes - artefact.body_bytes
+    while at < artefact.size_bytes:
+        file.seek(at)
+        begin = file.read(CHUNK.size + _PEEKED_BYTES)
+        size, digest = CHUNK.unpack_from(begin) if len(begin) > CHUNK.size else (0, b"")
+        at += CHUNK.size
+        if not size or at + size > artefact.size_bytes:
+            raise corrupted(path, _DAMAGED_BLOCK, "a block that ends within the file")
+        yield _Block(at, size, digest, _first_key(path, file, at, begin[CHUNK.size :][:size], size))
+        at += size
+
+
+def _first_key(path: str, file: BinaryIO, at: int, begin: bytes, size: int) -> bytes:
+    """Return the first key of the block of `size` bytes at `at`, from its first bytes or, if it is long, all."""
+    try:
+        unpacker = msgpack.Unpacker(raw=True, max_buffer_size=0)
+        unpacker.feed(begin)
+        unpacker.read_array_header()
+        unpacker.read_array_header()
+        first = unpacker.unpack()
+    except msgpack.OutOfData:
+        if len(begin) < size:
+            file.seek(at)
+            return _first_key(path, file, at, file.read(size), size)
+        first = None
+    except ValueError:
+        first = None
+    if type(first) is not bytes:
+        raise corrupted(path, _DAMAGED_BLOCK, "a block that begins with a key")
+    return first
+
+
 def read_in_order(storage: Storage, files: Sequence[Artefact]) -> Iterator[Chunk]:
     """Yield the entries of all `files`, one after the other; of small ones several are read at a time."""
     left = list(files)
@@ -113,7 +199,7 @@ def _read_body(path: str, file: BinaryIO, artefact: Artefact) -> Iterator[Chunk]
         size, wanted = CHUNK.unpack(frame) if len(frame) == CHUNK.size else (left, b"")
         payload = file.read(size) if size <= left - len(frame) else b""
         if xxh3_64_digest(payload) != wanted:
-            raise corrupted(path, "a block of entries is damaged", f"block checksum {wanted.hex()}")
+            raise corrupted(path, _DAMAGED_BLOCK, f"block checksum {wanted.hex()}")
         body.update(frame)
         body.update(payload)
         keys, values = msgpack.unpackb(payload, raw=True, use_list=True)

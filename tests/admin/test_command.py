@@ -1,16 +1,18 @@
 """``python -m statefx``: exit codes, one line for an error, tables that stay tables, JSON that programs read."""
 
 import json
+import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from statefx import StatefulBolt, TopologyBuilder, transactions
-from statefx.admin.command import SHOWN, main
-from statefx.admin.tables import CELL_CHARS
+from statefx.admin.command import CELL_CHARS, SHOWN, main
 from statefx.coordinator.entries import FOLDER
 from statefx.testing import rows
 from tests.testing.places import place
@@ -71,11 +73,11 @@ def test_json_is_what_the_functions_return(place: Path, capsys: pytest.CaptureFi
         records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         newest = max(int(path.stem) for path in (driver.folder / FOLDER).glob("*.json"))
         assert records[-1]["number"] == newest
-        assert main(["log", str(driver.folder)]) == 0
+        assert main(["log", str(driver.folder), "--table"]) == 0
         shown = capsys.readouterr().out
         assert f"\n{newest} " in shown.replace("\n  ", "\n")
         driver.start(totals(), limits=SMALL)._coordinator.log.fold()
-        assert main(["log", str(driver.folder)]) == 0
+        assert main(["log", str(driver.folder), "--table"]) == 0
         assert f"transaction {len(WORK)} was the last that is committed" in capsys.readouterr().out
 
 
@@ -85,13 +87,13 @@ def test_odd_keys_and_values(place: Path, capsys: pytest.CaptureFixture[str]) ->
     builder.setBolt("odd", Odd()).globalGrouping("lines")
     with Driver(place) as driver:
         driver.start(builder.createTopology()).send(lines("a"))
-        assert main(["state", str(driver.folder), "odd"]) == 0
+        assert main(["state", str(driver.folder), "odd", "--table"]) == 0
         shown = capsys.readouterr().out.splitlines()
         assert main(["state", str(driver.folder), "odd", "--json"]) == 0
         told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(shown) == 6
-    assert max(map(len, shown)) <= len("task  ") + 2 * CELL_CHARS + 2
-    assert sum(line.endswith("xxx...") for line in shown) == 1
+    assert max(len(line.rstrip()) for line in shown) <= len("task  ") + 2 * CELL_CHARS + 2
+    assert sum(line.rstrip().endswith("xxx\u2026") for line in shown) == 1
     assert [each["value"] for each in told if each["key"] == "long"] == ["x" * 1000]
     assert [each["value"] for each in told if each["key"] == "b'\\x00'"] == ["two\nlines"]
     assert [each["value"] for each in told if each["key"] == "inf"] == [[1, [2, None]]]
@@ -104,7 +106,8 @@ def test_a_table_of_state_ends_and_json_does_not(place: Path, capsys: pytest.Cap
         driver.start().send(lines(*(f"word-{number}" for number in range(SHOWN + 5))))
         folder = str(driver.folder)
         printed = []
-        for more in ([], ["--limit", "0"], ["--json"], ["--json", "--limit", "7"], ["--task", "1", "--limit", "0"]):
+        asked = ([], ["--limit", "0"], ["--json"], ["--json", "--limit", "7"], ["--task", "1", "--limit", "0"])
+        for more in (["--table", *each] if "--json" not in each else each for each in asked):
             assert main(["state", folder, "count", *more]) == 0
             printed.append(capsys.readouterr().out.splitlines())
     assert printed[0][-1] == f"... and more than these {SHOWN}"
@@ -115,7 +118,7 @@ def test_a_table_of_state_ends_and_json_does_not(place: Path, capsys: pytest.Cap
 def test_of_a_topology_without_state_there_is_an_empty_table(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Driver(place) as driver:
         driver.start()
-        assert main(["transactions", str(driver.folder)]) == 0
+        assert main(["transactions", str(driver.folder), "--table"]) == 0
         assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -151,10 +154,36 @@ def test_mistakes_are_one_line_and_no_trace(place, capsys, monkeypatch, argument
     ],
 )  # fmt: skip
 def test_a_wrong_command_is_told_with_code_2(capsys, arguments) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert "Traceback" not in capsys.readouterr().err
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Usage: python -m statefx" in printed.err
+
+
+@pytest.mark.slow
+def test_a_table_on_a_terminal_and_json_elsewhere(place: Path) -> None:
+    with Driver(place) as driver:
+        driver.start().send(lines("to be", "[bold]not\x1b[31m to be"))
+        folder = str(driver.folder)
+        assert [json.loads(line)["task"] for line in run("state", folder, "count").stdout.splitlines()]
+        terminal, child = pty.openpty()
+        with subprocess.Popen([sys.executable, "-m", "statefx", "state", folder, "count"], stdout=child) as process:
+            os.close(child)
+            shown = b""
+            with suppress(OSError):  # which is how a terminal ends
+                while part := os.read(terminal, 4096):
+                    shown += part
+            assert process.wait(60) == 0
+        os.close(terminal)
+    assert b"task" in shown
+    assert b"[bold]not\\x1b[31m" in shown
+    assert b"\x1b[31m" not in shown
+
+
+def test_a_program_that_does_not_use_the_command_loads_no_library_of_it() -> None:
+    loaded = "import sys, statefx.admin.tables; print([each for each in ('click', 'rich') if each in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:

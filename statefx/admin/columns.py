@@ -1,0 +1,270 @@
+"""Keys and values of state as columns of Arrow: typed where the user says the types, else as JSON text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statefx.errors import ConfigError, TopologyError
+from statefx.operators.schema import parse_schema, to_ddl
+from statefx.state.contract.spaces import Kind, Space, end_of, head_of
+from statefx.state.contract.store import StateStore
+from statefx.state.encoding.codec import Codec, StandardCodec
+from statefx.state.encoding.envelope import EXPIRY_BYTES, NEVER, expiry_of, unwrap
+from statefx.state.encoding.keys import encode_key
+from statefx.state.encoding.values import decode_values
+from statefx.state.view.upgrading import codec_for
+
+PARTS = ("key", "value")
+OWN = (pa.field("task", pa.int32()), pa.field("space", pa.string()))
+"""Columns behind those of key and value."""
+
+Entries = Iterator[tuple[list[bytes], list[bytes]]]
+"""Keys and their values, in order of the keys, many at a time."""
+
+_SCANNED = 8192
+"""Entries of one batch of a store that has no files."""
+
+CHANGES = ("op", "before", "after")
+"""Columns of a comparison, beside the key's."""
+
+_STR_TAG, _INT_TAG = encode_key("")[:1], encode_key(0)[:1]
+_INT_BYTES = len(encode_key(0)) - 1
+_BIAS = np.uint64(1 << 63)
+_MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+
+_encode_json = json.JSONEncoder(allow_nan=False).encode
+
+
+def json_text(value: Any) -> str:
+    r"""Return a value as JSON; what JSON can't say becomes text as Python writes it.
+
+    >>> json_text({"seen": (1, 2)}), json_text(b"x")
+    ('{"seen": [1, 2]}', '"b\'x\'"')
+    """
+    try:
+        return _encode_json(value)
+    except (TypeError, ValueError):
+        return json.dumps(repr(value))
+
+
+def _json_writer(things: Sequence[Any]) -> Callable[[Any], str]:
+    """Return what writes the JSON of all `things`, as `json_text` does, and quicker where all are of one plain type."""
+    kinds = set(map(type, things))
+    if kinds == {str}:
+        return encode_basestring_ascii
+    return int.__repr__ if kinds == {int} else json_text
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which columns a key and a value become; None: one column of JSON text."""
+
+    key: pa.Schema | None = None
+    value: pa.Schema | None = None
+
+    @classmethod
+    def parse(cls, schema: Any) -> Form:
+        """Read ``{"key": "word string", "value": "count long"}``, or one of both; ConfigError if it is wrong."""
+        if schema is None:
+            return cls()
+        if not isinstance(schema, Mapping) or not schema.keys() <= set(PARTS):
+            raise ConfigError(
+                f"schema={schema!r}: give the types of key and value as Spark DDL, such as "
+                '{"key": "word string", "value": "count long"}; what is left out is shown as JSON'
+            )
+        try:
+            form = cls(**{part: parse_schema(fields) for part, fields in schema.items()})
+        except TopologyError as error:
+            raise ConfigError(f"schema={schema!r}: {error.message}") from error
+        for names in (form.row.names, form.change.names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ConfigError(f"schema={schema!r}: two columns would be called {twice}; give other names")
+        return form
+
+    def fields(self, part: str) -> list[pa.Field]:
+        """Return the columns of the key or of the value."""
+        schema = getattr(self, part)
+        return [pa.field(part, pa.string())] if schema is None else [field.with_nullable(True) for field in schema]
+
+    @property
+    def row(self) -> pa.Schema:
+        """The columns of state."""
+        return pa.schema([*self.fields("key"), *self.fields("value"), *OWN])
+
+    @property
+    def change(self) -> pa.Schema:
+        """The columns of a comparison: a value of several fields is one column there, a struct."""
+        fields = self.fields("value")
+        kind = fields[0].type if len(fields) == 1 else pa.struct(fields)
+        values = [pa.field(name, kind) for name in CHANGES[1:]]
+        return pa.schema([pa.field(CHANGES[0], pa.string()), *self.fields("key"), *values, *OWN])
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which keys are shown: those that begin with `head`, from `low` up to `high`."""
+
+    head: bytes
+    space: str
+    low: bytes
+    high: bytes
+
+    def living(self, entries: Entries, now_ms: int) -> Entries:
+        """Yield what is not over, without what says when it is: only maps have such entries."""
+        if self.head == Space.USER.value:
+            yield from entries
+            return
+        for keys, values in entries:
+            lives = [(key, value) for key, value in zip(keys, values, strict=True) if expiry_of(value) > now_ms]
+            if lives:
+                yield [key for key, _ in lives], [self.bare(value) for _, value in lives]
+
+    def bare(self, value: bytes) -> bytes:
+        """Return a value without what says when it is over."""
+        return value if self.head == Space.USER.value or expiry_of(value) == NEVER else value[EXPIRY_BYTES:]
+
+
+def shown_of(kind: Kind | None, name: str, codec: Codec, start: Any = None, stop: Any = None) -> Shown:
+    """Return which keys are shown, of the state itself or of a map; CodecError for a bound that can't be a key."""
+    head = Space.USER.value if kind is None else head_of(kind, name)
+    encode = codec_for(codec, head)[0].encode_key
+    low = head if start is None else encode(start)
+    high = end_of(head) if stop is None else encode(stop)
+    return Shown(head, "state" if kind is None else f"{kind.value} {name}", low, max(low, high))
+
+
+def scanned(store: StateStore, shown: Shown) -> Entries:
+    """Yield what a store has of a range, many entries at a time."""
+    rows = store.scan(shown.low, shown.high)
+    while batch := list(islice(rows, _SCANNED)):
+        yield [key for key, _ in batch], [value for _, value in batch]
+
+
+def with_origin(columns: list[pa.Array], task: int, space: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return columns with those that say whose they are."""
+    size = len(columns[0])
+    own = [pa.nulls(size, kind).fill_null(value) for kind, value in zip(schema.types[-2:], (task, space), strict=True)]
+    return pa.RecordBatch.from_arrays([*columns, *own], schema=schema)
+
+
+class Decoder:
+    """Makes columns of the bytes of one state's keys, which begin with `head`, and of its values."""
+
+    def __init__(self, codec: Codec, head: bytes, form: Form, state_version: int) -> None:
+        self._head = head
+        self._versions = state_version > 1  # of version 1, the standard codec's values lie as they are
+        self._form = form
+        self._standard = type(codec) is StandardCodec
+        self._codec, _ = codec_for(codec, head)
+
+    def rows(self, entries: Entries) -> Iterator[list[pa.Array]]:
+        """Yield the columns of key and value."""
+        for keys, values in entries:
+            if keys:
+                yield [*self.keys(keys), *self._columns("value", self.decoded(values), keys)]
+
+    def values(self, keys: list[bytes], values: Sequence[bytes | None]) -> pa.Array:
+        """Return one column of values, of which some are not there."""
+        present = [at for at, value in enumerate(values) if value is not None]
+        decoded = self.decoded([value for value in values if value is not None])
+        columns = self._columns("value", decoded, [keys[at] for at in present])
+        names = [field.name for field in self._form.fields("value")]
+        column = columns[0] if len(columns) == 1 else pa.StructArray.from_arrays(columns, names)
+        places = np.full(len(values), -1, np.int64)
+        places[present] = np.arange(len(present))
+        return column.take(pa.array(places, mask=places < 0))
+
+    def keys(self, data: list[bytes]) -> list[pa.Array]:
+        """Return the columns of keys, which are in order."""
+        fields = self._form.fields("key")
+        if self._form.key is not None and self._standard and len(fields) == 1:
+            quick = _quick_keys(data, self._head, fields[0].type)
+            if quick is not None:
+                return [quick]
+        return self._columns("key", list(map(self._codec.decode_key, data)), data)
+
+    def decoded(self, values: list[bytes]) -> list[Any]:
+        """Return values as Python has them, without what tells which version of the bolt has written them."""
+        if self._standard:
+            return decode_values([unwrap(value)[1] for value in values] if self._versions else values)
+        return [self._codec.decode_value(unwrap(value)[1]) for value in values]
+
+    def _columns(self, part: str, things: list[Any], keys: list[bytes]) -> list[pa.Array]:
+        """Return the columns of a part of entries."""
+        if getattr(self._form, part) is None:
+            return [pa.array(map(_json_writer(things), things), pa.string(), size=len(things))]
+        fields = self._form.fields(part)
+        try:
+            columns = [things] if len(fields) == 1 else _by_field(things, [field.name for field in fields])
+            return [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+        except (*_MISFITS, _MisfitError):
+            if len(things) > 1:
+                for thing, key in zip(things, keys, strict=True):
+                    self._columns(part, [thing], [key])  # raises for the first one that does not fit
+                raise
+            key, what = (
+                self._codec.decode_key(keys[0]),
+                "" if part == "key" else f"the value of {{!r}} is {things[0]!r:.200}",
+            )
+            wanted = to_ddl(getattr(self._form, part))
+            raise ConfigError(
+                f"schema: {what.format(key) or f'a key is {key!r:.200}'}, which does not fit {part}={wanted!r}. One "
+                "field is the thing itself; several are the elements of a tuple or list, or the items of a dict",
+                part=part,
+            ) from None
+
+
+class _MisfitError(Exception):
+    """What is no tuple, list or dict of so many fields has no columns."""
+
+
+def _by_field(things: list[Any], names: Sequence[str]) -> list[list[Any]]:
+    """Return the columns of tuples, lists and dicts."""
+    rows = [_elements(thing, names) for thing in things]
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in names]
+
+
+def _elements(thing: Any, names: Sequence[str]) -> Sequence[Any]:
+    if isinstance(thing, dict):
+        return [thing.get(name) for name in names]
+    if thing is None:
+        return [None] * len(names)
+    if not isinstance(thing, tuple | list) or len(thing) != len(names):
+        raise _MisfitError
+    return thing
+
+
+def _quick_keys(data: list[bytes], head: bytes, kind: pa.DataType) -> pa.Array | None:
+    """Return a column of keys that are all strings, or all ints, made by passes over all of their bytes; else None.
+
+    Keys are in order, and their type stands before them: if it is that of the first and of the last, it is that of all.
+    """
+    if not data:
+        return None
+    tag = head + (_STR_TAG if kind == pa.string() else _INT_TAG)
+    if not (data[0].startswith(tag) and data[-1].startswith(tag)):
+        return None
+    if kind == pa.string():
+        return pc.binary_replace_slice(pa.array(data, pa.binary()), 0, len(tag), b"").cast(kind)
+    if not pa.types.is_signed_integer(kind):
+        return None
+    size = len(tag) + _INT_BYTES
+    joined = b"".join(data)
+    if len(joined) != size * len(data):
+        return None
+    numbers = np.frombuffer(joined, np.uint8).reshape(len(data), size)[:, len(tag) :].copy().view(">u8").ravel()
+    wide = pa.array((numbers.astype(np.uint64) ^ _BIAS).view(np.int64))
+    try:
+        return wide.cast(kind)
+    except pa.ArrowInvalid:  # beyond a smaller type: whoever looks at them one by one tells which
+        return None

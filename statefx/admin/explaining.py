@@ -1,0 +1,201 @@
+"""Why a key has the value that it has: which task keeps it, which files, and which transactions have changed it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from statefx.admin.columns import Decoder, Shown
+from statefx.admin.state_table import StateTable, state_table
+from statefx.coordinator.generation import read_checkpoint
+from statefx.protocol.identity import Namespace, SnapshotRef, TaskId
+from statefx.state import Codec
+from statefx.state.changelog import artefacts, reading
+from statefx.state.changelog.artefacts import SNAPSHOT, Artefact
+from statefx.state.changelog.chain import Changelog, committed
+from statefx.state.changelog.store import ChangelogProvider
+from statefx.state.view.upgrading import codec_for
+
+_HEADS = 64
+"""Heads that are read at once."""
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """A file that has the key.
+
+    Attributes
+    ----------
+    path : str
+        In the checkpoint.
+    kind : str
+        ``changelog``: of the transactions `first` to `txid`, the last that changed the key has left `value`.
+        ``snapshot``: the whole state as it was at `txid`.
+    first, txid : int
+        Equal, unless files of several transactions were merged.
+    deleted : bool
+        The key was deleted; `value` is None.
+    value : object
+    """
+
+    path: str
+    kind: str
+    first: int
+    txid: int
+    deleted: bool
+    value: Any
+
+    def __str__(self) -> str:
+        held = "deleted" if self.deleted else repr(self.value)
+        if self.kind == SNAPSHOT:
+            return f"snapshot at {self.txid}: {held}  ({self.path})"
+        when = f"in {self.txid}" if self.first == self.txid else f"between {self.first} and {self.txid}"
+        return f"changed {when}: {held}  ({self.path})"
+
+
+@dataclass(frozen=True)
+class KeyTask:
+    """What one task has of the key.
+
+    Attributes
+    ----------
+    task : int
+    present : bool
+        Whether it has the key now; else `value` is None.
+    value : object
+    files : tuple of KeyFile
+        The newest first; without those that are deleted by now. Empty where a server keeps the state.
+    """
+
+    task: int
+    present: bool
+    value: Any
+    files: tuple[KeyFile, ...]
+
+    @property
+    def transactions(self) -> tuple[tuple[int, int], ...]:
+        """The transactions that changed the key, as far as files tell, the newest first: (first, last) of each file."""
+        return tuple((file.first, file.txid) for file in self.files if file.kind != SNAPSHOT)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What `explain` has found.
+
+    Attributes
+    ----------
+    component : str
+    key : object
+    txid : int
+        The last transaction whose commit is decided.
+    tasks : tuple of KeyTask
+        Those that have the key, or have had it as far as files tell.
+    """
+
+    component: str
+    key: Any
+    txid: int
+    tasks: tuple[KeyTask, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.key!r} of {self.component!r} at transaction {self.txid}"]
+        for task in self.tasks:
+            lines.append(f"task {task.task}: {repr(task.value) if task.present else 'not there'}")
+            lines += [f"    {file}" for file in task.files]
+        return "\n".join(lines if self.tasks else [f"{lines[0]}: no task has it, and no file"])
+
+
+def explain(
+    checkpointLocation: str | os.PathLike[str],
+    component: str,
+    key: Any,
+    *,
+    task: int | None = None,
+    map: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    codec: Codec | None = None,
+) -> Explained:
+    """Tell which tasks have a key, with which value, which files hold it, and which transactions have changed it.
+
+    Changes nothing; the topology may be running. Of each file only the block is read in which the key is, or would be.
+
+    Parameters
+    ----------
+    checkpointLocation, component, config, codec
+        As of `openState`.
+    key : object
+        A key of the bolt's.
+    task : int, optional
+        Look into one task only; by default into all.
+    map : str, optional
+        The key is one of ``state.map(name)`` or ``state.broadcast(name)``.
+
+    Returns
+    -------
+    Explained
+        ``print`` shows it.
+
+    Raises
+    ------
+    CodecError
+        `key` can't be a key.
+    CheckpointError, ConfigError
+        As of `openState`.
+    StateCorruptedError
+        A file is damaged: `verify` tells all that are.
+
+    Examples
+    --------
+    >>> print(explain("checkpoints/word-count", "count", "spark"))     # doctest: +SKIP
+    """
+    table = state_table(checkpointLocation, component, task=task, map=map, config=config, codec=codec)
+    built = table.codec or table.encoding.build()
+    encoded = codec_for(built, table.shown.head)[0].encode_key(key)
+    one = replace(table.shown, low=encoded, high=encoded + b"\0")
+    decoder = Decoder(built, one.head, table.form, table.state_version)
+    snapshots = read_checkpoint(table.folders).snapshots
+    found = []
+    for each in table.tasks:
+        kept = snapshots.get(str(TaskId(component, each)), ())
+        files = tuple(_files(table, one, decoder, each, kept))
+        live = list(islice(one.living(table.entries(table.moments[0], each, one), table.now_ms), 1))
+        values = decoder.decoded(live[0][1]) if live else []
+        if values or files:
+            found.append(KeyTask(each, bool(values), values[0] if values else None, files))
+    return Explained(component, key, table.moments[0].txid, tuple(found))
+
+
+def _files(
+    table: StateTable, one: Shown, decoder: Decoder, task: int, snapshots: tuple[SnapshotRef, ...]
+) -> Iterator[KeyFile]:
+    """Yield the files of a task that have the key, newest first."""
+    if not isinstance(table.provider, ChangelogProvider):
+        return
+    storage = table.folders.storage
+    changelog = Changelog(Namespace(table.lineage, table.component, task), storage)
+    version, _ = table.moments[0].versions[task]
+    steps = changelog.route(version, snapshots[0] if snapshots else None, None).steps
+    prefix = changelog.namespace.prefix
+    listing = list(filter(None, map(artefacts.listed, storage.list(f"{prefix}/"))))
+    named = {artefacts.snapshot_name(prefix, each.version, each.checksum) for each in snapshots}
+    known = [*committed(listing, steps), *(each for each in listing if each.name in named)]
+    known.sort(key=lambda each: each.txid, reverse=True)
+    for start in range(0, len(known), _HEADS):
+        for head in reading.read_heads(storage, [each.name for each in known[start : start + _HEADS]]):
+            if not isinstance(head, Artefact):
+                if getattr(head, "missing", False):  # deleted meanwhile by a topology that runs
+                    continue
+                raise head
+            for _, values in reading.read_range(storage, head, one.low, one.high):
+                yield _file(head, values[0], one, decoder)
+
+
+def _file(head: Artefact, value: bytes | None, one: Shown, decoder: Decoder) -> KeyFile:
+    identity = head.identity
+    txid = identity.version.txid
+    first = txid if identity.kind == SNAPSHOT else identity.predecessor.txid + 1
+    bare = [] if value is None else decoder.decoded([one.bare(value)])
+    return KeyFile(head.name, identity.kind, first, txid, value is None, bare[0] if bare else None)

@@ -1,0 +1,258 @@
+"""Committed state as a table: which versions of which tasks are read, and their entries as Arrow batches.
+
+A `StateTable` is made on the driver, where the log is read, and pickled to whoever reads its tasks: each of them by
+itself, in any process that sees the checkpoint. State that is kept in files is read from these, side by side, a block
+of each at a time: no cache is built, and nothing is held but those blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.admin.columns import Decoder, Entries, Form, Shown, scanned, shown_of, with_origin
+from statefx.admin.reading import codec_of, component_of, kept_provider, tasks_of
+from statefx.coordinator.generation import read_checkpoint
+from statefx.coordinator.location import Folders, local_path
+from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.plan.deployment import cache_folder
+from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
+from statefx.protocol.log_state import LogState
+from statefx.state.changelog import artefacts, merging
+from statefx.state.changelog.chain import Changelog, committed
+from statefx.state.changelog.reading import Chunk
+from statefx.state.changelog.store import ChangelogProvider
+from statefx.state.contract.spaces import Kind
+from statefx.state.contract.store import StateContext, StateProvider
+from statefx.state.encoding.codec import Codec
+from statefx.state.encoding.options import Encoding
+from statefx.state.registry import name_of
+
+At = int | str | None
+"""A transaction, the name of a pin, or None: the last one whose commit is decided."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A transaction, and where the state of each task was then."""
+
+    txid: int
+    versions: Mapping[int, tuple[Version, SnapshotRef | None]]
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """What `state_table` has found; `read` gives the rows of one of its tasks."""
+
+    folders: Folders
+    component: str
+    lineage: str
+    generation: int
+    provider: StateProvider
+    encoding: Encoding
+    state_version: int
+    codec: Codec | None
+    form: Form
+    shown: Shown
+    tasks: tuple[int, ...]
+    moments: tuple[Moment, ...]
+    """One; or two, which are compared."""
+    now_ms: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return self.form.row if len(self.moments) == 1 else self.form.change
+
+    def read(self, task: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task, in the order of their keys.
+
+        Raises
+        ------
+        CheckpointError
+            A file was deleted since, for newer versions are all that is kept by now.
+        StateCorruptedError
+            A file is damaged.
+        """
+        decoder = Decoder(self.codec or self.encoding.build(), self.shown.head, self.form, self.state_version)
+        images = [self._living(moment, task) for moment in self.moments]
+        rows = decoder.rows(images[0]) if len(images) == 1 else _changes(decoder, *images)
+        for columns in rows:
+            yield with_origin(columns, task, self.shown.space, self.schema)
+
+    def table(self) -> pa.Table:
+        """Return the rows of all tasks."""
+        batches = [batch for task in self.tasks for batch in self.read(task)]
+        return pa.Table.from_batches(batches, self.schema)
+
+    def _living(self, moment: Moment, task: int) -> Entries:
+        try:
+            yield from self.shown.living(self.entries(moment, task, self.shown), self.now_ms)
+        except StateCorruptedError as error:
+            if not getattr(error, "missing", False) or moment.txid == read_checkpoint(self.folders).decided:
+                raise
+            raise CheckpointError(
+                f"transaction {moment.txid} of the state of {self.component!r} is not kept any more: its files were "
+                "deleted since the table was made. Make it again; or pin a version that has to stay",
+                path=self.folders.location,
+                component=self.component,
+                txid=moment.txid,
+            ) from error
+
+    def entries(self, moment: Moment, task: int, shown: Shown) -> Entries:
+        """Yield what a task keeps in a range, many keys at a time."""
+        version, snapshot = moment.versions[task]
+        namespace = Namespace(self.lineage, self.component, task)
+        storage = self.folders.storage
+        if isinstance(self.provider, ChangelogProvider):
+            return Changelog(namespace, storage).route(version, snapshot, None).entries(shown.low, shown.high)
+        context = StateContext(self.generation, version, storage, cache_folder(), snapshot, read_only=True)
+        return _read_store(self.provider, namespace, context, shown)
+
+
+def _read_store(provider: StateProvider, namespace: Namespace, context: StateContext, shown: Shown) -> Entries:
+    with closing(provider.newState(namespace, context)) as store:
+        yield from scanned(store, shown)
+
+
+def _changes(decoder: Decoder, earlier: Entries, later: Entries) -> Iterator[list[pa.Array]]:
+    sources: list[Iterator[Chunk]] = [((keys, [*values]) for keys, values in each) for each in (earlier, later)]
+    for first, second in merging.aligned(sources):
+        if first == second:
+            continue
+        before, after = (dict(zip(*part, strict=True)) for part in (first, second))
+        keys = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+        if keys:
+            old, new = list(map(before.get, keys)), list(map(after.get, keys))
+            op = [
+                "insert" if was is None else "delete" if now is None else "update"
+                for was, now in zip(old, new, strict=True)
+            ]
+            values = [decoder.values(keys, old), decoder.values(keys, new)]
+            yield [pa.array(op, pa.string()), *decoder.keys(keys), *values]
+
+
+def state_table(
+    checkpointLocation: str | os.PathLike[str],
+    component: str,
+    *,
+    task: int | None = None,
+    start: Any = None,
+    stop: Any = None,
+    map: str | None = None,
+    at: At = None,
+    diff: tuple[At, At] | None = None,
+    schema: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    codec: Codec | None = None,
+) -> StateTable:
+    """Find what a table of committed state consists of; the arguments are those of ``statefx.readState``."""
+    if diff is not None and at is not None:
+        raise ConfigError("at= shows one transaction and diff= compares two: give one of them")
+    if diff is not None and (not isinstance(diff, tuple | list) or len(diff) != 2):
+        raise ConfigError(f"diff={diff!r}: give two transactions, or names of pins, such as diff=(3, 7)")
+    form = Form.parse(schema)
+    folders = Folders(local_path(checkpointLocation))
+    state = read_checkpoint(folders)
+    found = component_of(state, component, folders)
+    built = codec_of(component, found, codec)
+    tasks = tuple(tasks_of(found.parallelism, component, task))
+    provider = kept_provider(state, found, component, config)
+    table = StateTable(
+        folders=folders,
+        component=component,
+        lineage=state.lineage,
+        generation=state.generation,
+        provider=provider,
+        encoding=Encoding(found.encoding),
+        state_version=found.state_version,
+        codec=codec,
+        form=form,
+        shown=shown_of(None, "", built, start, stop),
+        tasks=tasks,
+        moments=tuple(moment_of(folders, state, provider, component, tasks, each) for each in diff or (at,)),
+        now_ms=int(time.time() * 1000),
+    )
+    return table if map is None else _of_map(table, map, built, start, stop)
+
+
+def _of_map(table: StateTable, name: str, codec: Codec, start: Any, stop: Any) -> StateTable:
+    """Return the table of a map; of one that all tasks hold alike, that of the first task."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise ConfigError(f"map={name!r}: give the name that it has in the bolt's state.map(...)")
+    rules, first = shown_of(Kind.BROADCAST, name, codec), table.tasks[:1]
+    if any(next(table.entries(moment, task, rules), None) for moment in table.moments for task in first):
+        return replace(table, shown=shown_of(Kind.BROADCAST, name, codec, start, stop), tasks=first)
+    return replace(table, shown=shown_of(Kind.MAP, name, codec, start, stop))
+
+
+def moment_of(
+    folders: Folders, state: LogState, provider: StateProvider, component: str, tasks: Sequence[int], at: At
+) -> Moment:
+    """Find the versions of a bolt's tasks at a transaction, or at a pin.
+
+    Raises
+    ------
+    ConfigError
+        `at` is neither; or the provider keeps the newest version alone.
+    CheckpointError
+        The transaction is not committed yet, or not kept any more.
+    """
+    names = {task: str(TaskId(component, task)) for task in tasks}
+    if at is None or at == state.decided:
+        heads = state.heads_to_come()
+        return Moment(state.decided, {n: _from(state, name, heads.get(name, EMPTY)) for n, name in names.items()})
+    if isinstance(at, bool) or not isinstance(at, int | str) or (isinstance(at, int) and at < 0):
+        raise ConfigError(f"at={at!r}: give the number of a transaction, or the name of a pin")
+    if not isinstance(provider, ChangelogProvider):
+        keeper = name_of(state.topology.stateful[component].provider)
+        raise ConfigError(
+            f"the state of {component!r} is kept by {keeper!r}, which has the newest version alone, that of "
+            f"transaction {state.decided}: leave out {at!r}"
+        )
+    if isinstance(at, str):
+        if at not in state.pinned:
+            raise CheckpointError(
+                f"no version of {folders.location} is pinned as {at!r}; pinned are {sorted(state.pinned) or 'none'}",
+                path=folders.location,
+            )
+        pin = state.pinned[at]
+        return Moment(pin.txid, {n: (pin.heads.get(id, EMPTY), pin.snapshots.get(id)) for n, id in names.items()})
+    if at > state.decided:
+        raise CheckpointError(
+            f"transaction {at} is not committed in {folders.location}: the last one is {state.decided}",
+            path=folders.location,
+            txid=at,
+        )
+    return Moment(at, {task: _former(folders, state, Namespace(state.lineage, component, task), at) for task in tasks})
+
+
+def _former(folders: Folders, state: LogState, namespace: Namespace, txid: int) -> tuple[Version, SnapshotRef | None]:
+    """Return the version of a task that was committed in `txid`; the files tell, for the log has been folded."""
+    if not txid:
+        return EMPTY, None
+    changelog, name = Changelog(namespace, folders.storage), str(namespace.id)
+    listing = folders.storage.list(artefacts.names_of(namespace.prefix, txid))
+    files = [each for each in map(artefacts.listed, listing) if each is not None]
+    head, kept = state.heads_to_come().get(name, EMPTY), state.snapshots.get(name, ())
+    found = committed(files, changelog.route(head, kept[0] if kept else None, None).steps)
+    if not found:
+        raise CheckpointError(
+            f"transaction {txid} of the state of {name} is not kept any more: the newest is {state.decided}, and of "
+            "those before it only the last stay readable. Pin a version that has to stay",
+            path=folders.location,
+            txid=txid,
+        )
+    return _from(state, name, found[0].version)
+
+
+def _from(state: LogState, name: str, version: Version) -> tuple[Version, SnapshotRef | None]:
+    """Return a version, and the newest snapshot that it can be read from."""
+    kept = [each for each in state.snapshots.get(name, ()) if each.version.txid <= version.txid]
+    return version, kept[-1] if kept else None

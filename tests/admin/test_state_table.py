@@ -1,0 +1,334 @@
+"""State as a table of Arrow: of every provider, at every kept transaction, typed or as JSON."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from statefx import explain, openState
+from statefx.admin.state_table import state_table
+from statefx.coordinator.log import TransactionLog
+from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError
+from statefx.protocol.records import Pinned
+from statefx.state import StandardCodec
+from statefx.storage import FolderStorage
+from tests.admin.checkpoints import KEYS, KeepAll, Keeper, Newer, keeper, keeping, put, ruled, server
+from tests.testing.codecs import Json
+from tests.testing.places import place
+from tests.testing.topologies import SMALL
+
+__all__ = ["keeper", "place", "server"]
+
+TYPED = {"key": "word string", "value": "count long"}
+WORK = [put(a=1, b=2, c=3), put(a=2, d=4), put(b=None, c=3), put(a=5, e=6)]
+STATES = [{}, {"a": 1, "b": 2, "c": 3}, {"a": 2, "b": 2, "c": 3, "d": 4}, {"a": 2, "c": 3, "d": 4}]
+STATES.append({"a": 5, "c": 3, "d": 4, "e": 6})
+
+
+def shown(table: pa.Table) -> dict[str, int]:
+    """Return the rows of a typed table, each key once."""
+    rows = table.to_pylist()
+    assert len({row["word"] for row in rows}) == len(rows)
+    return {row["word"]: row["count"] for row in rows}
+
+
+def test_it_has_what_open_state_has(keeper: Keeper) -> None:
+    keeper.run(*WORK)
+    found = state_table(keeper.folder, "keep", schema=TYPED).table()
+    assert found.schema.names == ["word", "count", "task", "space"]
+    assert shown(found) == STATES[-1]
+    with openState(keeper.folder, "keep", byTask=True) as view:
+        assert {(row["task"], row["word"]): row["count"] for row in found.to_pylist()} == dict(view.items())
+        assert view.to_arrow(TYPED).equals(found)
+    assert set(found["space"].to_pylist()) == {"state"}
+
+
+def test_a_range_and_a_task(keeper: Keeper) -> None:
+    keeper.run(*WORK)
+    assert shown(state_table(keeper.folder, "keep", schema=TYPED, start="b", stop="e").table()) == {"c": 3, "d": 4}
+    assert state_table(keeper.folder, "keep", start="e", stop="b").table().num_rows == 0
+    by_task = [state_table(keeper.folder, "keep", schema=TYPED, task=task).table() for task in (0, 1)]
+    assert shown(pa.concat_tables(by_task)) == STATES[-1]
+    assert {row["task"] for row in by_task[1].to_pylist()} == {1}
+    with openState(keeper.folder, "keep") as view:
+        assert shown(view.to_arrow(TYPED, start="d")) == {"d": 4, "e": 6}
+
+
+def test_keys_of_every_type_are_json_in_their_order(keeper: Keeper) -> None:
+    keeper.run(put(a=1), topology=keeping(1, KeepAll()))
+    found = state_table(keeper.folder, "keep").table()
+    with openState(keeper.folder, "keep") as view:
+        assert view.to_arrow().equals(found)
+        kept = list(view.items())
+    assert [json.loads(value)[1] for value in found["value"].to_pylist()] == [str(key) for key, _ in kept]
+    assert [json.loads(key) for key in found["key"].to_pylist()][:3] == [None, False, True]
+    assert len(found) == len(KEYS)
+
+
+def test_maps_and_what_is_over(keeper: Keeper) -> None:
+    begun = datetime.now(UTC) - timedelta(hours=1)
+    tester = keeper.run(
+        {"rows": [("old", 1, "recent"), ("p", 7, "plain"), ("q", 8, "plain"), ("own", 0, "own")]}, now=begun
+    )
+    tester.advance(3600)
+    tester.send({"rows": [("new", 2, "recent")]})
+    assert shown(state_table(keeper.folder, "keep", map="recent", schema=TYPED).table()) == {"new": 2}
+    plain = state_table(keeper.folder, "keep", map="plain", schema=TYPED, start="q").table()
+    assert shown(plain) == {"q": 8}
+    assert plain["space"].to_pylist() == ["map plain"]
+    assert state_table(keeper.folder, "keep", map="nothing").table().num_rows == 0
+    with openState(keeper.folder, "keep", map="recent") as view:
+        assert shown(view.to_arrow(TYPED)) == {"new": 2}
+
+
+def test_a_broadcast_map_is_shown_once(keeper: Keeper) -> None:
+    keeper.run({"rows": [("a", 1), ("b", 2)], "rules": [("limit", 5)]}, topology=ruled())
+    found = state_table(keeper.folder, "keep", map="rules", schema=TYPED).table()
+    assert found.to_pylist() == [{"word": "limit", "count": 5, "task": 0, "space": "broadcast rules"}]
+    with openState(keeper.folder, "keep", map="rules") as view:
+        assert view.to_arrow(TYPED).equals(found)
+
+
+@pytest.mark.parametrize("provider", ["memory", "rocksdb"])
+def test_each_transaction(place: Path, provider: str) -> None:
+    with Keeper(place, provider) as keeper:
+        keeper.run(*WORK)
+        for txid in range(1, len(STATES)):
+            assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=txid).table()) == STATES[txid]
+        for before in range(len(STATES)):
+            for after in range(1, len(STATES)):
+                diff = state_table(keeper.folder, "keep", schema=TYPED, diff=(before, after)).table()
+                assert diff.schema.names == ["op", "word", "before", "after", "task", "space"]
+                check(diff, STATES[before], STATES[after])
+
+
+def test_transactions_since_the_older_snapshot(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK, limits=SMALL)
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=3).table()) == STATES[3]
+        check(state_table(keeper.folder, "keep", schema=TYPED, diff=(3, 4)).table(), STATES[3], STATES[4])
+        with pytest.raises(CheckpointError, match="transaction 1 of the state of keep/0 is not kept any more"):
+            state_table(keeper.folder, "keep", at=1)
+
+
+def check(diff: pa.Table, before: dict[str, int], after: dict[str, int]) -> None:
+    """Compare with what two states say."""
+    found = {row["word"]: (row["op"], row["before"], row["after"]) for row in diff.to_pylist()}
+    assert len(found) == len(diff)
+    expected = {}
+    for key in before.keys() | after.keys():
+        was, now = before.get(key), after.get(key)
+        if was != now:
+            expected[key] = ("insert" if was is None else "delete" if now is None else "update", was, now)
+    assert found == expected
+
+
+def test_merged_files_tell_each_transaction_they_took_in(place: Path) -> None:
+    limits = SMALL.__class__(files_max=2, sweep_every=1, min_age_secs=0.0, versions_kept=6)
+    with Keeper(place) as keeper:
+        keeper.run(*(put(**{f"k{n % 7}": n, "all": n}) for n in range(1, 31)), limits=limits)
+        for txid in (30, 27, 25):
+            found = shown(state_table(keeper.folder, "keep", schema=TYPED, at=txid).table())
+            assert found == {f"k{n % 7}": n for n in range(1, txid + 1)} | {"all": txid}
+        with pytest.raises(CheckpointError, match="not kept any more"):
+            state_table(keeper.folder, "keep", at=3)
+
+
+def test_a_pin_shows_what_was(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:2]).close()
+        TransactionLog(FolderStorage(str(keeper.folder))).append(Pinned("before", 2))
+        keeper.run(*WORK[2:], limits=SMALL)
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at="before").table()) == STATES[2]
+        check(state_table(keeper.folder, "keep", schema=TYPED, diff=("before", None)).table(), STATES[2], STATES[4])
+        with pytest.raises(CheckpointError, match=r"pinned are \['before'\]"):
+            state_table(keeper.folder, "keep", at="after")
+
+
+def test_a_version_whose_files_are_deleted_says_so(place: Path) -> None:
+    limits = SMALL.__class__(files_max=2, sweep_every=1, min_age_secs=0.0, versions_kept=2)
+    with Keeper(place) as keeper:
+        tester = keeper.run(*WORK, limits=limits)
+        table = state_table(keeper.folder, "keep", schema=TYPED)
+        assert shown(table.table()) == STATES[-1]
+        for number in range(20):
+            tester.send(put(a=number))
+        with pytest.raises(CheckpointError, match="transaction 4 of the state of 'keep' is not kept any more"):
+            table.table()
+
+
+def test_a_damaged_file_is_told(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        path = max((keeper.folder / "state/keep/0").glob("*.changelog"), key=lambda each: each.stat().st_size)
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(StateCorruptedError, match=path.name):
+            state_table(keeper.folder, "keep", task=0).table()
+        path.unlink()
+        with pytest.raises(StateCorruptedError, match="missing"):
+            state_table(keeper.folder, "keep", task=0).table()
+
+
+def test_a_damaged_key_never_hides_a_block_of_a_range(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run({"rows": [(f"k{n:06d}", n, "own") for n in range(30_000)]}, topology=keeping(1))
+        (path,) = (keeper.folder / "state/keep/0").glob("*.changelog")
+        data = path.read_bytes()
+        for first in (b"u8k008192", b"u8k016384"):
+            at = data.index(first) + len(first) - 4
+            for digit in b"0a":  # before where it was, and behind
+                path.write_bytes(data[:at] + bytes([digit]) + data[at + 1 :])
+                number = int(first[3:])
+                for start, stop in ((number, number + 1), (number - 2, number + 2), (number + 9, number + 10)):
+                    table = state_table(keeper.folder, "keep", start=f"k{start:06d}", stop=f"k{stop:06d}")
+                    with pytest.raises(StateCorruptedError):
+                        table.table()
+
+
+def test_values_of_several_fields(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(put(a=1), topology=keeping(1, KeepAll()))
+        with openState(keeper.folder, "keep") as view:
+            table = view.to_arrow({"value": "n int, text string"}, start="", stop=b"")
+            assert table.select(["key", "n"]).to_pylist()[:2] == [{"key": '""', "n": 11}, {"key": '"a"', "n": 12}]
+            pairs = view.to_arrow({"key": "letter string, n long"}, start=("a", 1), stop=("a", 2))
+            assert pairs.select(["letter", "n"]).to_pylist() == [{"letter": "a", "n": 1}]
+        found = state_table(
+            keeper.folder, "keep", diff=(0, 1), schema={"value": "n int, text string"}, start="a", stop="b"
+        )
+        assert found.table()["after"].to_pylist()[0] == {"n": 12, "text": "a"}
+        assert found.table()["before"].to_pylist()[0] is None
+
+
+def test_values_of_two_versions_of_the_bolt(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:1]).close()
+        keeper.run(put(a=7, z=1), topology=keeping(2, Newer()))
+        found = state_table(keeper.folder, "keep", schema=TYPED).table()
+        assert shown(found) == {"a": 7, "b": 2, "c": 3, "z": 1}
+        (kept,) = explain(keeper.folder, "keep", "a").tasks
+        assert [file.value for file in kept.files] == [7, 1]
+
+
+def test_a_codec_of_the_users_own(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.config["topology.state.provider.config"] = {"codec": "tests.testing.codecs:Json"}
+        keeper.run(*WORK)
+        found = state_table(keeper.folder, "keep", schema=TYPED)
+        assert shown(found.table()) == STATES[-1]
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED, codec=Json()).table()) == STATES[-1]
+        with openState(keeper.folder, "keep") as view:
+            assert view.to_arrow(TYPED).equals(found.table())
+        (kept,) = explain(keeper.folder, "keep", "a").tasks
+        assert kept.value == 5
+        with pytest.raises(CheckpointError, match="was written with codec"):
+            state_table(keeper.folder, "keep", codec=StandardCodec())
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"at": 1, "diff": (1, 2)}, ConfigError, "give one of them"),
+        ({"diff": 3}, ConfigError, "two transactions"),
+        ({"at": True}, ConfigError, "the number of a transaction, or the name of a pin"),
+        ({"at": -1}, ConfigError, "the number of a transaction"),
+        ({"at": 9}, CheckpointError, "not committed in .*: the last one is 4"),
+        ({"at": "x"}, CheckpointError, "pinned are none"),
+        ({"task": 2}, ConfigError, r"tasks 0\.\.1"),
+        ({"map": ""}, ConfigError, "the name that it has"),
+        ({"start": []}, CodecError, "a list"),
+        ({"schema": "word string"}, ConfigError, "the types of key and value"),
+        ({"schema": {"values": "n long"}}, ConfigError, "the types of key and value"),
+        ({"schema": {"value": "n lung"}}, ConfigError, "lung"),
+        ({"schema": {"value": "task long"}}, ConfigError, r"two columns would be called \['task'\]"),
+        ({"schema": {"key": "before string"}}, ConfigError, r"two columns would be called \['before'\]"),
+    ],
+)
+def test_wrong_arguments(place: Path, given, error, said) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        with pytest.raises(error, match=said):
+            state_table(keeper.folder, "keep", **given)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"value": "count string"}, "the value of 'a' is 5, which does not fit value='count string'"),
+        ({"value": "a long, b long"}, "the value of 'a' is 5"),
+        ({"key": "n long"}, "a key is 'a', which does not fit key='n bigint'"),
+    ],
+)
+def test_what_does_not_fit_a_type_is_named(place: Path, schema, said) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK, topology=keeping(1))
+        with pytest.raises(ConfigError, match=said):
+            state_table(keeper.folder, "keep", schema=schema).table()
+
+
+@pytest.mark.server
+def test_a_server_has_the_newest_version_alone(place: Path, server: Any) -> None:
+    with Keeper(place, server=server) as keeper:
+        keeper.run(*WORK)
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=4).table()) == STATES[4]
+        for given in ({"at": 2}, {"diff": (2, 4)}, {"at": "pin"}):
+            with pytest.raises(ConfigError, match="kept by 'redis', which has the newest version alone"):
+                state_table(keeper.folder, "keep", **given)
+
+
+def test_before_anything_is_committed_it_is_empty(keeper: Keeper) -> None:
+    keeper.start(keeping())
+    found = state_table(keeper.folder, "keep", schema=TYPED).table()
+    assert found.num_rows == 0
+    assert found.schema.names == ["word", "count", "task", "space"]
+    with pytest.raises(CheckpointError, match="holds no state of 'other'"):
+        state_table(keeper.folder, "other")
+
+
+ENTRIES = st.dictionaries(
+    st.one_of(st.text(max_size=3), st.integers(-(2**65), 2**65), st.tuples(st.text(max_size=2), st.integers(-9, 9))),
+    st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.booleans(), max_size=2)),
+    max_size=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(work=st.lists(ENTRIES, min_size=1, max_size=6), bounds=st.tuples(st.text(max_size=2), st.text(max_size=2)))
+def test_any_entries_in_any_range(work, bounds, tmp_path_factory) -> None:
+    from statefx.state import KeyValueState, load_provider
+    from statefx.state.changelog.chain import Changelog
+    from statefx.state.contract.store import EMPTY, Namespace, StateContext
+
+    folder = tmp_path_factory.mktemp("any")
+    provider = load_provider("statefx_memory:MemoryStateProvider", {})
+    storage, namespace, version = FolderStorage(str(folder)), Namespace("l", "keep", 0), EMPTY
+    for each in work:
+        context = StateContext(1, version, storage, str(folder), files_max=2)
+        state = KeyValueState(provider.newState(namespace, context), version=version)
+        state.deleteRange(0, 3)
+        state.putAll(each)
+        state.prepareCommit(version.txid + 1)
+        state.commit(version.txid + 1)
+        version = state.version
+        everything, ranged = dict(state.items()), dict(state.items(min(bounds), max(bounds)))
+        state.close()
+    from statefx.admin.columns import Decoder, Form, shown_of
+    from statefx.state import StandardCodec
+
+    for start, stop, expected in ((None, None, everything), (min(bounds), max(bounds), ranged)):
+        shown = shown_of(None, "", StandardCodec(), start, stop)
+        decoder = Decoder(StandardCodec(), shown.head, Form(), 1)
+        route = Changelog(namespace, storage).route(version, None, None)
+        found = [
+            (k, v) for keys, values in route.entries(shown.low, shown.high) for k, v in zip(keys, values, strict=True)
+        ]
+        decoded = decoder.decoded([value for _, value in found])
+        keys = [decoder._codec.decode_key(key) for key, _ in found]
+        assert list(zip(keys, decoded, strict=True)) == list(expected.items())

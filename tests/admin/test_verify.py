@@ -1,0 +1,204 @@
+"""``verify`` finds each file that is damaged or missing, says what it touches, and finds nothing where nothing is."""
+
+import json
+import os
+import pty
+import random
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statefx import openState, verify
+from statefx.admin.command import main
+from statefx.coordinator.log import TransactionLog
+from statefx.errors import CheckpointError, StatefxError
+from statefx.protocol.records import Pinned
+from statefx.storage import FolderStorage
+from statefx.testing import Limits
+from tests.admin.checkpoints import Keeper, keeper, keeping, put, server
+from tests.testing.places import place
+from tests.testing.topologies import SMALL
+
+__all__ = ["keeper", "place", "server"]
+
+WORK = [put(a=n, **{f"k{n}": n}) for n in range(1, 9)]
+MERGING = Limits(files_max=2, sweep_every=4, min_age_secs=0.0, versions_kept=3)
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_whole_ones_are_ok_and_unchanged(keeper: Keeper) -> None:
+    keeper.run(*WORK)
+    before = {path: path.read_bytes() for path in keeper.folder.rglob("*") if path.is_file()}
+    told: list[tuple[int, int]] = []
+    found = verify(keeper.folder, progress=lambda done, total: told.append((done, total)))
+    assert found.ok
+    assert found.damaged == ()
+    assert found.txid == 8
+    assert found.files > 0
+    assert told[-1] == (found.bytes, found.bytes)
+    assert all(done <= total for done, total in told)
+    assert {path: path.read_bytes() for path in keeper.folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("limits", [None, SMALL, MERGING], ids=["plain", "snapshots", "merging"])
+def test_each_file_that_a_version_needs(place: Path, limits) -> None:
+    """What opening a version raises, `verify` has told; and it names nothing that is whole."""
+    with Keeper(place) as keeper:
+        keeper.run(*WORK, limits=limits)
+        assert verify(keeper.folder).ok
+        files = sorted(path for path in keeper.folder.glob("state/*/*/*") if path.is_file())
+        whole = place / "whole"
+        shutil.copytree(keeper.folder, whole)
+        needed = 0
+        for path in files:
+            for how in ("flipped", "cut", "deleted"):
+                if how == "flipped":
+                    flip(path, random.Random(path.name).randrange(path.stat().st_size))
+                elif how == "cut":
+                    path.write_bytes(path.read_bytes()[:-1])
+                else:
+                    path.unlink()
+                damaged = {each.path for each in verify(keeper.folder).damaged}
+                name = str(path.relative_to(keeper.folder))
+                assert damaged <= {name}
+                try:
+                    with openState(keeper.folder, "keep") as view:
+                        dict(view.items())
+                except StatefxError:
+                    assert damaged == {name}, how
+                    needed += 1
+                shutil.copy(whole / name, path)
+        assert needed >= 6
+
+
+def test_it_says_which_keys_and_transactions(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run({"rows": [(f"k{n:06d}", n, "own") for n in range(30_000)]}, put(z=1), topology=keeping(1))
+        path = min((keeper.folder / "state/keep/0").glob("*.changelog"))
+        flip(path, path.stat().st_size // 2)
+        found = verify(keeper.folder)
+        (damage,) = found.damaged
+        assert not found.ok
+        assert (damage.component, damage.task, damage.transactions) == ("keep", 0, (1, 1))
+        low, high = damage.keys
+        assert (low, high) in {("'k008191'", "'k016384'"), ("'k016383'", "'k024576'")}
+        assert damage.path == str(path.relative_to(keeper.folder))
+        assert f"keys of keep/0 after {low} and before {high}" in str(found)
+        flip(path, 3)
+        (damage,) = verify(keeper.folder).damaged
+        assert damage.keys == (None, None)
+        assert damage.transactions == (0, 1)
+
+
+def test_several_at_once_and_what_lies_below_a_damaged_head(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK, topology=keeping(1))
+        files = sorted((keeper.folder / "state/keep/0").glob("*.changelog"))
+        flip(files[5], 70)
+        files[2].unlink()
+        flip(files[0], files[0].stat().st_size - 1)
+        found = verify(keeper.folder)
+        assert [each.path.rpartition("/")[2] for each in found.damaged] == [files[0].name, files[2].name, files[5].name]
+        assert [each.transactions for each in found.damaged] == [(1, 1), (3, 3), (6, 6)]
+
+
+def test_a_pin_that_is_damaged(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:3], topology=keeping(1), limits=SMALL).close()
+        log = TransactionLog(FolderStorage(str(keeper.folder)))
+        log.append(Pinned("before", 3))
+        pin = log.state.pinned["before"]
+        keeper.run(*WORK[3:], *WORK, topology=keeping(1), limits=SMALL)
+        assert verify(keeper.folder).ok
+        snapshot = pin.snapshots["keep/0"]
+        (path,) = (keeper.folder / "state/keep/0").glob(f"*-{snapshot.checksum}.snapshot")
+        flip(path, path.stat().st_size - 1)
+        assert [each.path for each in verify(keeper.folder).damaged] == [str(path.relative_to(keeper.folder))]
+
+
+def test_the_log(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        path = max((keeper.folder / "transactions").glob("*.json"))
+        flip(path, 40)
+        (damage,) = verify(keeper.folder).damaged
+        assert damage.path == str(path.relative_to(keeper.folder))
+    with pytest.raises(CheckpointError, match="has a topology been submitted there"):
+        verify(place / "nowhere")
+
+
+@pytest.mark.server
+def test_a_server_that_has_lost_state(place: Path, server: Any) -> None:
+    with Keeper(place, server=server) as keeper:
+        keeper.run(*WORK)
+        with server.client() as client:
+            client.flushall()
+        found = verify(keeper.folder)
+        assert {(each.component, each.task) for each in found.damaged} == {("keep", 0), ("keep", 1)}
+
+
+def test_beside_a_topology_whose_files_come_and_go(place: Path) -> None:
+    with Keeper(place) as keeper:
+        tester = keeper.run(*WORK, limits=MERGING)
+        left = iter(range(100))
+
+        def work(done: int, total: int) -> None:
+            number = next(left, None)
+            if number is not None and number % 3 == 0:
+                tester.send(put(a=number, b=number))
+
+        for _ in range(5):
+            assert verify(keeper.folder, progress=work).ok
+        assert tester.txid > len(WORK) + 5
+
+
+@pytest.mark.slow
+def test_a_bar_on_a_terminal_and_none_elsewhere(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        command = [sys.executable, "-m", "statefx", "verify", os.fspath(keeper.folder), "--json"]
+        terminal, child = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, env=environment) as process:
+            os.close(child)
+            shown = b""
+            with suppress(OSError):  # which is how a terminal ends
+                while part := os.read(terminal, 4096):
+                    shown += part
+            assert process.stdout is not None
+            assert process.stdout.read() == b""
+            assert process.wait(60) == 0
+        os.close(terminal)
+        assert b"verify" in shown
+        done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+        assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        folder = os.fspath(keeper.folder)
+        assert main(["verify", folder]) == 0
+        assert capsys.readouterr() == ("", "")
+        assert main(["verify", folder, "--table"]) == 0
+        assert "nothing damaged" in capsys.readouterr().out
+        path = max((keeper.folder / "state/keep/1").glob("*.changelog"))
+        flip(path, path.stat().st_size - 1)
+        assert main(["verify", folder]) == 1
+        (line,) = capsys.readouterr().out.splitlines()
+        assert json.loads(line)["path"] == str(path.relative_to(folder))
+        assert main(["verify", folder, "--table"]) == 1
+        shown = capsys.readouterr().out
+        assert "1 damaged" in shown
+        assert path.name in shown
+        assert main(["verify", str(place / "nowhere")]) == 1
