@@ -11,7 +11,7 @@ from typing import Any
 from statefx.admin.columns import Decoder, Shown
 from statefx.admin.state_table import StateTable, state_table
 from statefx.coordinator.generation import read_checkpoint
-from statefx.protocol.identity import Namespace, SnapshotRef, TaskId
+from statefx.protocol.identity import SnapshotRef, TaskId
 from statefx.state import Codec
 from statefx.state.changelog import artefacts, reading
 from statefx.state.changelog.artefacts import SNAPSHOT, Artefact
@@ -175,8 +175,8 @@ def _files(
     if not isinstance(table.provider, ChangelogProvider):
         return
     storage = table.folders.storage
-    changelog = Changelog(Namespace(table.lineage, table.component, task), storage)
-    version, _ = table.moments[0].versions[task]
+    namespace, version, _ = table.moments[0].tasks[task]
+    changelog = Changelog(namespace, storage)
     steps = changelog.route(version, snapshots[0] if snapshots else None, None).steps
     prefix = changelog.namespace.prefix
     listing = list(filter(None, map(artefacts.listed, storage.list(f"{prefix}/"))))

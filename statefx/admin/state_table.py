@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from statefx.admin.columns import Decoder, Entries, Form, Shown, scanned, shown_of, with_origin
 from statefx.admin.reading import codec_of, component_of, kept_provider, tasks_of
+from statefx.admin.savepoints import at_pin
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.savepoints import pinned
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
 from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
@@ -35,7 +37,7 @@ from statefx.state.encoding.options import Encoding
 from statefx.state.registry import name_of
 
 At = int | str | None
-"""A transaction, the name of a pin, or None: the last one whose commit is decided."""
+"""A transaction, the name of a savepoint, or None: the last transaction whose commit is decided."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Moment:
     """A transaction, and where the state of each task was then."""
 
     txid: int
-    versions: Mapping[int, tuple[Version, SnapshotRef | None]]
+    tasks: Mapping[int, tuple[Namespace, Version, SnapshotRef | None]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,6 @@ class StateTable:
 
     folders: Folders
     component: str
-    lineage: str
     generation: int
     provider: StateProvider
     encoding: Encoding
@@ -99,7 +100,7 @@ class StateTable:
                 raise
             raise CheckpointError(
                 f"transaction {moment.txid} of the state of {self.component!r} is not kept any more: its files were "
-                "deleted since the table was made. Make it again; or pin a version that has to stay",
+                "deleted since the table was made. Make it again; or take a savepoint of what has to stay",
                 path=self.folders.location,
                 component=self.component,
                 txid=moment.txid,
@@ -107,8 +108,7 @@ class StateTable:
 
     def entries(self, moment: Moment, task: int, shown: Shown) -> Entries:
         """Yield what a task keeps in a range, many keys at a time."""
-        version, snapshot = moment.versions[task]
-        namespace = Namespace(self.lineage, self.component, task)
+        namespace, version, snapshot = moment.tasks[task]
         storage = self.folders.storage
         if isinstance(self.provider, ChangelogProvider):
             return Changelog(namespace, storage).route(version, snapshot, None).entries(shown.low, shown.high)
@@ -156,19 +156,34 @@ def state_table(
     if diff is not None and at is not None:
         raise ConfigError("at= shows one transaction and diff= compares two: give one of them")
     if diff is not None and (not isinstance(diff, tuple | list) or len(diff) != 2):
-        raise ConfigError(f"diff={diff!r}: give two transactions, or names of pins, such as diff=(3, 7)")
-    form = Form.parse(schema)
+        raise ConfigError(f"diff={diff!r}: give two transactions, or names of savepoints, such as diff=(3, 7)")
+    form, wanted = Form.parse(schema), diff or (at,)
+    for each in wanted:
+        if each is not None and (
+            isinstance(each, bool) or not isinstance(each, int | str) or (isinstance(each, int) and each < 0)
+        ):
+            raise ConfigError(f"at={each!r}: give the number of a transaction, or the name of a savepoint")
     folders = Folders(local_path(checkpointLocation))
-    state = read_checkpoint(folders)
-    found = component_of(state, component, folders)
+    log = read_checkpoint(folders)
+    states = [at_pin(log, pinned(log, each)) if isinstance(each, str) else log for each in wanted]
+    bolts = [component_of(each, component, folders) for each in states]
+    found = bolts[-1]
+    if (bolts[0].parallelism, bolts[0].codec) != (found.parallelism, found.codec):
+        raise ConfigError(
+            f"diff={diff!r}: {component!r} had another number of tasks or another codec in one of them, and its keys "
+            "can't be compared as they are kept. Join two tables by their keys"
+        )
     built = codec_of(component, found, codec)
     tasks = tuple(tasks_of(found.parallelism, component, task))
-    provider = kept_provider(state, found, component, config)
+    provider = kept_provider(states[-1], found, component, config)
+    moments = [
+        moment_of(folders, state, provider, component, tasks, None if isinstance(each, str) else each)
+        for state, each in zip(states, wanted, strict=True)
+    ]
     table = StateTable(
         folders=folders,
         component=component,
-        lineage=state.lineage,
-        generation=state.generation,
+        generation=log.generation,
         provider=provider,
         encoding=Encoding(found.encoding),
         state_version=found.state_version,
@@ -176,7 +191,7 @@ def state_table(
         form=form,
         shown=shown_of(None, "", built, start, stop),
         tasks=tasks,
-        moments=tuple(moment_of(folders, state, provider, component, tasks, each) for each in diff or (at,)),
+        moments=tuple(moments),
         now_ms=int(time.time() * 1000),
     )
     return table if map is None else _of_map(table, map, built, start, stop)
@@ -193,66 +208,56 @@ def _of_map(table: StateTable, name: str, codec: Codec, start: Any, stop: Any) -
 
 
 def moment_of(
-    folders: Folders, state: LogState, provider: StateProvider, component: str, tasks: Sequence[int], at: At
+    folders: Folders, state: LogState, provider: StateProvider, component: str, tasks: Sequence[int], txid: int | None
 ) -> Moment:
-    """Find the versions of a bolt's tasks at a transaction, or at a pin.
+    """Find the versions of a bolt's tasks at a transaction; None: where the log stands.
 
     Raises
     ------
     ConfigError
-        `at` is neither; or the provider keeps the newest version alone.
+        The provider keeps the newest version alone.
     CheckpointError
         The transaction is not committed yet, or not kept any more.
     """
-    names = {task: str(TaskId(component, task)) for task in tasks}
-    if at is None or at == state.decided:
+    ids = {task: TaskId(component, task) for task in tasks}
+    if txid is None or txid == state.decided:
         heads = state.heads_to_come()
-        return Moment(state.decided, {n: _from(state, name, heads.get(name, EMPTY)) for n, name in names.items()})
-    if isinstance(at, bool) or not isinstance(at, int | str) or (isinstance(at, int) and at < 0):
-        raise ConfigError(f"at={at!r}: give the number of a transaction, or the name of a pin")
+        return Moment(state.decided, {n: _from(state, id, heads.get(str(id), EMPTY)) for n, id in ids.items()})
     if not isinstance(provider, ChangelogProvider):
         keeper = name_of(state.topology.stateful[component].provider)
         raise ConfigError(
             f"the state of {component!r} is kept by {keeper!r}, which has the newest version alone, that of "
-            f"transaction {state.decided}: leave out {at!r}"
+            f"transaction {state.decided}: leave out {txid}"
         )
-    if isinstance(at, str):
-        if at not in state.pinned:
-            raise CheckpointError(
-                f"no version of {folders.location} is pinned as {at!r}; pinned are {sorted(state.pinned) or 'none'}",
-                path=folders.location,
-            )
-        pin = state.pinned[at]
-        return Moment(pin.txid, {n: (pin.heads.get(id, EMPTY), pin.snapshots.get(id)) for n, id in names.items()})
-    if at > state.decided:
+    if txid > state.decided:
         raise CheckpointError(
-            f"transaction {at} is not committed in {folders.location}: the last one is {state.decided}",
-            path=folders.location,
-            txid=at,
-        )
-    return Moment(at, {task: _former(folders, state, Namespace(state.lineage, component, task), at) for task in tasks})
-
-
-def _former(folders: Folders, state: LogState, namespace: Namespace, txid: int) -> tuple[Version, SnapshotRef | None]:
-    """Return the version of a task that was committed in `txid`; the files tell, for the log has been folded."""
-    if not txid:
-        return EMPTY, None
-    changelog, name = Changelog(namespace, folders.storage), str(namespace.id)
-    listing = folders.storage.list(artefacts.names_of(namespace.prefix, txid))
-    files = [each for each in map(artefacts.listed, listing) if each is not None]
-    head, kept = state.heads_to_come().get(name, EMPTY), state.snapshots.get(name, ())
-    found = committed(files, changelog.route(head, kept[0] if kept else None, None).steps)
-    if not found:
-        raise CheckpointError(
-            f"transaction {txid} of the state of {name} is not kept any more: the newest is {state.decided}, and of "
-            "those before it only the last stay readable. Pin a version that has to stay",
+            f"transaction {txid} is not committed in {folders.location}: the last one is {state.decided}",
             path=folders.location,
             txid=txid,
         )
-    return _from(state, name, found[0].version)
+    return Moment(txid, {n: _from(state, id, _former(folders, state, id, txid)) for n, id in ids.items()})
 
 
-def _from(state: LogState, name: str, version: Version) -> tuple[Version, SnapshotRef | None]:
-    """Return a version, and the newest snapshot that it can be read from."""
-    kept = [each for each in state.snapshots.get(name, ()) if each.version.txid <= version.txid]
-    return version, kept[-1] if kept else None
+def _former(folders: Folders, state: LogState, id: TaskId, txid: int) -> Version:
+    """Return the version of a task that was committed in `txid`; the files tell, for the log has been folded."""
+    if not txid:
+        return EMPTY
+    changelog, kept = Changelog(state.namespace(id), folders.storage), state.snapshots.get(str(id), ())
+    listing = folders.storage.list(artefacts.names_of(changelog.namespace.prefix, txid))
+    files = [each for each in map(artefacts.listed, listing) if each is not None]
+    head = state.heads_to_come().get(str(id), EMPTY)
+    found = committed(files, changelog.route(head, kept[0] if kept else None, None).steps)
+    if not found:
+        raise CheckpointError(
+            f"transaction {txid} of the state of {id} is not kept any more: the newest is {state.decided}, and of "
+            "those before it only the last stay readable. Take a savepoint of what has to stay",
+            path=folders.location,
+            txid=txid,
+        )
+    return found[0].version
+
+
+def _from(state: LogState, id: TaskId, version: Version) -> tuple[Namespace, Version, SnapshotRef | None]:
+    """Return where a version is kept, and the newest snapshot that it can be read from."""
+    kept = [each for each in state.snapshots.get(str(id), ()) if each.version.txid <= version.txid]
+    return state.namespace(id), version, kept[-1] if kept else None

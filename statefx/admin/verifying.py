@@ -15,12 +15,13 @@ from statefx.coordinator.location import Folders, local_path
 from statefx.errors import StateCorruptedError, StateError, StatefxError
 from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId
 from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Pin
 from statefx.state.changelog import checking
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.spaces import Space, name_of
 from statefx.state.contract.store import StateProvider
-from statefx.state.encoding.codec import Codec
+from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.view.upgrading import codec_for
 
 _TRIES = 5
@@ -108,7 +109,7 @@ def verify(
     """Read everything that a kept version of a checkpoint needs, and compare it with its checksums; changes nothing.
 
     The transaction log and the files that it names, and of each task the files of its last version, of those before it
-    that stay readable, of its snapshots and of what is pinned. Of state that a server keeps, each entry is read. The
+    that stay readable, of its snapshots and of savepoints. Of state that a server keeps, each entry is read. The
     topology may be running.
 
     Parameters
@@ -149,6 +150,7 @@ def verify(
     reading.files_beside_the_log(state)
     for component in sorted(state.topology.stateful):
         reading.component(state, component)
+    reading.left_in_savepoints(state)
     reading.end()
     return Verified(state.decided, reading.files, reading.done, time.monotonic() - began, tuple(reading.damaged))
 
@@ -192,7 +194,7 @@ class _Reading:
         """Check what all tasks of a bolt keep."""
         found = state.topology.stateful[component]
         provider = kept_provider(state, found, component, self._config)
-        codec = codec_of(component, found, None)
+        codec = codec_of(component, found)
         for task in range(found.parallelism):
             id = TaskId(component, task)
             if isinstance(provider, ChangelogProvider):
@@ -200,16 +202,25 @@ class _Reading:
             else:
                 self._of_server(state, provider, id)
 
+    def left_in_savepoints(self, state: LogState) -> None:
+        """Check what savepoints alone still have: of bolts that are gone, renamed or of another number of tasks."""
+        now = {state.namespace(TaskId.parse(name)).id for name in state.heads_to_come()}
+        for id, pins in state.pinned_versions().items():
+            if id not in now:
+                changelog = Changelog(Namespace(state.lineage, *id), self._storage)
+                snapshots = {snapshot for _, snapshot in pins if snapshot is not None}
+                found = checking.check(changelog, pins, list(snapshots), self._read)
+                self.damaged += [_damage(each, id, StandardCodec()) for each in found]
+
     def _of_files(self, state: LogState, id: TaskId) -> list[checking.Damaged]:
         damaged: list[checking.Damaged] = []
         for _ in range(_TRIES):
-            kept = state.snapshots.get(str(id), ())
-            versions: list[checking.Kept] = [(state.heads_to_come().get(str(id), EMPTY), kept[0] if kept else None)]
-            pins = [pin for pin in state.pinned.values() if str(id) in pin.heads]
-            versions += [(pin.heads[str(id)], pin.snapshots.get(str(id))) for pin in pins]
-            snapshots = {*kept, *(pin.snapshots[str(id)] for pin in pins if str(id) in pin.snapshots)}
-            changelog = Changelog(Namespace(state.lineage, *id), self._storage)
-            damaged = checking.check(changelog, versions, sorted(snapshots, key=lambda each: each.version), self._read)
+            kept, namespace = state.snapshots.get(str(id), ()), state.namespace(id)
+            head = state.heads_to_come().get(str(id), EMPTY)
+            pins = state.pinned_versions().get(namespace.id, [])
+            snapshots = {*kept, *(snapshot for _, snapshot in pins if snapshot is not None)}
+            versions = [(head, kept[0] if kept else None), *pins]
+            damaged = checking.check(Changelog(namespace, self._storage), versions, list(snapshots), self._read)
             before, state = state, read_checkpoint(self._folders)
             if state.decided == before.decided or not any(each.missing for each in damaged):
                 break  # else a topology that runs may have deleted them, and they are needed no more
@@ -228,11 +239,13 @@ class _Reading:
 
 
 def _named(state: LogState) -> Iterator[FileRef]:
-    yield from state.notes.aside
-    for layers in (*state.committed_metadata.values(), *(each.values() for each in state.planned_metadata.values())):
-        for layer in layers:
-            if layer.file is not None:
-                yield layer.file
+    """Yield the files that the log names beside state."""
+    known: list[LogState | Pin] = [state, *state.pinned.values()]
+    for each in known:
+        yield from each.notes.aside
+    said = [layer for each in known for layers in each.committed_metadata.values() for layer in layers]
+    said += [layer for by_spout in state.planned_metadata.values() for layer in by_spout.values()]
+    yield from (layer.file for layer in said if layer.file is not None)
 
 
 def _damage(found: checking.Damaged, id: TaskId, codec: Codec) -> Damage:

@@ -48,7 +48,7 @@ def readState(
     map : str, optional
         Read ``state.map(name)`` or ``state.broadcast(name)``, in place of the bolt's own keys.
     at : int or str, optional
-        A transaction, of which about a hundred stay readable, or a pin's name; by default the last that is decided.
+        A transaction, of which about a hundred stay readable, or a savepoint's name; by default the last decided one.
     diff : tuple of two, optional
         Two such: show what is not the same in both.
     schema : Mapping, optional
@@ -65,7 +65,7 @@ def readState(
     ConfigError, CodecError
         An argument is wrong; or a server keeps the state, which has no other transaction than the last.
     CheckpointError
-        There is no such checkpoint, bolt, task, pin or transaction, or it is not kept any more.
+        There is no such checkpoint, bolt, task, savepoint or transaction, or it is not kept any more.
 
     Contract
     --------

@@ -74,10 +74,10 @@ class Rules(StatefulBolt):
         self.rules.put(tup.key, tup.value)
 
 
-def keeping(parallelism: int = 2, bolt: StatefulBolt | None = None) -> Topology:
+def keeping(parallelism: int = 2, bolt: StatefulBolt | None = None, id: str = "keep") -> Topology:
     builder = TopologyBuilder("keeping")
     builder.setStream("rows", rows("key string, value long, where string"))
-    builder.setBolt("keep", bolt or Keep(), parallelism).fieldsGrouping("rows", "key")
+    builder.setBolt(id, bolt or Keep(), parallelism).fieldsGrouping("rows", "key")
     return builder.createTopology()
 
 

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statefx import explain, openState
+from statefx import explain, openState, rescale, restore, savepoint, verify
 from statefx.admin.state_table import state_table
-from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, CodecError, ConfigError, StateCorruptedError
-from statefx.protocol.records import Pinned
 from statefx.state import StandardCodec
 from statefx.storage import FolderStorage
 from tests.admin.checkpoints import KEYS, KeepAll, Keeper, Newer, keeper, keeping, put, ruled, server
@@ -139,14 +137,14 @@ def test_merged_files_tell_each_transaction_they_took_in(place: Path) -> None:
             state_table(keeper.folder, "keep", at=3)
 
 
-def test_a_pin_shows_what_was(place: Path) -> None:
+def test_a_savepoint_shows_what_was(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
-        TransactionLog(FolderStorage(str(keeper.folder))).append(Pinned("before", 2))
+        savepoint(keeper.folder, "before")
         keeper.run(*WORK[2:], limits=SMALL)
         assert shown(state_table(keeper.folder, "keep", schema=TYPED, at="before").table()) == STATES[2]
         check(state_table(keeper.folder, "keep", schema=TYPED, diff=("before", None)).table(), STATES[2], STATES[4])
-        with pytest.raises(CheckpointError, match=r"pinned are \['before'\]"):
+        with pytest.raises(CheckpointError, match=r"no savepoint 'after'; there are \['before'\]"):
             state_table(keeper.folder, "keep", at="after")
 
 
@@ -237,10 +235,10 @@ def test_a_codec_of_the_users_own(place: Path) -> None:
     [
         ({"at": 1, "diff": (1, 2)}, ConfigError, "give one of them"),
         ({"diff": 3}, ConfigError, "two transactions"),
-        ({"at": True}, ConfigError, "the number of a transaction, or the name of a pin"),
+        ({"at": True}, ConfigError, "the number of a transaction, or the name of a savepoint"),
         ({"at": -1}, ConfigError, "the number of a transaction"),
         ({"at": 9}, CheckpointError, "not committed in .*: the last one is 4"),
-        ({"at": "x"}, CheckpointError, "pinned are none"),
+        ({"at": "x"}, CheckpointError, "no savepoint 'x'; there are none"),
         ({"task": 2}, ConfigError, r"tasks 0\.\.1"),
         ({"map": ""}, ConfigError, "the name that it has"),
         ({"start": []}, CodecError, "a list"),
@@ -278,7 +276,7 @@ def test_a_server_has_the_newest_version_alone(place: Path, server: Any) -> None
     with Keeper(place, server=server) as keeper:
         keeper.run(*WORK)
         assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=4).table()) == STATES[4]
-        for given in ({"at": 2}, {"diff": (2, 4)}, {"at": "pin"}):
+        for given in ({"at": 2}, {"diff": (2, 4)}):
             with pytest.raises(ConfigError, match="kept by 'redis', which has the newest version alone"):
                 state_table(keeper.folder, "keep", **given)
 
@@ -332,3 +330,56 @@ def test_any_entries_in_any_range(work, bounds, tmp_path_factory) -> None:
         decoded = decoder.decoded([value for _, value in found])
         keys = [decoder._codec.decode_key(key) for key, _ in found]
         assert list(zip(keys, decoded, strict=True)) == list(expected.items())
+
+
+def test_savepoints_of_another_number_of_tasks(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:2]).close()
+        savepoint(keeper.folder, "before")
+        rescale(keeper.folder, {"keep": 3})
+        keeper.run(*WORK[2:], topology=keeping(3), limits=SMALL)
+        before = state_table(keeper.folder, "keep", schema=TYPED, at="before").table()
+        assert shown(before) == STATES[2]
+        assert set(before["task"].to_pylist()) <= {0, 1}
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED).table()) == STATES[4]
+        assert {each.value for each in explain(keeper.folder, "keep", "a").tasks} == {5}
+        with pytest.raises(ConfigError, match="another number of tasks"):
+            state_table(keeper.folder, "keep", diff=("before", None))
+        found = verify(keeper.folder)
+        assert found.ok, str(found)
+        for path in (keeper.folder / "state").rglob("*.changelog"):
+            if any(name in path.name for name in ("001-", "002-")):
+                path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert not verify(keeper.folder).ok
+        with pytest.raises(StateCorruptedError):
+            state_table(keeper.folder, "keep", at="before").table()
+
+
+def test_after_going_back(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:2]).close()
+        savepoint(keeper.folder, "before")
+        keeper.run(*WORK[2:]).close()
+        restore(keeper.folder, "before")
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED).table()) == STATES[2]
+        keeper.run(put(z=9))
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED).table()) == STATES[2] | {"z": 9}
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at=2).table()) == STATES[2]
+        with pytest.raises(CheckpointError, match=r"transaction 3 of the state of .* is not kept"):
+            state_table(keeper.folder, "keep", at=3)
+        (kept,) = explain(keeper.folder, "keep", "a").tasks
+        assert [txid for _, txid in kept.transactions] == [2, 1]
+        assert verify(keeper.folder).ok
+
+
+def test_a_bolt_of_another_name(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:2]).close()
+        savepoint(keeper.folder, "before")
+        keeper.run(*WORK[2:], topology=keeping(2, id="words"), rename={"keep": "words"})
+        assert shown(state_table(keeper.folder, "words", schema=TYPED).table()) == STATES[4]
+        assert shown(state_table(keeper.folder, "words", schema=TYPED, at=3).table()) == STATES[3]
+        assert shown(state_table(keeper.folder, "keep", schema=TYPED, at="before").table()) == STATES[2]
+        (kept,) = explain(keeper.folder, "words", "a").tasks
+        assert [txid for _, txid in kept.transactions] == [4, 2, 1]
+        assert verify(keeper.folder).ok

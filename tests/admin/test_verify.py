@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from statefx import openState, verify
+from statefx import openState, savepoint, verify
 from statefx.admin.command import main
-from statefx.coordinator.log import TransactionLog
+from statefx.coordinator.generation import read_checkpoint
+from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, StatefxError
-from statefx.protocol.records import Pinned
-from statefx.storage import FolderStorage
 from statefx.testing import Limits
 from tests.admin.checkpoints import Keeper, keeper, keeping, put, server
 from tests.testing.places import place
@@ -112,12 +111,11 @@ def test_several_at_once_and_what_lies_below_a_damaged_head(place: Path) -> None
         assert [each.transactions for each in found.damaged] == [(1, 1), (3, 3), (6, 6)]
 
 
-def test_a_pin_that_is_damaged(place: Path) -> None:
+def test_a_savepoint_that_is_damaged(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3], topology=keeping(1), limits=SMALL).close()
-        log = TransactionLog(FolderStorage(str(keeper.folder)))
-        log.append(Pinned("before", 3))
-        pin = log.state.pinned["before"]
+        savepoint(keeper.folder, "before")
+        pin = read_checkpoint(Folders(str(keeper.folder))).pinned["before"]
         keeper.run(*WORK[3:], *WORK, topology=keeping(1), limits=SMALL)
         assert verify(keeper.folder).ok
         snapshot = pin.snapshots["keep/0"]
