@@ -1,0 +1,77 @@
+"""A topology that is submitted with other names and other parallelism goes on with all it has."""
+
+import pytest
+
+from statefx import StatefulBolt, TopologyBuilder, submit
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
+from tests.spark.bolts import recount
+from tests.spark.running import feed, kinds, lines_of, run, state
+
+pytestmark = pytest.mark.slow
+
+TEXTS = {name: [f"{name} b c {number % 7}" for number in range(20)] for name in "abcd"}
+ONCE = {"availableNow": True}
+
+
+class Words(StatefulBolt):
+    """Counts the words of lines that begin alike, by a key that begins with what it is grouped by."""
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        for word in tup.value.split():
+            self.counts.put((tup.first, word), self.counts.get((tup.first, word), 0) + 1)
+
+
+class Shout(Words):
+    """Its keys are not what it is grouped by; it knows what is."""
+
+    def execute(self, tup, collector):
+        key = f"!{tup.first}"
+        self.counts.put(key, self.counts.get(key, 0) + 1)
+
+    def groupingKey(self, key):
+        return key[1:]
+
+
+def counting(spark, folder, name="count", tasks=2, bolt=Words):
+    builder = TopologyBuilder("counts")
+    builder.setStream("lines", lines_of(spark, folder).selectExpr("value", "substring(value, 1, 1) AS first"))
+    builder.setBolt(name, bolt(), tasks).fieldsGrouping("lines", "first")
+    return builder.createTopology()
+
+
+def whole(location, name):
+    found = {}
+    for (_, word), count in state(location, name).items():
+        found[word] = found.get(word, 0) + count
+    return found
+
+
+def test_other_tasks_and_another_name_in_one_start_and_they_may_stay_in_the_program(spark, place, provider):
+    feed(place / "in", a=TEXTS["a"], b=TEXTS["b"])
+    config = {"topology.state.provider": provider}
+    run(counting(spark, place / "in"), spark, place / "ck", config, ONCE)
+    more = counting(spark, place / "in", "tally", 3)
+    with pytest.raises(CheckpointMismatchError, match=r"rename=\{'count': its name\}"):
+        submit(more, spark, place / "ck", config, ONCE, rescale=True)
+    with pytest.raises(CheckpointMismatchError, match="has parallelism 3, .*start with rescale=True"):
+        submit(more, spark, place / "ck", config, ONCE, rename={"count": "tally"})
+    with pytest.raises(ConfigError, match="rescale must be True or False"):
+        submit(more, spark, place / "ck", config, ONCE, rescale={"tally": 3})
+    assert len(kinds(place / "ck")) == 4, "nobody was fenced"
+    for names in ("c", "d"):
+        feed(place / "in", **{name: TEXTS[name] for name in names})
+        run(more, spark, place / "ck", config, ONCE, rename={"count": "tally"}, rescale=True)
+    assert whole(place / "ck", "tally") == recount([line for lines in TEXTS.values() for line in lines])
+
+
+def test_a_bolt_says_what_its_keys_are_grouped_by(spark, place):
+    feed(place / "in", **TEXTS)
+    run(counting(spark, place / "in", tasks=1, bolt=Shout), spark, place / "ck", trigger=ONCE)
+    feed(place / "in", **{f"{name}2": lines for name, lines in TEXTS.items()})
+    run(counting(spark, place / "in", tasks=4, bolt=Shout), spark, place / "ck", trigger=ONCE, rescale=True)
+    assert state(place / "ck", "count") == {f"!{first}": 40 for first in "abcd"}  # each key in one task alone
+    with pytest.raises(CheckpointError, match="its key '!.' lies in task"):
+        submit(counting(spark, place / "in", tasks=2), spark, place / "ck", trigger=ONCE, rescale=True)
