@@ -80,7 +80,7 @@ class Case:
                "kafka_reading.py", "kafka_latency.py", "kafka_counts.py", "sink_kafka.py", "living_memory.py",
                "living_start.py", "spout_pipelining.py", "spout_partitions.py",
                "spout_steps.py", "acker.py", "timers.py", "event_timers.py", "interval_join.py", "sliding.py",
-               "nexmark.py")  # fmt: skip
+               "nexmark.py", "rescaling.py")  # fmt: skip
         return self.script not in own
 
 
@@ -324,6 +324,9 @@ def file_cases(args: argparse.Namespace) -> list[Case]:
                  min(args.batches, 10), ("--part", "sweep", "--there", str(there), "--tasks", str(tasks)),
                  reference=there == 125)
         )  # fmt: skip
+    many = inputs.Shape(2 * args.rows, 1)
+    found.append(Case(f"Other tasks for state of {many.keys:,} keys, RocksDB, keys a second", "in turns",
+                      "rescaling.py", many, 0, 1))  # fmt: skip
     return found
 
 

@@ -1,17 +1,16 @@
 """A bolt gets twice as many tasks, beside an export of the same state, which reads, writes and reads back as much.
 
-Without Spark: both are programs of one process. ``--keys`` of 32 bytes with their values.
+Without Spark: each is a program of one process. A row is a key of 25 characters and a number.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import shutil
-import tempfile
 import time
-from pathlib import Path
+
+from measuring import arguments
 
 from statefx import StatefulBolt, TopologyBuilder, export, rescale
 from statefx.testing import TopologyTester, rows
@@ -38,31 +37,28 @@ def topology(tasks: int):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keys", type=int, default=1_000_000)
-    given = parser.parse_args()
-    work = Path(tempfile.mkdtemp(prefix="statefx-rescaling-"))
-    config = {"topology.state.provider": "rocksdb"}
-    try:
-        with TopologyTester(topology(2), work / "ck", config) as tester:
-            for start in range(0, given.keys, BATCH):
-                numbers = range(start, min(start + BATCH, given.keys))
-                tester.send({"rows": [(f"user-{number * 2654435761 % 2**64:020d}", number) for number in numbers]})
-        size = sum(path.stat().st_size for path in (work / "ck/state").rglob("*") if path.is_file())
-        began = time.perf_counter()
-        shutil.copytree(work / "ck", work / "plain")
-        plain = time.perf_counter() - began
-        began = time.perf_counter()
-        export(work / "ck", work / "copy", config=config)
-        exported = time.perf_counter() - began
-        done = rescale(work / "ck", {"put": 4}, config)
-        assert done.keys == given.keys, done
-        print(json.dumps({
-            "keys": given.keys, "state_mb": size / 1e6, "plain_copy_secs": plain, "export_secs": exported,
-            "rescale_secs": done.seconds, "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-        }))
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    """Fill the state, then measure."""
+    given = arguments(__doc__).parse_args()
+    checkpoint, config = given.work / "checkpoint", {"topology.state.provider": "rocksdb"}
+    with TopologyTester(topology(2), checkpoint, config) as tester:
+        for start in range(0, given.keys, BATCH):
+            numbers = range(start, min(start + BATCH, given.keys))
+            tester.send({"rows": [(f"user-{number * 2654435761 % 2**64:020d}", number) for number in numbers]})
+    began = time.perf_counter()
+    shutil.copytree(checkpoint, given.work / "plain")
+    plain = time.perf_counter() - began
+    began = time.perf_counter()
+    export(checkpoint, given.work / "export", config=config)
+    exported = time.perf_counter() - began
+    done = rescale(checkpoint, {"put": 4}, config)
+    assert done.keys == given.keys, done
+    systems = [
+        {"name": "export", "rows_per_second": given.keys / exported, "reference": True},
+        {"name": "rescale, 2 to 4 tasks", "rows_per_second": given.keys / done.seconds},
+        {"name": "a copy of the folder, by the system", "rows_per_second": given.keys / plain},
+    ]
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(json.dumps({"measure": "throughput", "systems": systems, "memory_mb": memory_mb}))
 
 
 if __name__ == "__main__":
