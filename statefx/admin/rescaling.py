@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import os
 import struct
 import tempfile
@@ -56,6 +57,9 @@ GroupingKey = Callable[[Any], Any]
 """Returns the grouping's field of a key of state, or a tuple of its fields."""
 
 TASKS_MAX = 1 << 15
+
+PROOF_BITS = 20
+"""Keys that have nothing to do with the grouping lie right by chance: 20 of them in two tasks once in a million."""
 
 _RUN_BYTES = 256 << 10
 """Of a run, so much is in memory; as many are written at a time as there are new tasks."""
@@ -109,7 +113,7 @@ def rescale(
     groupingKey : Mapping, optional
         Bolt to a function that is given a key of its state (of what is kept under a name: name and key) and returns
         the field, or the tuple of fields, that its grouping hashes. Not needed where a key is that field or these
-        fields, or a tuple that begins with them, and the bolt has more than one task now: then it is proved.
+        fields, or a tuple that begins with them, and the bolt has more than one task and more than a few keys.
 
     Returns
     -------
@@ -129,7 +133,7 @@ def rescale(
     Contract
     --------
     * For every key, the fields of its grouping are shown to name the task that it lies in. One task holds all keys, so
-      that nothing can be shown: then `groupingKey` is believed, and has to be given.
+      that nothing can be shown, and a few keys may lie so by chance: then `groupingKey` has to be given.
     * One record makes it so: after a crash each bolt has its old tasks, or all have their new ones.
     * A driver that runs on the checkpoint is fenced.
     * Savepoints of before stay: a checkpoint that is restored has the tasks that it had then.
@@ -232,8 +236,7 @@ class Rescaler:
             fields = known.key_fields[0].fields if known.key_fields else ("its field",)
             raise refuse(
                 "it has one task, which holds every key, so nothing proves that its keys are the grouping's fields "
-                f"({', '.join(fields)}). If they are, say groupingKey={{{bolt!r}: lambda key: key}}; else return from "
-                "the key what is grouped by. A bolt can define it as groupingKey(self, key)"
+                f"({', '.join(fields)}). {_remedy(bolt)}"
             )
 
     # ---- keys and tasks
@@ -268,6 +271,7 @@ class Rescaler:
             for number, run in enumerate(own):
                 runs[number].append(run)
             logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, was)
+        router.check_proof(was)
         for task in range(now):
             name = str(TaskId(bolt, task))
             tokens[name], sizes[name], copied = self._written(state, TaskId(bolt, task), _Runs(runs[task]), folder)
@@ -307,9 +311,19 @@ class Router:
     codec: Codec
     given: GroupingKey | None
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
+    _shown: set[int] = field(default_factory=set, init=False)
+    """Hashes of different keys that name the task in which they lie: no more than are needed."""
 
     def __post_init__(self) -> None:
         self._hash = row_hasher(self.schema, self.schema.names)
+
+    def check_proof(self, was: int) -> None:
+        """Refuse what may be chance: of keys that are not what is grouped by, each lies right with 1 in `was`."""
+        if self.given is None and self._shown and len(self._shown) * math.log2(was) < PROOF_BITS:
+            raise self._refused(
+                f"it has {len(self._shown)} keys, which lie in its {was} tasks as if they were its grouping's fields "
+                f"({', '.join(self.fields)}); with so few that may be chance. {_remedy(self.bolt)}"
+            )
 
     def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[_Run]) -> None:
         """Give each entry of a task to the run of its new task."""
@@ -336,6 +350,8 @@ class Router:
             hashed = self._hash_of(found, shown)
             if hashed % was != task:
                 raise self._unproved(found, shown, task, hashed % was)
+            if len(self._shown) < PROOF_BITS:
+                self._shown.add(hashed)
             runs[hashed % now].add(key, value)
 
     def _hash_of(self, key: Any, name: str | None) -> int:
@@ -364,6 +380,13 @@ class Router:
 
     def _refused(self, why: str) -> CheckpointError:
         return CheckpointError(f"bolt {self.bolt!r} can't be given other tasks: {why}", component=self.bolt)
+
+
+def _remedy(bolt: str) -> str:
+    return (
+        f"If they are, say groupingKey={{{bolt!r}: lambda key: key}}; else return from the key what is grouped by. A "
+        "bolt can define it as groupingKey(self, key)"
+    )
 
 
 def _of(name: str | None) -> str:

@@ -150,16 +150,16 @@ def test_one_task_needs_to_be_told(place, provider):
 
 def test_savepoints_of_before_have_the_tasks_of_their_time(place, provider):
     with Driver(place, provider) as driver:
-        send(driver, range(3), topology(2), limits=SMALL)
+        send(driver, range(6), topology(2), limits=SMALL)
         before = held(driver, 2)
         savepoint(driver.folder, "two")
         rescale(driver.folder, {"count": 4})
-        send(driver, range(3, 6), topology(4), limits=SMALL)
+        send(driver, range(6, 9), topology(4), limits=SMALL)
         after = held(driver, 4)
         savepoint(driver.folder, "four")
         restore(driver.folder, "two")
         assert held(driver, 2) == before
-        send(driver, range(3, 5), topology(2), limits=SMALL)
+        send(driver, range(6, 8), topology(2), limits=SMALL)
         restore(driver.folder, "four")
         assert held(driver, 4) == after
 
@@ -175,8 +175,8 @@ def test_files_of_the_tasks_of_before_are_swept(place, provider):
 
 def test_a_rescaling_that_was_killed_has_changed_all_or_nothing(place, provider):
     with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
-        send(driver, range(3), topology(2))
-        send(same, range(4), topology(3))
+        send(driver, range(6), topology(2))
+        send(same, range(7), topology(3))
         shutil.copytree(driver.folder, place / "before")
         seen = []
         for at in every_crash():
@@ -191,7 +191,7 @@ def test_a_rescaling_that_was_killed_has_changed_all_or_nothing(place, provider)
             except Crash:
                 seen.append(read_state(FolderStorage(driver.folder)).topology.stateful["count"].parallelism)
                 rescale(driver.folder, {"count": 3})  # nothing is to be done where it was
-                send(driver, [3], topology(3), limits=SMALL)
+                send(driver, [6], topology(3), limits=SMALL)
                 assert held(driver, 3) == held(same, 3)
                 continue
             break
@@ -200,6 +200,15 @@ def test_a_rescaling_that_was_killed_has_changed_all_or_nothing(place, provider)
 
 
 # ---- what is refused
+
+
+def test_a_few_keys_prove_nothing(place):
+    with Driver(place) as driver:
+        with driver.start(topology(2, Plain)) as tester:
+            tester.send(lines("to be"))
+        with pytest.raises(CheckpointError, match=r"it has 2 keys, .*may be chance.*lambda key: key"):
+            rescale(driver.folder, {"count": 4})
+        assert rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key}).keys == 2
 
 
 @pytest.mark.parametrize(
