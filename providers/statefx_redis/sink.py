@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from statefx.connectors.json_values import JsonRows, key_writer, refuse_keys
 from statefx.connectors.staged import StagedRows, StagedSink, Stager, Target, refuse_nulls
 from statefx.errors import ConfigError, SinkError, StateError, TopologyError
+from statefx.operators.json_values import JsonRows, key_writer, refuse_keys
 from statefx.operators.sinks import Marker, SinkWriter, WriterContext
 from statefx.state.contract.options import require
 from statefx_redis.prepared import BATCH_BYTES, CHUNK_BYTES, CHUNK_ENTRIES, grouped, packed
@@ -88,7 +88,7 @@ class RedisSink(StagedSink):
     """Writes rows to one key of a Redis server; each transaction once, and all of it at one moment.
 
     A hash has a field for each row, a list an item, a stream an entry with the field ``row``. Each holds the row as a
-    JSON object (`statefx.connectors.json_values`). The rows of a transaction and the marker, a key of its own, are
+    JSON object (`statefx.operators.json_values`). The rows of a transaction and the marker, a key of its own, are
     written by one script: a reader sees all of them or none. Rows wait in the checkpoint until then.
 
     Parameters

@@ -4,7 +4,6 @@
 
     files/ kafka/ sql/    one package for each: its sink, its spout, and what both need to reach the system
     staged                base of a sink to which the driver publishes the rows that tasks have staged
-    json_values           the one form of values in JSON
     fields                the fields that a user gives a spout: types that Spark has
     foreach               a function as a sink
     queue                 base of a spout for a queue, which waits to hear of each message

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from statefx.connectors.json_values import refuse_keys
 from statefx.errors import TopologyError
 from statefx.operators import parse_schema
+from statefx.operators.json_values import refuse_keys
 from statefx.operators.schema import to_ddl_type
 
 

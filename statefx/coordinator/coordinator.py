@@ -109,6 +109,8 @@ class Coordinator:
         )
         self._waits = Waits(self.progress.clock)
         self._told_ahead: set[str] = set()
+        self._set_aside: dict[str, int] = {}
+        """By bolt, how many rows it has set aside so far."""
 
     # ---- what is called from outside
 
@@ -351,6 +353,15 @@ class Coordinator:
                     "%s: the event times of %d rows of %r in transaction %d are further ahead of this machine's clock "
                     "than maxAhead, and do not move the watermark. This is told once; lastProgress counts on",
                     self.name, rows, name, txid,
+                )  # fmt: skip
+        for bolt, aside in self.last.set_aside.items():
+            before = self._set_aside.get(bolt, 0)
+            self._set_aside[bolt] = so_far = before + aside.rows
+            if so_far.bit_length() > before.bit_length():
+                logger.warning(
+                    "%s: bolt %r has set aside %d rows since the start. In transaction %d %d, the first: %s. This is "
+                    "told at 1, 2, 4, 8, ... rows; lastProgress counts on",
+                    self.name, bolt, so_far, txid, aside.rows, aside.why,
                 )  # fmt: skip
         self.last = replace(self.last, trees=self.traces.explained(txid, self.last.trees))
         if warning := self.traces.warning(txid, self.last.trees):

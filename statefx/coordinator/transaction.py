@@ -9,7 +9,7 @@ from typing import Any
 
 from statefx.operators.context import time_of
 from statefx.plan.levels import name_shown
-from statefx.protocol.barrier import Ack, LeftOut
+from statefx.protocol.barrier import Ack, LeftOut, SetAside
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import NOTHING, TreeReport, merged
 from statefx.protocol.watermark import BEGINNING
@@ -55,6 +55,8 @@ class TransactionProgress:
         Rows of each component whose event times are too far ahead to move the watermark; without those that have none.
     late : Mapping[str, int]
         Rows that came too late for a windowed bolt, by bolt; without those that had none.
+    set_aside : Mapping[str, SetAside]
+        Rows of which a bolt raised an error, and which it does not fail for, by bolt; without those that had none.
     """
 
     txid: int
@@ -74,6 +76,7 @@ class TransactionProgress:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     ahead: Mapping[str, int] = field(default_factory=dict)
     late: Mapping[str, int] = field(default_factory=dict)
+    set_aside: Mapping[str, SetAside] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Tell of the transaction in one line."""
@@ -105,6 +108,7 @@ class TransactionProgress:
             "watermarks": {name: time_of(each).isoformat() for name, each in self.watermarks.items()},
             "rowsAhead": dict(self.ahead),
             "rowsLate": dict(self.late),
+            "rowsSetAside": {bolt: aside.rows for bolt, aside in self.set_aside.items()},
             "rows": dict(self.rows),
             "stateKeysChanged": dict(self.keys),
             "stateBytesChanged": dict(self.state_bytes),
@@ -147,6 +151,7 @@ def came_to(
         watermarks={name: least for name, of in bolts.items() if (least := _watermark(of)) > BEGINNING},
         ahead=_ahead(acks),
         late={name: late for name, of in bolts.items() if (late := sum(a.time.late for a in of if a.time is not None))},
+        set_aside={name: rows for name, of in bolts.items() if (rows := sum((a.set_aside for a in of), SetAside()))},
         left_out={name: said for name, of in bolts.items() if (said := sum((a.left_out for a in of), LeftOut()))},
     )
 

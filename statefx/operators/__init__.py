@@ -3,6 +3,7 @@
 from statefx.operators.bolts import BasicBolt, BatchBolt, Bolt, Committer, Stateful, StatefulBolt
 from statefx.operators.collector import DEFAULT_STREAM, Collector, SpoutCollector
 from statefx.operators.context import Context
+from statefx.operators.dead_letters import ReplayDeadLetters
 from statefx.operators.hooks import overrides
 from statefx.operators.interval_join import IntervalJoin
 from statefx.operators.join_bolt import JoinBolt
@@ -34,6 +35,7 @@ __all__ = [
     "JoinBolt",
     "OpaquePartitionedTransactionalSpout",
     "PartitionedTransactionalSpout",
+    "ReplayDeadLetters",
     "ReplayingSpout",
     "Sink",
     "Spout",

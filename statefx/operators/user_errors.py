@@ -23,11 +23,9 @@ _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "pure
 def bolt_error(error: BaseException, component: str, task: int, name: str, txid: int, kind: str = "bolt") -> BoltError:
     """Build the error that a failing hook becomes; its text, one line, can be found again in a Spark stack trace."""
     where = "on the driver" if task == DRIVER else f"task {task}"
-    # "BoltError" twice in one line says nothing: what a collector refuses is one already
-    text = _text(error) if type(error) is BoltError else f"{type(error).__name__}: {_text(error)}"
     # Rows are taken, and sent on, when `emit` is called or later: it is none of the hooks.
     what = "collector.emit" if name == "emit" else f"hook {name}"
-    cause = _printable(" | ".join(text.splitlines())[:_SHOWN] + place_of(error))
+    cause = cause_of(error)
     return BoltError(
         f"{kind} {component!r}, {where}, {what}, transaction {txid}: {cause}",
         component=component,
@@ -37,6 +35,13 @@ def bolt_error(error: BaseException, component: str, task: int, name: str, txid:
         cause=cause,
         traceback=user_traceback(error),
     )
+
+
+def cause_of(error: BaseException) -> str:
+    """Return an error as one line: its type, its text, and the line of the user's in which it arose."""
+    # "BoltError" twice in one line says nothing: what a collector refuses is one already
+    text = _text(error) if type(error) is BoltError else f"{type(error).__name__}: {_text(error)}"
+    return _printable(" | ".join(text.splitlines())[:_SHOWN] + place_of(error))
 
 
 def user_traceback(error: BaseException) -> str:

@@ -210,6 +210,15 @@ class Direct(Router):
             )
         self._chosen.append(task)
 
+    @property
+    def chosen(self) -> int:
+        """For how many rows a task is named."""
+        return len(self._chosen)
+
+    def forget(self, chosen: int) -> None:
+        """Go back to so many rows."""
+        del self._chosen[chosen:]
+
     def split(self, batch: pa.RecordBatch, columns: Columns | None = None) -> Split:
         """Yield the rows of each task that was named; BoltError for a batch that was emitted whole."""
         if not self._chosen:

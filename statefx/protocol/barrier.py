@@ -96,6 +96,22 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """Rows of which a bolt has raised an error, and which were skipped or became dead letters, as its user wants it."""
+
+    rows: int = 0
+    why: str = ""  # the task, the hook and the error of the first one
+
+    def __add__(self, other: SetAside) -> SetAside:
+        """Return both together."""
+        return SetAside(self.rows + other.rows, self.why or other.why)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self.rows > 0
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """What one task attempt reports to the driver for one transaction attempt."""
 
@@ -125,6 +141,8 @@ class Ack:
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
     # What a spout has left out; shown to people, and decides nothing.
     left_out: LeftOut = field(default=LeftOut(), compare=False)
+    # Rows that a bolt has set aside; shown to people, and decides nothing.
+    set_aside: SetAside = field(default=SetAside(), compare=False)
     # What the task says of trees of tracked tuples.
     trees: TreeReport = field(default=NOTHING)
     # What a task of a spout that lives counts, since its object was made; shown to people, and decides nothing.

@@ -20,6 +20,7 @@ from statefx.operators.tuples import tuple_maker
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.windows import WindowedBolt
 from statefx.plan.levels import ROOT, ROOTS, name_shown
+from statefx.protocol.barrier import SetAside
 from statefx.protocol.identity import SnapshotRef
 from statefx.protocol.trees import NOTHING
 from statefx.runtime.bolts import (
@@ -32,6 +33,7 @@ from statefx.runtime.bolts import (
     values_of,
     view_of,
 )
+from statefx.runtime.guarded_calls import GuardedCalls
 from statefx.runtime.operator import PreparedTask, TaskAttempt, TaskOperator
 from statefx.runtime.trees import Roots, Trees
 from statefx.runtime.windows import Windows
@@ -65,6 +67,7 @@ class BoltOperator(TaskOperator):
         self._windows: Windows | None = None
         self._classes: dict[int, Any] = {}
         self._tuples: Iterator[Any] = iter(())
+        self._guarded: GuardedCalls | None = None
         self._broadcasting = False
         """Whether the tuples are such as all tasks are given."""
 
@@ -96,6 +99,8 @@ class BoltOperator(TaskOperator):
             self._timers = timers_of(bolt)
             if isinstance(bolt, WindowedBolt):
                 self._windows = Windows(bolt, self._state, task)
+        if task.collector.guard is not None:
+            self._guarded = GuardedCalls(task, task.collector.guard, self._state)
 
     @property
     def _may_hold(self) -> bool:
@@ -150,9 +155,7 @@ class BoltOperator(TaskOperator):
             self._windows.feed(edge, batch)
             return False
         if bolt.vectorised and not self._broadcasting:
-            with self._hook("executeBatch"):
-                returned: object = bolt.executeBatch(_marked(batch, edge, source), self._task.collector)  # type: ignore[func-returns-value]  # users' may
-                check_nothing("executeBatch", returned)
+            self._execute_batch(edge, _marked(batch, edge, source))
             return False
         with self._hook(self._name):
             columns = values_of(batch, source, edge)
@@ -165,11 +168,24 @@ class BoltOperator(TaskOperator):
         if new is None:
             by_hand = trees is not None and trees.by_hand
             new = self._classes[edge.id] = tuple_maker(batch.schema, source, edge.stream, rooted=by_hand)
+        if self._guarded is not None:
+            columns = self._guarded.take(edge, batch, columns)
         self._tuples = map(new, zip(*columns, strict=True))
         if trees is not None:
             own: Iterable[Roots] = repeat(None) if roots is None else roots
             self._tuples = zip(self._tuples, trees.received(own) if trees.tracing else own, strict=False)
         return self.resume()
+
+    def _execute_batch(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        """Give the bolt a whole batch."""
+        bolt, collector = self._bolt, self._task.collector
+        assert bolt is not None
+        with self._hook("executeBatch"):
+            if self._guarded is not None:
+                self._guarded.run_batch(lambda part: bolt.executeBatch(part, collector), edge, batch)
+                return
+            returned: object = bolt.executeBatch(batch, collector)  # type: ignore[func-returns-value]  # users' may
+            check_nothing("executeBatch", returned)
 
     def _broadcast(self, *, on: bool) -> None:
         """Take note whether what comes now comes to all tasks."""
@@ -192,6 +208,10 @@ class BoltOperator(TaskOperator):
 
     def resume(self) -> bool:
         """Run the tuples that are left."""
+        if self._guarded is not None and not self._broadcasting:
+            assert self._bolt is not None
+            with self._hook("execute"):
+                return self._guarded.run_tuples(self._bolt.execute, self._tuples)
         if self._task.trees is not None:
             return self._run_tracked(self._task.trees)
         name = self._name
@@ -309,8 +329,9 @@ class BoltOperator(TaskOperator):
         assert bolt is not None  # it was opened
         trees = self._task.trees
         report = NOTHING if trees is None else trees.report(str(self._task.id))
+        aside = SetAside() if self._guarded is None else self._guarded.set_aside
         if not isinstance(bolt, Stateful):
-            return PreparedTask(trees=report)
+            return PreparedTask(trees=report, set_aside=aside)
         if isinstance(bolt, Acker):
             report = bolt.report
         assert state is not None
@@ -325,7 +346,15 @@ class BoltOperator(TaskOperator):
             raise bolt_error(error, *self._task.id, "prepareCommit", self._task.txid) from error
         found = lent.found_keys(state)  # of the version that was opened: what is prepared is not in it
         snapshot = self._snapshot()
-        return PreparedTask(state.prepared_bytes, state.prepared_keys, found, snapshot, trees=report, due_ms=due_ms)
+        return PreparedTask(
+            state.prepared_bytes,
+            state.prepared_keys,
+            found,
+            snapshot,
+            trees=report,
+            due_ms=due_ms,
+            set_aside=aside,
+        )
 
     def _snapshot(self) -> SnapshotRef | None:
         """Write a full image of the version that the state was opened at, if the driver wants one (rule 4.4)."""

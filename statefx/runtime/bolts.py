@@ -38,7 +38,7 @@ from statefx.topology.graph import Edge
 
 logger = logging.getLogger("statefx")
 
-_USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)
+USER_STATE_ERRORS = (CodecError, StateClosedError, StatePhaseError)
 """Errors of state that the bolt's own code makes; the others are the store's."""
 
 _CONTEXT = "_statefx_context"
@@ -60,7 +60,7 @@ def hook(task: TaskId, name: str, txid: int, kind: str = "bolt") -> Iterator[Non
             raise
         raise bolt_error(error, *task, name, txid, kind) from error
     except StateError as error:
-        if not isinstance(error, _USER_STATE_ERRORS):
+        if not isinstance(error, USER_STATE_ERRORS):
             raise
         raise bolt_error(error, *task, name, txid, kind) from error
     except ProcessGone:

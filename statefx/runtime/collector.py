@@ -18,6 +18,7 @@ from statefx.operators.tuples import is_tuple
 from statefx.protocol.identity import TransactionAttempt
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import AnchoredGathering, Gathering
+from statefx.runtime.guarding import CallGuard, GuardedAnchoredGathering, GuardedGathering
 from statefx.runtime.outlets import Outlet
 from statefx.runtime.trees import Trees
 
@@ -43,7 +44,9 @@ class TaskCollector(Collector):
         trees: Trees | None = None,
         root_type: pa.DataType | None = None,
         times: Mapping[str, StreamTimes] = MappingProxyType({}),
+        guard: CallGuard | None = None,
     ) -> None:
+        self.guard = guard
         self._trees = trees
         self.outlets = tuple(outlets)
         self._component = component
@@ -63,6 +66,7 @@ class TaskCollector(Collector):
                 trees,
                 root_type,
                 times.get(name),
+                guard,
             )
             for name, schema in outputs.items()
         }
@@ -268,6 +272,8 @@ class TaskCollector(Collector):
         """Fail the trees of `tup`; the transaction that it is in, if it is not tracked."""
         if self._trees is not None:
             self._check_tuple("fail", tup)
+            if self.guard is not None and self.guard.active:
+                self.guard.journal.append(self._trees.failures_back())
             if self._trees.fail(tup, reason):
                 return
         self._failed = FailedException(f"it called collector.fail({tup!r})", component=self._component)
@@ -343,8 +349,12 @@ def gathering_of(
     trees: Trees | None,
     root_type: pa.DataType | None,
     times: StreamTimes | None,
+    guard: CallGuard | None,
 ) -> Gathering:
     """Return what takes the rows of one stream of a task."""
+    given = component, stream, schema, outlets, kind, times
     if trees is None or root_type is None:
-        return Gathering(component, stream, schema, outlets, kind, times)
-    return AnchoredGathering(component, stream, schema, outlets, kind, times, trees.anchor, root_type)
+        return Gathering(*given) if guard is None else GuardedGathering(*given, guard)
+    if guard is None:
+        return AnchoredGathering(*given, trees.anchor, root_type)
+    return GuardedAnchoredGathering(*given, trees.anchor, root_type, guard)

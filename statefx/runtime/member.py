@@ -146,6 +146,7 @@ class Member:
             committable=prepared.committable,
             metadata=prepared.metadata,
             left_out=prepared.left_out,
+            set_aside=prepared.set_aside,
             trees=prepared.trees,
             counts=prepared.counts,
             time=None if task.time is None else task.time.report(),

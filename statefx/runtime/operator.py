@@ -13,7 +13,7 @@ import pyarrow as pa
 from statefx.errors import BoltError
 from statefx.operators import Bolt
 from statefx.plan.deployment import Deployment
-from statefx.protocol.barrier import LeftOut
+from statefx.protocol.barrier import LeftOut, SetAside
 from statefx.protocol.identity import SnapshotRef, TaskId, TransactionAttempt
 from statefx.protocol.jsonform import Json
 from statefx.protocol.order import RunOrder, StateOrder
@@ -127,7 +127,7 @@ class PreparedTask:
         file, and the committable names the file with its checksum.
     metadata : JSON or None
         What an emitter needs to emit the same rows again, or the rows that come after them.
-    left_out, trees, counts, due_ms
+    left_out, set_aside, trees, counts, due_ms
         As in `Ack`.
     """
 
@@ -138,6 +138,7 @@ class PreparedTask:
     committable: Json = None
     metadata: Json = None
     left_out: LeftOut = field(default=LeftOut())
+    set_aside: SetAside = field(default=SetAside())
     trees: TreeReport = field(default=NOTHING)
     counts: Mapping[str, int | float] = field(default_factory=dict)
     due_ms: int = 0

@@ -30,6 +30,7 @@ from statefx.runtime.broadcasting import HeldRows
 from statefx.runtime.collector import TaskCollector
 from statefx.runtime.combining import combiner_of
 from statefx.runtime.event_time import TaskTime
+from statefx.runtime.guarding import CallGuard
 from statefx.runtime.living_spout import LivingSpout
 from statefx.runtime.member import Member
 from statefx.runtime.operator import TaskAttempt, TaskOperator
@@ -40,7 +41,7 @@ from statefx.runtime.spout_operator import LivingSpoutOperator, SpoutOperator
 from statefx.runtime.trees import Trees
 from statefx.runtime.worker import Worker
 from statefx.state.view.lent import LentState
-from statefx.topology.graph import Component, ComponentKind, Edge
+from statefx.topology.graph import Component, ComponentKind, Edge, OnError
 
 logger = logging.getLogger("statefx")
 
@@ -248,6 +249,7 @@ class Slot:
             trees=trees,
             root_type=self._plan.root_types.get(component),
             times={} if time is None else time.emitted,
+            guard=None if part.on_error is OnError.FAIL else CallGuard(),
         )
 
     def _deliver(self, edge: Edge, component: str, task: int, token: str) -> Deliver:

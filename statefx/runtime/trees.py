@@ -7,7 +7,7 @@ of which the acker is told. When the bolt acks or fails it in a later transactio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,8 @@ class Trees:
         self._component = component
         self.by_hand = by_hand
         self._acker = acker
-        self._failed: dict[str, set[int]] = {}
+        self._failed: dict[str, dict[int, None]] = {}
+        """By reason, roots in the order in which they failed."""
         self._open: dict[int, Any] = {}
         """Tuples of this transaction that a plain bolt has neither acked nor failed, by their objects."""
         self._acked: dict[int, Roots] = {}
@@ -124,9 +125,23 @@ class Trees:
         said = f"{reason}"[:REASON_CHARS] or "it failed the tuple, without a reason"  # users give errors, too
         if said not in self._failed and len(self._failed) >= REASONS_MAX:
             said = OTHERS
-        self._failed.setdefault(said, set()).update(_each(roots))
+        self._failed.setdefault(said, {}).update(dict.fromkeys(_each(roots)))
         self._note(roots, _FAILED)
         return True
+
+    def failures_back(self) -> Callable[[], None]:
+        """Return what takes back all failures that are noted from now on."""
+        before = {reason: len(roots) for reason, roots in self._failed.items()}
+
+        def back() -> None:
+            for reason in [reason for reason in self._failed if reason not in before]:
+                del self._failed[reason]
+            for reason, count in before.items():
+                roots = self._failed[reason]
+                for root in [*roots][count:]:
+                    del roots[root]
+
+        return back
 
     def reset_timeout(self, tup: Any) -> None:
         """Let the time of a tuple's trees begin anew."""

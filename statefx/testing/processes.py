@@ -162,7 +162,10 @@ class WatchingCollector(TaskCollector):
         self._note(stream, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
     def _note(self, stream: str, found: Iterable[tuple[Any, ...]]) -> None:
-        self.watched.setdefault((self._component, stream), []).extend(found)
+        noted = self.watched.setdefault((self._component, stream), [])
+        if self.guard is not None and self.guard.active:
+            self.guard.journal.append(partial(noted.__delitem__, slice(len(noted), None)))
+        noted.extend(found)
 
 
 class TaskJob:

@@ -25,6 +25,7 @@ from statefx.operators import (
 )
 from statefx.operators.inputs import Input, Wired
 from statefx.topology import checks
+from statefx.topology.bad_rows import check_bad_rows, mode_of, with_dead_letters
 from statefx.topology.combiners import check_combiner, combined_schema
 from statefx.topology.event_time import LATENESS, MAX_AHEAD, timings
 from statefx.topology.graph import Component, ComponentKind, Edge, Topology
@@ -342,6 +343,7 @@ class TopologyBuilder:
         bolt: Bolt,
         parallelism: int = 1,
         *,
+        onError: str = "fail",
         timestamp: str | Mapping[str, str] | None = None,
         lateness: str = LATENESS,
         maxAhead: str = MAX_AHEAD,
@@ -357,6 +359,10 @@ class TopologyBuilder:
             The object, not the class; it is pickled to the executors. One object may be added under several ids.
         parallelism : int
             The number of tasks, 1 or more. For a stateful bolt it is part of the checkpoint's identity.
+        onError : {"fail", "skip", "deadLetter"}
+            What becomes of a row of which ``execute`` or ``executeBatch`` raises an error. By default it ends the
+            query. Else what that call has changed in state and what it has emitted is undone, and the others go on:
+            ``"skip"`` leaves the row at that, and ``"deadLetter"`` emits it to the bolt's stream ``"deadLetter"``.
         timestamp : str or Mapping of str to str, optional
             Which field of what it emits has the event time, as of `setSpout`: as for a bolt that parses. What reads
             from the bolt goes by these times, and no longer by those of the bolt's own input.
@@ -367,11 +373,11 @@ class TopologyBuilder:
         ------
         TopologyError
             The id or the parallelism can't be used, it isn't a bolt, its ``outputFields`` is malformed, or what is said
-            of event time does not fit.
+            of event time or of bad rows does not fit.
         """
         # Who keeps state is a committer without saying so: its state opens at the version before (rule 2.3).
         committer = isinstance(bolt, (Committer, Stateful))
-        return self._set(id, bolt, parallelism, committer, (timestamp, lateness, maxAhead, idleAfter))
+        return self._set(id, bolt, parallelism, committer, onError, (timestamp, lateness, maxAhead, idleAfter))
 
     def setCommitterBolt(
         self,
@@ -379,13 +385,14 @@ class TopologyBuilder:
         bolt: Bolt,
         parallelism: int = 1,
         *,
+        onError: str = "fail",
         timestamp: str | Mapping[str, str] | None = None,
         lateness: str = LATENESS,
         maxAhead: str = MAX_AHEAD,
         idleAfter: str | None = None,
     ) -> BoltDeclarer:
         """Add a bolt whose effects are ordered by txid, as if it were marked ``Committer``; see `setBolt`."""
-        return self._set(id, bolt, parallelism, True, (timestamp, lateness, maxAhead, idleAfter))
+        return self._set(id, bolt, parallelism, True, onError, (timestamp, lateness, maxAhead, idleAfter))
 
     def setSink(self, id: str, sink: Sink, parallelism: int = 1, *, loop: bool = False) -> BoltDeclarer:
         """Add a sink, which takes rows out of the topology exactly once; declare its inputs on what is returned.
@@ -448,6 +455,7 @@ class TopologyBuilder:
             Edge(number, one.source, one.stream, id, one.grouping) for number, (id, one) in enumerate(declared)
         )
         checks.check_edges(components, edges)
+        check_bad_rows(components, edges)
         checks.check_sinks(components, edges)
         checks.check_loops(components.values(), self._loops)
         return Topology(self.name, tuple(self._with_ticks(components[id]) for id in ordered), edges)
@@ -491,11 +499,13 @@ class TopologyBuilder:
         bolt: Bolt,
         parallelism: int,
         committer: bool,
+        on_error: str,
         times: tuple[str | Mapping[str, str] | None, str, str, str | None],
     ) -> BoltDeclarer:
         checks.check_id(id, self._components)
         checks.check_bolt(id, bolt, parallelism)
-        streams = checks.streams_of("bolt", id, bolt)
+        mode = mode_of(id, bolt, on_error)
+        streams = with_dead_letters(id, mode, checks.streams_of("bolt", id, bolt))
         self._components[id] = Component(
             id,
             ComponentKind.BOLT,
@@ -504,6 +514,7 @@ class TopologyBuilder:
             bolt,
             committer=committer,
             combined=combined_schema(id, bolt),
+            on_error=mode,
             timings={} if isinstance(bolt, Wired) else timings(f"bolt {id!r}", id, streams, *times),
         )
         self._times[id] = times

@@ -25,6 +25,7 @@ from statefx.operators import (
     parse_schema,
     parse_streams,
 )
+from statefx.operators.dead_letters import DEAD_LETTER
 from statefx.operators.inputs import Wired
 from statefx.operators.schema import to_ddl_type
 from statefx.state.encoding import options as encodings
@@ -433,6 +434,8 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _remedy(source: Component, stream: str) -> str:
+    if stream == DEAD_LETTER and source.kind is ComponentKind.BOLT:
+        return f'If it is for rows of which it raises an error: onError="{DEAD_LETTER}" where it is set.'
     if source.is_stream:
         return f"A DataFrame has the stream {DEFAULT_STREAM!r} only."
     if isinstance(source.operator, WindowedBolt):

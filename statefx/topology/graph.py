@@ -58,6 +58,14 @@ class ComponentKind(StrEnum):
     SINK = "sink"
 
 
+class OnError(StrEnum):
+    """What becomes of a row of which a bolt's ``execute`` raises an error."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "deadLetter"
+
+
 @dataclass(frozen=True, eq=False)  # each is itself alone: what users give may have an == of any meaning, or no hash
 class Component:
     """A node of the topology.
@@ -87,6 +95,8 @@ class Component:
         How often each task of a bolt gets a tick; None: never, unless the settings say so.
     time_fields : Mapping[tuple of str, str]
         Of a windowed bolt: which field has the event time, by source and stream of its inputs; empty: none has.
+    on_error : OnError
+        Of a bolt: what becomes of a row of which it raises an error.
     """
 
     id: str
@@ -101,6 +111,7 @@ class Component:
     timings: Mapping[str, Timing] = field(default_factory=dict)
     tick_secs: float | None = None
     time_fields: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    on_error: OnError = OnError.FAIL
 
     @property
     def combines(self) -> bool:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from statefx.connectors.json_values import JsonRows
+from statefx.operators.json_values import JsonRows
 from statefx_redis import RedisSink
 from tests.connectors.round_trips import RoundTrips
 from tests.providers.redis_server import RedisServer

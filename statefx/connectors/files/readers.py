@@ -12,9 +12,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from statefx.connectors.json_values import InvalidJsonError, JsonRows
 from statefx.errors import InputError
 from statefx.operators.fitting import MISFITS, fitted_column
+from statefx.operators.json_values import InvalidJsonError, JsonRows
 
 _LOOK_BACK_BYTES = 64 << 10
 

@@ -9,8 +9,8 @@ from typing import BinaryIO, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.connectors.json_values import JsonRows, refuse_keys
 from statefx.errors import SinkError, TopologyError
+from statefx.operators.json_values import JsonRows, refuse_keys
 
 
 class FileFormat(ABC):
@@ -124,7 +124,7 @@ class Csv(FileFormat):
 
 
 class JsonLines(FileFormat):
-    """One JSON object a line (`statefx.connectors.json_values`)."""
+    """One JSON object a line (`statefx.operators.json_values`)."""
 
     suffix = ".json"
 

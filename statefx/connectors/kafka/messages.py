@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.connectors.json_values import JsonRows, key_writer
 from statefx.connectors.kafka.calls import AWAY, has_code
 from statefx.connectors.kafka.limits import TopicLimits, limits_of
 from statefx.connectors.kafka.publisher import Publisher
 from statefx.connectors.staged import Stager
 from statefx.errors import FailedException, SinkError
+from statefx.operators.json_values import JsonRows, key_writer
 from statefx.operators.sinks import Committable, SinkWriter, WriterContext
 
 _OVERHEAD_BYTES = 100

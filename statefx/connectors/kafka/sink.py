@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.connectors.json_values import refuse_keys
 from statefx.connectors.kafka.clients import Clients, Rules
 from statefx.connectors.kafka.messages import Columns, MessageWriter, is_bytes
 from statefx.connectors.kafka.publisher import Publisher
@@ -15,6 +14,7 @@ from statefx.connectors.kafka.settings import NAME
 from statefx.connectors.kafka.topic import KafkaTopic
 from statefx.connectors.staged import StagedSink
 from statefx.errors import ConfigError, TopologyError
+from statefx.operators.json_values import refuse_keys
 from statefx.operators.sinks import Sink, SinkWriter, WriterContext
 
 _OWNED = {

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from statefx.connectors.fields import given_schema
-from statefx.connectors.json_values import JsonRows
+from statefx.operators.json_values import JsonRows
 
 Values = list[bytes | None]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.connectors.json_values import refuse_keys
 from statefx.connectors.queue import Message, PendingAcks, QueueSpout, check_idle_secs
 from statefx.connectors.sql.connection import SqlConnection
 from statefx.connectors.sql.source import column_of, fields_of, reuses_numbers, table_columns
@@ -19,6 +18,7 @@ from statefx.connectors.sql.types import reader
 from statefx.connectors.sql.url import SqlUrl, alchemy
 from statefx.errors import ConfigError, InputError, SinkError, TopologyError, TransactionConflictError, UnreachableError
 from statefx.operators import Context, parse_schema, to_ddl
+from statefx.operators.json_values import refuse_keys
 from statefx.operators.sealed_names import Sealed, sealed_by
 
 if TYPE_CHECKING:

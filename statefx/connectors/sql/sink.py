@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.connectors.json_values import JsonType, refuse_keys
 from statefx.connectors.sql.target import SqlTable
 from statefx.connectors.sql.types import contains, sql_type
 from statefx.connectors.sql.url import SqlUrl
 from statefx.connectors.staged import StagedRows, StagedSink, refuse_nulls
 from statefx.errors import ConfigError, SinkError, TopologyError
+from statefx.operators.json_values import JsonType, refuse_keys
 from statefx.operators.sinks import Committable, SinkWriter, WriterContext
 
 _UPSERTS = ("sqlite", "postgresql")

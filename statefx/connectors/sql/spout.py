@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.connectors.json_values import refuse_keys
 from statefx.connectors.sql.settling import Settling, holders_of
 from statefx.connectors.sql.source import SourceTable, column_of, inspect_table
 from statefx.connectors.sql.types import reader
@@ -17,6 +16,7 @@ from statefx.connectors.sql.url import SqlUrl, alchemy, open_engine
 from statefx.errors import ConfigError, FailedException, InputError, TopologyError
 from statefx.operators import Collector, Context, PartitionedTransactionalSpout, parse_schema, to_ddl
 from statefx.operators.fitting import MISFITS, fitted_array
+from statefx.operators.json_values import refuse_keys
 from statefx.protocol.identity import TransactionAttempt
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statefx.connectors.json_values import JsonRows
 from statefx.connectors.sql.connection import RowRefusedError, SqlConnection, is_replaced, session_name
 from statefx.connectors.sql.types import converter, sql_type
 from statefx.connectors.sql.url import alchemy
 from statefx.connectors.staged import StagedRows, Target
 from statefx.errors import SinkError
+from statefx.operators.json_values import JsonRows
 from statefx.operators.sinks import Marker
 
 if TYPE_CHECKING:

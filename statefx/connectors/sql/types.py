@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.connectors.json_values import JsonType
 from statefx.connectors.sql.url import alchemy
 from statefx.errors import TopologyError
+from statefx.operators.json_values import JsonType
 
 
 def sql_type(field: pa.Field, *, lite: bool) -> Any:

@@ -68,7 +68,7 @@ class FoundEntries(Mapping[K, V_co]):
 class Entries(Generic[K, V]):
     """Reading and writing of the keys that begin alike; who derives from it says when that may be done."""
 
-    __slots__ = ("_changed", "_codec", "_known", "_overlay", "_writable")
+    __slots__ = ("_changed", "_codec", "_journal", "_known", "_overlay", "_writable")
 
     _overlay: Overlay
     _epoch: int
@@ -90,6 +90,7 @@ class Entries(Generic[K, V]):
         self._changed: dict[Kind, dict[Any, Any]] = overlay.changed
         self._known: dict[Kind, dict[Any, Any]] = overlay.known
         self._writable: dict[Kind, dict[Any, Any]] = overlay.changed if writable else {}
+        self._journal = overlay.journal
 
     def _cut(self) -> None:
         """Have the next get or put ask whether it may."""
@@ -246,6 +247,8 @@ class Entries(Generic[K, V]):
             try:
                 entries = self._writable[kind]
                 if key in entries or key in self._known[kind]:
+                    if (journal := self._journal) is not None:
+                        journal.append((entries, key, entries.get(key, UNKNOWN)))
                     entries[key] = value
                     return
             except (KeyError, TypeError):  # as in get, or read-only

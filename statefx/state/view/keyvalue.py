@@ -13,7 +13,7 @@ from statefx.state.encoding.values import SCALARS
 from statefx.state.view.entries import FoundEntries, K, Lent, V
 from statefx.state.view.expiring import FOREVER, ExpiringOverlay, Lifetime, lifetime_of, milliseconds_of
 from statefx.state.view.overlay import Overlay
-from statefx.state.view.pending import ABSENT
+from statefx.state.view.pending import ABSENT, UNKNOWN
 from statefx.state.view.pending import Kind as PendingKind
 from statefx.state.view.transaction import CACHE_BYTES, NamedEntries, Phase, StateTransaction
 
@@ -112,6 +112,8 @@ class ExpiringMap(MapState[K, V]):
             try:
                 entries = self._writable[kind]
                 if key in entries or key in self._known[kind]:
+                    if (journal := self._journal) is not None:
+                        journal.append((entries, key, entries.get(key, UNKNOWN)))
                     entries[key] = value
                     return
             except (KeyError, TypeError):
@@ -196,11 +198,12 @@ class ListState(Generic[V]):
         """Return the number of the first value, and the one behind the last."""
         entries = self._entries
         entries._require_open()
-        if self._epoch != entries._epoch:  # after a rollback it is not what was appended last that counts
+        epoch = entries._epoch + entries._overlay.undone
+        if self._epoch != epoch:  # after a rollback it is not what was appended last that counts
             first = next(entries.items(), None)
             last = next(entries.items(reverse=True), None)
             self._bounds = (0, 0) if first is None or last is None else (first[0], last[0] + 1)
-            self._epoch = entries._epoch
+            self._epoch = epoch
         return self._bounds
 
     def append(self, value: V) -> None:

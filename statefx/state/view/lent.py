@@ -16,6 +16,7 @@ from statefx.state.contract.store import SnapshotRef, StateStore, Version
 from statefx.state.view.entries import Entries, Lent
 from statefx.state.view.keyvalue import KeyValueState, MapState
 from statefx.state.view.transaction import Phase, StateTransaction
+from statefx.state.view.undo import Journal
 
 _REMEDIES = {
     "prepareCommit": "it is prepared when prePrepare has returned",
@@ -62,6 +63,24 @@ class LentState(Lent, KeyValueState[Any, Any]):
 def broadcasting(state: LentState, *, on: bool) -> None:
     """Say whether the bolt is being given what all tasks are given, and may change what all of them hold."""
     state._broadcasting = on
+
+
+def keep_journal(state: LentState, journal: Journal | None) -> None:
+    """Have every change write into `journal` what it replaces, whatever part of the state it is in; None: no more."""
+    state._keep_journal(journal)
+
+
+def undo(state: LentState, journal: Journal) -> None:
+    """Take back what a journal has.
+
+    Raises
+    ------
+    Exception
+        What a read has raised since the state was opened: nothing that was computed from it can be kept.
+    """
+    if state._reads.failure is not None:
+        raise state._reads.failure
+    state._undo(journal)
 
 
 def prepare(state: LentState, txid: int, token: str) -> None:

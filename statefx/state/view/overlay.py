@@ -24,6 +24,7 @@ from statefx.state.view.pending import (
     Packed,
     PendingKeys,
 )
+from statefx.state.view.undo import Journal
 
 
 class StoreReads:
@@ -101,6 +102,9 @@ class Overlay:
     times is encoded once. Mutable ones are encoded at once, so that changing a list after `put` changes no state. A key
     in `changed_bytes` is neither in `changed` nor in `known`: who finds a key in one of these need not look further.
 
+    While there is a `journal`, it is told what each change replaces. `before_undo` is called before that is put back;
+    `undone` counts how often.
+
     `plain` are the types of keys that are looked up as they are. `pending` has the changes in order, from the first
     scan that finds some until they are settled or discarded. `codec` puts `head` before a key; of the store
     nothing is read that begins otherwise. `cache_bytes` bounds `known` and `known_bytes`.
@@ -118,11 +122,13 @@ class Overlay:
         "changed",
         "changed_bytes",
         "codec",
+        "journal",
         "known",
         "known_bytes",
         "pending",
         "plain",
         "prepared",
+        "undone",
     )
 
     def __init__(self, store: StoreReads, codec: Codec, cache_bytes: int, head: bytes) -> None:
@@ -141,6 +147,8 @@ class Overlay:
         self.known_bytes: dict[Kind, dict[Any, bytes]] = {}
         self.prepared: OrderedEntries[bytes | None] = OrderedEntries()
         self.pending: PendingKeys | None = None
+        self.journal: Journal | None = None
+        self.undone = 0
         for kind in (*PLAIN, Packed):
             self._admit(kind)
 
@@ -360,6 +368,19 @@ class Overlay:
 
     # ---- changes
 
+    def note(self, kind: Kind, name: Any) -> None:
+        """Tell the journal, if there is one, what stands at a place that is about to be changed."""
+        if self.journal is not None:
+            for entries in (self.changed[kind], self.changed_bytes[kind]):
+                self.journal.append((entries, name, entries.get(name, UNKNOWN)))
+
+    def before_undo(self) -> None:
+        """Let scans that go on read what they have to show: what is changed is about to be put back."""
+        self.undone += 1
+        if self.pending is not None:  # its order is of what was changed; the next scan makes one anew
+            self.pending.end()
+            self.pending = None
+
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
         place = self.place(key)
@@ -367,6 +388,7 @@ class Overlay:
             if self.pending is not None:
                 self.pending.before_value(place)
             kind, name, _ = place
+            self.note(kind, name)
             self.changed[kind][name] = value
             self.changed_bytes[kind].pop(name, None)
             return
@@ -382,6 +404,8 @@ class Overlay:
         if kind is None or not SCALARS.issuperset(map(type, mapping.values())):
             return False
         changed, known, changed_bytes = self.changed[kind], self.known[kind], self.changed_bytes[kind]
+        if self.journal is not None:
+            self.journal += zip(repeat(changed), mapping, map(changed.get, mapping, repeat(UNKNOWN)), strict=False)
         if kind is str and not changed_bytes and _is_encodable(mapping):
             changed.update(mapping)  # all that `put` would do for a new one is done: it can be encoded
             return True
@@ -405,6 +429,7 @@ class Overlay:
         if self.pending is not None:
             self.pending.before_bytes(place, data)
         kind, name, _ = place
+        self.note(kind, name)
         self.changed[kind].pop(name, None)
         self.known[kind].pop(name, None)
         self.changed_bytes[kind][name] = data

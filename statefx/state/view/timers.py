@@ -84,9 +84,11 @@ class _Index:
             if before is not None:
                 self._drop(before + of)
             key = self._key_head + of
+            self._by_key.note(bytes, key)
             self._times[key] = time
             self._by_key.changed_bytes[bytes].pop(key, None)
         place = self._head + time + of
+        self._by_time.note(bytes, place)
         self._new[place] = data
         self._gone.pop(place, None)
         if self.firing is not None and place < self.firing.stop:
@@ -97,6 +99,7 @@ class _Index:
 
     def delete(self, of: bytes, time: bytes) -> None:
         key = self._key_head + of
+        self._by_key.note(bytes, key)
         self._times.pop(key, None)
         self._by_key.known[bytes].pop(key, None)
         self._by_key.changed_bytes[bytes][key] = None
@@ -104,6 +107,7 @@ class _Index:
 
     def _drop(self, timed: bytes) -> None:
         place = self._head + timed
+        self._by_time.note(bytes, place)
         self._new.pop(place, None)
         self._gone[place] = None
 

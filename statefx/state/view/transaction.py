@@ -18,6 +18,7 @@ from statefx.state.encoding.envelope import expiry_of
 from statefx.state.view.entries import Entries, K, V
 from statefx.state.view.expiring import ExpiringOverlay, expiring_overlay
 from statefx.state.view.overlay import Overlay, StoreReads
+from statefx.state.view.undo import Journal, take_back
 from statefx.state.view.upgrading import Upgrade, overlay_for
 
 
@@ -185,6 +186,20 @@ class StateTransaction(Entries[K, V]):
         self._cut()
         for view in self._views.values():
             view._entries._cut()
+
+    def _keep_journal(self, journal: Journal | None) -> None:
+        """Have each change write into `journal` what it replaces, until this is called with None."""
+        for overlay in self._overlays():
+            overlay.journal = journal
+        self._journal = journal
+        for view in self._views.values():
+            view._entries._journal = journal
+
+    def _undo(self, journal: Journal) -> None:
+        """Take back what a journal has."""
+        for overlay in self._overlays():
+            overlay.before_undo()
+        take_back(journal)
 
     def __repr__(self) -> str:
         return f"<KeyValueState {self._phase.value}, committed {self._version.txid}>"
@@ -372,6 +387,7 @@ class StateTransaction(Entries[K, V]):
                         "is for a part of the bolt's state, not for a key: put (key, part) into one map"
                     )
                 overlay = self._named[head] = (self._lasting_overlay if lasting else self._new_overlay)(head)
+                overlay.journal = self._overlay.journal
             shown = self._views[head] = show(overlay)
         return shown  # type: ignore[return-value]  # one class for each head
 
@@ -385,6 +401,7 @@ class StateTransaction(Entries[K, V]):
         overlay = self._named.get(head)
         if overlay is None:
             overlay = self._named[head] = Overlay(self._reads, _RAW, cache_bytes, head)
+            overlay.journal = self._overlay.journal
         return overlay
 
     def _names(self, kind: Kind) -> Iterator[str]:

@@ -1,0 +1,71 @@
+"""Dead letters: rows that a bolt could not deal with, in a form in which they can be kept, looked at and read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statefx.errors import TopologyError
+from statefx.operators.bolts import BasicBolt
+from statefx.operators.collector import Collector
+from statefx.operators.json_values import JsonRows, refuse_keys
+from statefx.operators.schema import parse_schema
+
+DEAD_LETTER = "deadLetter"
+"""The stream of a bolt to which its dead letters go."""
+
+DEAD_LETTERS = parse_schema(
+    "row string, source string, stream string, error string, message string, "
+    "bolt string, task int, hook string, txid long, position long"
+)
+"""The fields of a dead letter: the row as a JSON object, where it came from, what was raised, and where."""
+
+
+class ReplayDeadLetters(BasicBolt):
+    """A ready-made bolt: takes dead letters, from wherever they are kept, and emits the rows that they hold.
+
+    The rows are as they were: the same values, of the same types, in the order in which the letters come. Wire it
+    between what reads the letters (a DataFrame, a file spout, a Kafka spout) and the bolt that is to have them.
+
+    Parameters
+    ----------
+    fields : str or StructType
+        The fields of the rows, as the bolt had them as its input: Spark DDL such as ``"account string, cents long"``.
+    bolt, source, stream : str, optional
+        Take only the letters of this bolt, of rows from this component, of this stream of it.
+
+    Raises
+    ------
+    TopologyError
+        `fields` is malformed, or has a type that JSON can't have.
+
+    Examples
+    --------
+    ::
+
+        builder.setSpout("letters", FilePartitionedSpout("repaired", "json", schema=DEAD_LETTER_FIELDS))
+        builder.setBolt("again", ReplayDeadLetters("account string, cents long")).shuffleGrouping("letters")
+        builder.setBolt("balances", Balances(), parallelism=2).fieldsGrouping("again", "account")
+    """
+
+    def __init__(
+        self, fields: Any, *, bolt: str | None = None, source: str | None = None, stream: str | None = None
+    ) -> None:
+        schema = parse_schema(fields)
+        if not schema.names:
+            raise TopologyError("ReplayDeadLetters takes the fields of the rows, as in 'account string, cents long'")
+        refuse_keys(schema, "ReplayDeadLetters")
+        self.outputFields = fields
+        self._rows = JsonRows(schema)
+        wanted = {"bolt": bolt, "source": source, "stream": stream}
+        self._wanted = {name: value for name, value in wanted.items() if value is not None}
+
+    def executeBatch(self, batch: pa.RecordBatch, collector: Collector) -> None:
+        """Emit the rows of a batch of dead letters."""
+        for name, value in self._wanted.items():
+            batch = batch.filter(pc.equal(batch.column(batch.schema.get_field_index(name)), value))
+        texts = batch.column(batch.schema.get_field_index("row")).to_pylist()
+        if texts:
+            collector.emitBatch(self._rows.decode([text.encode() for text in texts]))

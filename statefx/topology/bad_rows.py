@@ -1,0 +1,85 @@
+"""Bolts that go on after a row of which they raise an error: what they need, and what they can't be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.errors import TopologyError
+from statefx.operators import Bolt, Spout, WindowedBolt
+from statefx.operators.bolts import may_hold
+from statefx.operators.dead_letters import DEAD_LETTER, DEAD_LETTERS
+from statefx.operators.inputs import Wired
+from statefx.operators.json_values import refuse_keys
+from statefx.topology.graph import Component, ComponentKind, Edge, OnError
+
+
+def mode_of(id: str, bolt: Bolt, given: Any) -> OnError:
+    """Return what ``onError=`` says; TopologyError if it is no such word, or the bolt can't do it."""
+    if given not in list(OnError):
+        raise TopologyError(
+            f"bolt {id!r}: onError is one of {', '.join(repr(str(one)) for one in OnError)}, not {given!r}",
+            component=id,
+        )
+    mode = OnError(given)
+    if mode is OnError.FAIL:
+        return mode
+    name = type(bolt).__name__
+    if isinstance(bolt, WindowedBolt):
+        why = (
+            f"{name} has windows, and what goes wrong with a window comes of no single row: let a bolt before it look "
+            "at the rows, and have the onError"
+        )
+    elif isinstance(bolt, Wired):
+        why = f"{name} is ready-made, and runs no code of yours: leave out onError"
+    elif bolt.combines:
+        why = (
+            f"{name} has its input added up before it is sent, so that an error is one of a sum of many rows: leave "
+            "out the combiner, or let a bolt before it look at the rows, and have the onError"
+        )
+    else:
+        return mode
+    raise TopologyError(f"bolt {id!r} can't have onError={str(mode)!r}: {why}", component=id)
+
+
+def with_dead_letters(id: str, mode: OnError, streams: Mapping[str, pa.Schema]) -> Mapping[str, pa.Schema]:
+    """Return the streams of a bolt with that of its dead letters, if it has some."""
+    if mode is not OnError.DEAD_LETTER:
+        return streams
+    if DEAD_LETTER in streams:
+        raise TopologyError(
+            f"bolt {id!r}: the stream {DEAD_LETTER!r} is in outputFields too, and with onError={DEAD_LETTER!r} statefx "
+            "emits it: take it out there",
+            component=id,
+        )
+    return {**streams, DEAD_LETTER: DEAD_LETTERS}
+
+
+def check_bad_rows(components: Mapping[str, Component], edges: Sequence[Edge]) -> None:
+    """Refuse dead letters that nobody would read or that can't be written, and bolts that ack by hand."""
+    tracked = any(isinstance(one.operator, Spout) for one in components.values())
+    for one in components.values():
+        if one.kind is not ComponentKind.BOLT or one.on_error is OnError.FAIL:
+            continue
+        id = one.id
+        if tracked and may_hold(one.operator):
+            raise TopologyError(
+                f"bolt {id!r} can't have onError={str(one.on_error)!r}: {type(one.operator).__name__} acks its tuples "
+                "itself, and an ack can't be undone with the rest of a call. Derive it from BasicBolt or StatefulBolt, "
+                "which ack what has been dealt with; or leave out onError",
+                component=id,
+            )
+        if one.on_error is not OnError.DEAD_LETTER:
+            continue
+        for edge in edges:
+            if edge.target == id and not edge.grouping.broadcast:
+                refuse_keys(components[edge.source].outputs[edge.stream], f"dead letters of bolt {id!r}")
+        if not any((edge.source, edge.stream) == (id, DEAD_LETTER) for edge in edges):
+            raise TopologyError(
+                f"bolt {id!r} has onError={DEAD_LETTER!r}, and nobody reads its dead letters: rows would be lost. "
+                f'Let a sink or a bolt read them, as in .shuffleGrouping({id!r}, stream="{DEAD_LETTER}"). If they may '
+                'be lost: onError="skip"',
+                component=id,
+            )
