@@ -62,6 +62,7 @@ class GuardedCalls:
         """Give the bolt the tuples that are left, with their roots if they are tracked; True if it has to pause."""
         task, guard, journal = self._task, self._guard, self._guard.journal
         collector, outbox, trees = task.collector, task.outbox, task.trees
+        clear = journal.clear
         guard.begin(self._state)
         try:
             for tup in tuples:
@@ -86,7 +87,7 @@ class GuardedCalls:
                 if journal:
                     if guard.waiting:
                         guard.keep()
-                    journal.clear()
+                    clear()
                 if outbox.pressing:
                     return True
         finally:

@@ -13,7 +13,7 @@ of it thousands of rows later, when nobody could undo the call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from statefx.errors import BoltError, StatefxError
 from statefx.operators.fitting import MISFITS, to_array
+from statefx.plan.wire import BATCH_BYTES
 from statefx.runtime.bolts import USER_STATE_ERRORS
 from statefx.runtime.event_time import StreamTimes
 from statefx.runtime.gathering import Anchor, AnchoredGathering, Gathering
@@ -54,21 +55,25 @@ class CallGuard:
         Whether calls are guarded now; the hooks that concern no row are not.
     waiting : bool
         Whether something was emitted that has to be sent on after the call.
+    full : dict
+        The streams of which there is enough for a batch.
+    later : list
+        Whole batches, which are not gathered, and what was emitted behind them.
     """
 
-    __slots__ = ("_later", "_state", "active", "full", "journal", "waiting")
+    __slots__ = ("_state", "active", "full", "journal", "later", "waiting")
 
     def __init__(self) -> None:
         self.journal: Journal = []
         self.active = False
         self.waiting = False
         self.full: dict[Gathering, None] = {}
-        self._later: list[tuple[Gathering, pa.RecordBatch | tuple[Any, ...]]] = []
-        """What came behind a whole batch, in its order: such a batch is not gathered."""
+        self.later: list[tuple[Gathering, pa.RecordBatch | tuple[Any, ...]]] = []
         self._state: LentState | None = None
 
     def begin(self, state: LentState | None) -> None:
         """Guard the calls that follow."""
+        self.journal.clear()  # what other hooks have emitted stays
         self.active, self._state = True, state
         if state is not None:
             lent.keep_journal(state, self.journal)
@@ -99,7 +104,7 @@ class CallGuard:
         if not self.waiting:
             return
         self.active = False
-        later, self._later = self._later, []
+        later, self.later = self.later, []
         full, self.full = self.full, {}
         try:
             for gathering in full:
@@ -110,94 +115,84 @@ class CallGuard:
                 else:
                     gathering.take_batch(emitted)
         finally:
+            self.journal.clear()
             self.active, self.waiting = True, False
-
-    @property
-    def postpones(self) -> bool:
-        """Whether rows wait until the call is over, each by itself."""
-        return bool(self._later)
 
     def postpone(self, gathering: Gathering, emitted: pa.RecordBatch | tuple[Any, ...]) -> None:
         """Have a row or a whole batch wait until the call is over."""
-        self._later.append((gathering, emitted))
-        self.journal.append(self._later.pop)
+        self.later.append((gathering, emitted))
+        self.journal.append(self.later.pop)
         self.waiting = True
 
 
-_NONE = type(None)
-
-_ALWAYS: dict[pa.DataType, frozenset[type]] = {
-    pa.bool_(): frozenset({bool, _NONE}),
-    pa.float64(): frozenset({float, _NONE}),
-    pa.binary(): frozenset({bytes, _NONE}),
-    pa.date32(): frozenset({date, _NONE}),
-    pa.timestamp("us", tz="UTC"): frozenset({datetime, _NONE}),
-}
-"""Types of which every value fits; of integers and texts nearly all do, and of others Arrow has to be asked."""
-
 _LIMITS = {kind: 1 << (kind.bit_width - 1) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
+
+_ALWAYS: dict[pa.DataType, type] = {
+    pa.bool_(): bool,
+    pa.float64(): float,
+    pa.binary(): bytes,
+    pa.date32(): date,
+    pa.timestamp("us", tz="UTC"): datetime,
+}
+"""Of which types every value fits; of integers and texts nearly all do, and of others Arrow has to be asked."""
+
+
+def _quick_test(kinds: Sequence[pa.DataType]) -> Callable[[tuple[Any, ...]], bool]:
+    """Return what tells of nearly every row that fits that it does; False: Arrow has to be asked.
+
+    It is one expression, as a `namedtuple` has one, for it runs for every row: a loop over the fields takes as long as
+    all else that is done with a row that is emitted.
+    """
+    tests = []
+    for place, kind in enumerate(kinds):
+        if kind in _LIMITS:
+            test = f"type(value) is int and {-_LIMITS[kind]} <= value < {_LIMITS[kind]}"
+        elif kind == pa.string():
+            test = "type(value) is str and value.isascii()"
+        elif kind in _ALWAYS:
+            test = f"type(value) is {_ALWAYS[kind].__name__}"
+        else:
+            test = "False"
+        tests.append(f"((value := row[{place}]) is None or {test})")
+    made: Callable[[tuple[Any, ...]], bool] = eval(
+        f"lambda row: {' and '.join(tests) or True}", {"date": date, "datetime": datetime}
+    )
+    return made
 
 
 class _Guarded(Gathering):
     """Gathers rows that may be taken back until the call is over that has emitted them."""
 
-    _always: list[frozenset[type]]
+    _fits: Callable[[tuple[Any, ...]], bool]
     _guard: CallGuard
-    _integers: list[tuple[int, int]]
-    _shapes: set[tuple[type, ...]]
-    """Types of rows in which only numbers may be too large, and texts no texts."""
-    _strings: list[int]
 
     def _guard_by(self, guard: CallGuard) -> None:
-        kinds = [field.type for field in self._schema]
         self._guard = guard
-        self._undo = self._take_last_back
-        self._always = [_ALWAYS.get(kind, frozenset({_NONE})) for kind in kinds]
-        self._integers = [(place, _LIMITS[kind]) for place, kind in enumerate(kinds) if kind in _LIMITS]
-        self._strings = [place for place, kind in enumerate(kinds) if kind == pa.string()]
-        self._shapes = set()
+        self._record, self._undo = guard.journal.append, self._take_last_back
+        self._fits = _quick_test(self._schema.types)
 
     def add(self, row: tuple[Any, ...]) -> None:
         """Take one row, once it is known to fit."""
-        guard = self._guard
-        if not guard.active:
+        if self._is_to_be_added(row):
             super().add(row)
-            return
-        types = tuple(map(type, row))
-        if types not in self._shapes or not self._is_plain(row):
-            self._require_fit(row, types)
-        if guard.postpones:
-            guard.postpone(self, row)
-            return
-        guard.journal.append(self._undo)
-        super().add(row)
 
-    def _is_plain(self, row: tuple[Any, ...]) -> bool:
-        for place, limit in self._integers:
-            value = row[place]
-            if value is not None and not -limit <= value < limit:
-                return False
-        for place in self._strings:
-            value = row[place]
-            if value is not None and not value.isascii():
-                return False
+    def _is_to_be_added(self, row: tuple[Any, ...]) -> bool:
+        """Write down that a row is added; False: not now."""
+        if not self._fits(row):
+            self._require_fit(row)
+        if self._guard.later:
+            self._guard.postpone(self, row)
+            return False
+        self._record(self._undo)
         return True
 
-    def _require_fit(self, row: tuple[Any, ...], types: tuple[type, ...]) -> None:
-        """Raise the SchemaError for a value that does not fit; remember types that are easily told to fit."""
-        integers, strings = {place for place, _ in self._integers}, set(self._strings)
-        easy = True
+    def _require_fit(self, row: tuple[Any, ...]) -> None:
+        """Raise the SchemaError for a value that does not fit."""
         for place, (value, field) in enumerate(zip(row, self._schema, strict=True)):
-            if types[place] in self._always[place]:
-                continue
-            usual = int if place in integers else str if place in strings else None
-            easy = easy and types[place] is usual
             try:
                 to_array([value], field.type)
             except MISFITS as error:
                 raise self._misfit(place, value, error) from error
-        if easy:
-            self._shapes.add(types)
 
     def _take_last_back(self) -> None:
         self._rows.pop()
@@ -223,6 +218,7 @@ class _Guarded(Gathering):
             guard.full[self] = None
             guard.waiting = True
         else:
+            guard.journal.clear()  # what is emitted by other hooks is not taken back
             super().flush()
 
 
@@ -241,6 +237,23 @@ class GuardedGathering(_Guarded):
     ) -> None:
         super().__init__(component, stream, schema, outlets, kind, times)
         self._guard_by(guard)
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """Take one row, once it is known to fit."""
+        # `_is_to_be_added` and `Gathering.add`, whose calls would take as long as all of it.
+        if not self._fits(row):
+            self._require_fit(row)
+        if self._guard.later:
+            self._guard.postpone(self, row)
+            return
+        self._record(self._undo)
+        self._rows.append(row)
+        held_bytes = self._held_bytes + self._row_bytes
+        for place in self._texts:
+            held_bytes += len(row[place] or "")
+        self._held_bytes = held_bytes
+        if held_bytes >= BATCH_BYTES:
+            self.flush()
 
 
 class GuardedAnchoredGathering(_Guarded, AnchoredGathering):

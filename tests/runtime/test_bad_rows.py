@@ -17,6 +17,7 @@ from statefx import (
     StatefulBolt,
     TopologyBuilder,
     WindowedBolt,
+    isTick,
 )
 from statefx.errors import BoltError, StateError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
@@ -431,3 +432,51 @@ def test_a_plain_bolt_may_skip_rows_where_no_messages_are_tracked(tmp_path):
     with TopologyTester(picky(bolt=Plain()).createTopology(), tmp_path / "ck") as tester:
         assert tester.send({"rows": [("a",), ("bad",), ("b",)]}).emitted("picky") == [("a",), ("b",)]
         assert tester.state("picky") == {"a": 1, "b": 1}
+
+
+class Told(Picky):
+    """Emits what it is told by broadcast and by ticks too; raises errors where it is told to."""
+
+    def executeBroadcast(self, tup, collector):
+        collector.emit((f"told {tup.what}",))
+        if tup.what == "bad":
+            raise ValueError("of all tasks")
+
+    def execute(self, tup, collector):
+        if isTick(tup):
+            collector.emit(("tick",))
+            raise ValueError("of no row")
+        collector.emit((tup.what,))
+        if tup.what == "bad":
+            raise ValueError("bad")
+
+
+def told(ticks=None):
+    builder = TopologyBuilder("told")
+    builder.setStream("rows", rows("what string"))
+    builder.setStream("rules", rows("what string"))
+    bolt = builder.setBolt("told", Told(), onError="skip").globalGrouping("rows").broadcastGrouping("rules")
+    if ticks:
+        bolt.setTicks(ticks)
+    builder.setBolt("pass", Passing()).shuffleGrouping("told")
+    return builder.createTopology()
+
+
+def test_what_other_hooks_have_emitted_stays(tmp_path):
+    with TopologyTester(told(), tmp_path / "ck") as tester:
+        sent = tester.send({"rules": [("rule",)], "rows": [("bad",), ("a",), ("bad",)]})
+        assert sent.emitted("told") == sent.emitted("pass") == [("told rule",), ("a",)]
+
+
+def test_a_rule_is_never_skipped_since_another_task_might_have_it(tmp_path):
+    tester = TopologyTester(told(), tmp_path / "ck")
+    with pytest.raises(BoltError, match=r"executeBroadcast.*of all tasks"):
+        tester.send({"rules": [("bad",)], "rows": [("a",)]})
+
+
+def test_a_tick_is_no_row(tmp_path):
+    tester = TopologyTester(told(5), tmp_path / "ck", now=NOON)
+    tester.send({"rows": [("a",)]})
+    tester.advance(5)
+    with pytest.raises(BoltError, match="of no row"):
+        tester.send({"rows": [("a",)]})

@@ -246,9 +246,14 @@ class Entries(Generic[K, V]):
                 kind = tuple(map(type, key))  # type: ignore[call-overload]  # tuples are iterable, whatever K is
             try:
                 entries = self._writable[kind]
-                if key in entries or key in self._known[kind]:
+                if key in entries:
                     if (journal := self._journal) is not None:
-                        journal.append((entries, key, entries.get(key, UNKNOWN)))
+                        journal.append((entries, key, entries[key]))
+                    entries[key] = value
+                    return
+                if key in self._known[kind]:
+                    if (journal := self._journal) is not None:
+                        journal.append((entries, key, UNKNOWN))
                     entries[key] = value
                     return
             except (KeyError, TypeError):  # as in get, or read-only
