@@ -252,7 +252,8 @@ def _text(component: Component) -> str:
     ticks = "" if component.tick_secs is None else f", a tick each {component.tick_secs:g} s"
     windowing = windowing_of(component.operator)
     windows = "" if windowing is None else f", {windowing}"
-    return f"{type(component.operator).__name__} x {component.parallelism}{kind}{windows}{ticks}"
+    bad = "" if component.on_error is OnError.FAIL else f", onError={component.on_error}"
+    return f"{type(component.operator).__name__} x {component.parallelism}{kind}{windows}{ticks}{bad}"
 
 
 def _source(edge: Edge) -> str:

@@ -74,8 +74,9 @@ class Case:
     @property
     def shared_input(self) -> bool:
         """Whether it reads the files that the other systems read; else it makes its own."""
-        own = ("emitting.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py", "state_files.py",
-               "state_scans.py", "state_table.py", "state_ttl.py", "sink_reading.py", "sink_commits.py",
+        own = ("emitting.py", "bad_rows.py", "statefx_growth.py", "provider_store.py", "redis_pipelined.py",
+               "state_files.py", "state_scans.py", "state_table.py", "state_ttl.py", "sink_reading.py",
+               "sink_commits.py",
                "sink_sql.py",
                "kafka_reading.py", "kafka_latency.py", "kafka_counts.py", "sink_kafka.py", "living_memory.py",
                "living_start.py", "spout_pipelining.py", "spout_partitions.py",
@@ -178,6 +179,8 @@ def spout_cases(args: argparse.Namespace) -> list[Case]:
              inputs.Shape(1000, args.rows), args.warmup, args.batches),
         Case("Messages that are held: the acker alone", "in turns", "acker.py", inputs.Shape(1, args.rows),
              args.warmup, args.batches),
+        Case("Rows that may be undone, none of which is", "in turns", "bad_rows.py",
+             inputs.Shape(min(args.keys), args.rows), args.warmup, args.batches),
         Case("Timers of a task, of many", "in turns", "timers.py", inputs.Shape(1, 2 * args.rows), args.warmup,
              args.batches),
         Case("Timers of event time, a session for each user", "in turns", "event_timers.py",

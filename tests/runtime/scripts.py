@@ -60,6 +60,10 @@ class Script(Stateful, BatchBolt):
     def do_own_ttl(self, key, value, secs):
         self.short.put(tuple(key) if isinstance(key, list) else key, value, ttl=secs)
 
+    def do_new(self, name, key, value):
+        """Take a name that may not have been taken before."""
+        self.state.map(f"new {name}").put(key, value)
+
     def do_get(self, where, key):
         self.collector.emit((f"{where} {key} {getattr(self, where).get(key)}", 0))
 
@@ -98,6 +102,7 @@ class Script(Stateful, BatchBolt):
         """Emit all that state has."""
         for name in ("state", "map", "short", "touched"):
             self.collector.emit((f"{name} {list(getattr(self, name).items())}", 0))
+        self.collector.emit((f"names {list(self.state.names())}", 0))
         self.collector.emit((f"list {list(self.list)} {len(self.list)} value {self.value.get()}", 0))
         for key in "ab":
             for name in ("", "other"):
@@ -197,6 +202,7 @@ def random_steps(chance, number):
         "put": lambda: [anywhere(), key(), value()],
         "delete": lambda: [anywhere(), key()],
         "own_ttl": lambda: [key() if number % 2 else text(), value(), chance.choice([600, 3600])],
+        "new": lambda: [text(), text(), value()],
         "get": lambda: [anywhere(), text()],
         "put_all": lambda: [anywhere(), {text(): chance.choice([number, [number]]) for _ in range(2)}],
         "delete_range": lambda: [anywhere(), "a", text()],
@@ -240,7 +246,7 @@ def run(place, given, config=None, restart=None, **options):
                 states[bolt, task] = dict(view.items())
     with openState(place, "script", 0, config) as view:
         states["list"] = list(view.list("list"))
-    for name in ("map", "short", "touched"):
+    for name in ("map", "short", "touched", "new a", "new b", "new c"):
         with openState(place, "script", 0, config, map=name) as view:
             states[name] = dict(view.items())
     return {"emitted": emitted, "states": states}, aside, letters

@@ -401,7 +401,6 @@ class StateTransaction(Entries[K, V]):
         overlay = self._named.get(head)
         if overlay is None:
             overlay = self._named[head] = Overlay(self._reads, _RAW, cache_bytes, head)
-            overlay.journal = self._overlay.journal
         return overlay
 
     def _names(self, kind: Kind) -> Iterator[str]:
