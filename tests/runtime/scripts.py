@@ -34,10 +34,10 @@ class Script(Stateful, BatchBolt):
         self.short = state.map("short", ttl="30 minutes")
         self.touched = state.map("touched", ttl="30 minutes", touch="read")
         self.list, self.value = state.list("list"), state.value("value")
-        self.scans = []
+        self.scans, self.has_rows = [], False
 
     def execute(self, tup, collector):
-        self.collector = collector
+        self.collector, self.has_rows = collector, True
         for name, *given in json.loads(tup.steps):
             getattr(self, f"do_{name}")(*given)
 
@@ -47,7 +47,8 @@ class Script(Stateful, BatchBolt):
 
     def finishBatch(self, collector):
         self.collector = collector
-        self.do_show()
+        if self.has_rows:  # a timer that was deleted may still begin a transaction, in which nothing happens
+            self.do_show()
 
     # ---- state
 
