@@ -1,4 +1,4 @@
-"""``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; ``resolve --yes`` acts.
+"""``python -m statefx``: looks at a checkpoint from a shell, also beside a topology at work; with ``--yes`` it acts.
 
 Only this module imports click and rich: programs that look at a checkpoint from Python pay for neither.
 """
@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from statefx.admin import explaining, tables, verifying
+from statefx.admin import explaining, rescaling, savepoints, tables, verifying
 from statefx.errors import ConfigError, StatefxError
 from statefx.state.encoding.references import load
 
@@ -100,7 +100,7 @@ _form = click.option(
 def _cli() -> None:
     """Look at a CHECKPOINT, the checkpointLocation of a topology, which may be running.
 
-    Nothing is changed, but by resolve --yes.
+    Nothing is changed without --yes.
     """
 
 
@@ -227,6 +227,106 @@ def resolve(
     except TypeError as error:
         raise ConfigError(f"{queue} can't be made with {sorted(given)}: {error}") from error
     _show(tables.resolved(spout, checkpoint, yes=yes, unknown=unknown, origin=origin), as_json)
+
+
+_yes = click.option("--yes", is_flag=True, help="Do it; a driver that runs on the checkpoint is fenced.")
+_savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
+_txid = click.option("--txid", type=int, help="In place of a savepoint, a transaction that the log still knows.")
+
+
+def _check_yes(yes: bool, what: str) -> None:
+    if not yes:
+        raise ConfigError(f"{what}. Nothing was changed: stop the topology, and say --yes")
+
+
+@_cli.command("savepoints")
+@_checkpoint
+@_form
+def _savepoints(checkpoint: str, as_json: bool | None) -> None:
+    """Show the savepoints."""
+    _show(tables.savepoints(savepoints.savepoints(checkpoint)), as_json)
+
+
+@_cli.command("savepoint")
+@_checkpoint
+@click.argument("name")
+@_config
+@_yes
+def _take(checkpoint: str, name: str, config: Mapping[str, Any] | None, yes: bool) -> None:
+    """Take the savepoint NAME of a topology that stands still; one that runs is asked by its query."""
+    _check_yes(yes, f"this would keep the last transaction of {checkpoint} as {name!r}, and fence a driver that runs")
+    click.echo(savepoints.savepoint(checkpoint, name, config))
+
+
+@_cli.command("delete-savepoint")
+@_checkpoint
+@click.argument("name")
+@_yes
+def _delete(checkpoint: str, name: str, yes: bool) -> None:
+    """Delete the savepoint NAME of a topology that stands still."""
+    _check_yes(yes, f"this would delete the savepoint {name!r} of {checkpoint}, and fence a driver that runs")
+    savepoints.deleteSavepoint(checkpoint, name)
+
+
+@_cli.command()
+@_checkpoint
+@_savepoint
+@_txid
+@click.option("--to", type=click.Path(), help="Make a new checkpoint there, and leave this one as it is.")
+@click.option("--sinks", type=click.Choice([savepoints.APPEND]), help="Published rows stay, and come once more behind.")
+@_config
+@_yes
+def restore(
+    checkpoint: str,
+    savepoint: str | None,
+    txid: int | None,
+    to: str | None,
+    sinks: str | None,
+    config: Mapping[str, Any] | None,
+    yes: bool,
+) -> None:
+    """Go back to a SAVEPOINT, or to a transaction: state, timers, and how far sources were read."""
+    if to is None:
+        _check_yes(yes, f"this would give up what {checkpoint} has committed since")
+    click.echo(savepoints.restore(checkpoint, savepoint, txid=txid, to=to, sinks=sinks, config=config))
+
+
+@_cli.command()
+@_checkpoint
+@click.argument("to", type=click.Path())
+@_savepoint
+@_txid
+@_config
+def export(checkpoint: str, to: str, savepoint: str | None, txid: int | None, config: Mapping[str, Any] | None) -> None:
+    """Write a SAVEPOINT, or the last transaction, to the new folder TO, which stands alone."""
+    click.echo(savepoints.export(checkpoint, to, savepoint, txid=txid, config=config))
+
+
+@_cli.command()
+@_checkpoint
+@click.argument("tasks", metavar="BOLT=TASKS...", nargs=-1, required=True)
+@click.option(
+    "--by-key", "by_key", multiple=True, metavar="BOLT", help="The keys of this bolt are what its rows are grouped by."
+)
+@_config
+@_yes
+def rescale(
+    checkpoint: str, tasks: Sequence[str], by_key: Sequence[str], config: Mapping[str, Any] | None, yes: bool
+) -> None:
+    """Give stateful bolts another number of tasks, as in count=8."""
+    given: dict[str, int] = {}
+    for each in tasks:
+        bolt, _, number = each.partition("=")
+        if not bolt or not number.isdecimal():
+            raise ConfigError(f"{each!r} says no number of tasks: write it as in count=8")
+        given[bolt] = int(number)
+    _check_yes(yes, f"this would give other tasks to {', '.join(given)} of {checkpoint}")
+    keys = dict.fromkeys(by_key, _itself)
+    click.echo(rescaling.rescale(checkpoint, given, config, groupingKey=keys))
+
+
+def _itself(key: Any) -> Any:
+    return key
 
 
 def _in_json(asked: bool | None) -> bool:

@@ -17,6 +17,7 @@ from statefx.admin.verifying import Verified
 from statefx.coordinator.entries import read_entries
 from statefx.coordinator.generation import read_checkpoint
 from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.savepoints import Savepoint
 from statefx.operators import Spout
 from statefx.protocol.jsonform import to_json
 from statefx.protocol.log_state import LogState
@@ -99,6 +100,16 @@ def resolved(queue: Spout, checkpointLocation: str | os.PathLike[str], **given: 
     rows = [asdict(each) for each in resolve(queue, checkpointLocation, **given)]
     header = ("spout", "task", "txid", "attempt", "generation", "messages", "action", "reason")
     return Listing(header, rows, lambda row: [row[name] for name in header])
+
+
+def savepoints(found: Sequence[Savepoint]) -> Listing:
+    """Return savepoints."""
+    rows = [
+        {"name": each.name, "txid": each.txid, "time": each.time.isoformat(timespec="seconds"), "bytes": each.bytes}
+        for each in found
+    ]
+    header = ("name", "txid", "time", "bytes")
+    return Listing(header, rows, lambda row: tuple(row.values()))
 
 
 def bolts(checkpointLocation: str | os.PathLike[str]) -> Listing:

@@ -11,7 +11,7 @@ from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
 from tests.docs.tables import DOCS
 from tests.testing.places import place
-from tests.testing.topologies import archived, lines
+from tests.testing.topologies import archived, lines, word_count
 
 __all__ = ["place"]
 
@@ -54,3 +54,22 @@ def test_a_command_prints_what_the_page_shows(place, command, output, capsys, mo
 
 def test_each_command_is_shown() -> None:
     assert {shlex.split(command)[3] for command, _ in SHOWN} == {"log", "transactions", "state", "explain", "verify"}
+
+
+def test_the_commands_that_change_a_checkpoint_do_so_one_after_the_other(place, capsys, monkeypatch) -> None:
+    (block,) = re.findall(r"```console\n(.*?)```", (DOCS / "changing.md").read_text(encoding="utf-8"), re.DOTALL)
+    with TopologyTester(word_count(), place / "checkpoints" / "word-count") as tester:
+        tester.send(lines("to be or not to be"))
+    monkeypatch.chdir(place)
+    commands = [shlex.split(line.removeprefix("$ "))[3:] for line in block.splitlines()]
+    printed = ""
+    for words in commands:
+        if "--yes" in words:
+            assert main([each for each in words if each != "--yes"]) == 2
+            assert "Nothing was changed" in capsys.readouterr().err
+        assert main(words) == 0, capsys.readouterr().err
+        printed += capsys.readouterr().out
+    assert "before-v2" in printed
+    assert "count has 8 tasks, and had 2" in printed
+    assert main(["rescale", "checkpoints/word-count", "count", "--yes"]) == 2
+    assert "write it as in count=8" in capsys.readouterr().err
