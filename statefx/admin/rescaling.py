@@ -36,6 +36,7 @@ import pyarrow as pa
 from statefx.admin.migration import Entries, Sum, sum_of
 from statefx.admin.reading import codec_of, open_task
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
+from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError, SchemaError, StateCorruptedError
@@ -45,7 +46,7 @@ from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
-from statefx.state.contract.spaces import Kind, Space, name_of
+from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.contract.store import StateContext, StateProvider, prepare_as
 from statefx.state.encoding.codec import Codec
 from statefx.state.view.timers import timer_key
@@ -55,6 +56,9 @@ logger = logging.getLogger("statefx")
 
 GroupingKey = Callable[[Any], Any]
 """Returns the grouping's field of a key of state, or a tuple of its fields."""
+
+Group = tuple[bytes, str | None]
+"""Keys of one kind: those of the state itself, of one map, or of timers."""
 
 TASKS_MAX = 1 << 15
 
@@ -157,6 +161,7 @@ class Rescaler:
     grouping_key: Mapping[str, GroupingKey]
     opened: Callable[[Storage], TransactionLog] = TransactionLog
     clock: Callable[[], float] = time.monotonic
+    adopt: frozenset[str] = NOTHING_ADOPTED
 
     def run(self, found: LogState, tasks: Mapping[str, int]) -> Rescaling:
         """Do it."""
@@ -164,8 +169,7 @@ class Rescaler:
         changed = self._checked(found, tasks)
         if not changed:
             return Rescaling({}, 0, 0, self.clock() - began)
-        routers = {bolt: self._router(bolt, found.topology.stateful[bolt]) for bolt in changed}
-        log = taken(self.folders, "rescale it", partial(self._check_same, tasks, changed), self.opened)
+        log = taken(self.folders, "rescale it", partial(self._check_same, tasks, changed), self.opened, self.adopt)
         state = log.state
         # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
         self.provider.fence(state.lineage, state.generation, self.folders.storage)
@@ -174,7 +178,7 @@ class Rescaler:
         sums: list[Sum] = []
         for bolt, now in changed.items():
             with tempfile.TemporaryDirectory(prefix="statefx-rescale-", ignore_cleanup_errors=True) as folder:
-                self._rescaled(state, bolt, now, routers[bolt], folder, tokens, sizes, sums)
+                self._rescaled(state, bolt, now, folder, tokens, sizes, sums)
         log.append(Rescaled(state.generation, changed, tokens, sizes))
         done = Rescaling(
             {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},
@@ -211,7 +215,8 @@ class Rescaler:
         if unknown := sorted(set(self.grouping_key) - set(stateful)):
             raise ConfigError(f"groupingKey: {unknown[0]!r} is no stateful bolt of this checkpoint")
         changed = {bolt: now for bolt, now in tasks.items() if stateful[bolt].parallelism != now}
-        for bolt in changed:
+        holding = {TaskId.parse(name).component for name in found.heads}
+        for bolt in changed.keys() & holding:
             self._check_routing(bolt, stateful[bolt])
         return changed
 
@@ -254,7 +259,6 @@ class Rescaler:
         state: LogState,
         bolt: str,
         now: int,
-        router: Router,
         folder: str,
         tokens: dict[str, str],
         sizes: dict[str, int],
@@ -263,6 +267,7 @@ class Rescaler:
         was = state.topology.stateful[bolt].parallelism
         if not any(TaskId.parse(name).component == bolt for name in state.heads):
             return  # nothing has been committed by it
+        router = self._router(bolt, state.topology.stateful[bolt])
         runs: list[list[_Run]] = [[] for _ in range(now)]
         for task in range(was):
             with closing(open_task(self.provider, self.folders, state, bolt, task)[0]) as store, ExitStack() as stack:
@@ -311,48 +316,61 @@ class Router:
     codec: Codec
     given: GroupingKey | None
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
-    _shown: set[int] = field(default_factory=set, init=False)
-    """Hashes of different keys that name the task in which they lie: no more than are needed."""
+    _shown: dict[Group, set[int]] = field(default_factory=dict, init=False)
+    """Hashes of different keys that name the task in which they lie, no more of each group than are needed."""
+    _own: set[int] = field(default_factory=set, init=False)
+    """Those of small groups that a key of the state itself has as well."""
 
     def __post_init__(self) -> None:
         self._hash = row_hasher(self.schema, self.schema.names)
 
     def check_proof(self, was: int) -> None:
         """Refuse what may be chance: of keys that are not what is grouped by, each lies right with 1 in `was`."""
-        if self.given is None and self._shown and len(self._shown) * math.log2(was) < PROOF_BITS:
-            raise self._refused(
-                f"it has {len(self._shown)} keys, which lie in its {was} tasks as if they were its grouping's fields "
-                f"({', '.join(self.fields)}); with so few that may be chance. {_remedy(self.bolt)}"
-            )
+        if self.given is not None:
+            return
+        for (space, name), shown in self._shown.items():
+            # A key of a map, or of a timer, that is one of the state itself is as sure as that.
+            if len(shown) * math.log2(was) < PROOF_BITS and (space == Space.USER.value or not shown <= self._own):
+                raise self._refused(
+                    f"it has {len(shown)} keys{_of(name)}, which lie in its {was} tasks as if they were its grouping's "
+                    f"fields ({', '.join(self.fields)}); with so few that may be chance. {_remedy(self.bolt)}"
+                )
 
     def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[_Run]) -> None:
         """Give each entry of a task to the run of its new task."""
         now, user = len(runs), Space.USER.value
-        for key, value in entries:
-            space = key[:1]
-            if space == user:
-                found, shown = self.codec.decode_key(key[1:]), None
-            elif space == Space.NAMED.value:
-                kind, name = name_of(key)
-                if kind is Kind.BROADCAST:
-                    if task == 0:  # all tasks hold the same
-                        for run in runs:
-                            run.add(key, value)
-                    continue
-                if kind is not Kind.MAP:
-                    raise self._refused(f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key")
-                head = key.index(b"\0", key.index(b"\0") + 1) + 1
-                found, shown = self.codec.decode_key(key[head:]), name
-            elif space == Space.TIMERS.value:
-                found, shown = self.codec.decode_key(timer_key(key)), None
-            else:  # how far the search for entries that are over has come: it begins anew
+        few: set[int] | None = None
+        for stored, value in entries:
+            space, (kind, name) = stored[:1], (None, None)
+            if space == Space.NAMED.value:
+                kind, name = name_of(stored)
+            if kind is Kind.BROADCAST:
+                for run in runs if task == 0 else ():  # all tasks hold the same
+                    run.add(stored, value)
                 continue
-            hashed = self._hash_of(found, shown)
+            if space == Space.SYSTEM.value:  # how far the search for entries that are over has come: it begins anew
+                continue
+            key = self._key_of(stored, kind, name)
+            hashed = self._hash_of(key, name)
             if hashed % was != task:
-                raise self._unproved(found, shown, task, hashed % was)
-            if len(self._shown) < PROOF_BITS:
-                self._shown.add(hashed)
-            runs[hashed % now].add(key, value)
+                raise self._unproved(key, name, task, hashed % was)
+            known = self._shown.setdefault((space, name), set())
+            if len(known) < PROOF_BITS:
+                known.add(hashed)
+            if space == user:
+                if few is None:  # the state itself comes last
+                    few = {each for other in self._shown.values() if other is not known for each in other}
+                if hashed in few:
+                    self._own.add(hashed)
+            runs[hashed % now].add(stored, value)
+
+    def _key_of(self, stored: bytes, kind: Kind | None, name: str | None) -> Any:
+        if kind is None:
+            timed = stored[:1] == Space.TIMERS.value
+            return self.codec.decode_key(timer_key(stored) if timed else stored[1:])
+        if kind is not Kind.MAP:
+            raise self._refused(f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key")
+        return self.codec.decode_key(stored[len(head_of(kind, name or "")) :])
 
     def _hash_of(self, key: Any, name: str | None) -> int:
         if self.given is not None:
@@ -384,8 +402,8 @@ class Router:
 
 def _remedy(bolt: str) -> str:
     return (
-        f"If they are, say groupingKey={{{bolt!r}: lambda key: key}}; else return from the key what is grouped by. A "
-        "bolt can define it as groupingKey(self, key)"
+        f"If they are, say groupingKey={{{bolt!r}: lambda key: key}}; else return from the key what is grouped by (of "
+        "a map the function is given name and key). A bolt can define it as groupingKey(self, key)"
     )
 
 

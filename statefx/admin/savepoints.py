@@ -33,13 +33,12 @@ from statefx.coordinator.format import write_format
 from statefx.coordinator.generation import read_checkpoint, take_generation
 from statefx.coordinator.location import Folders, local_path
 from statefx.coordinator.log import TransactionLog
-from statefx.coordinator.metadata import named_files
 from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
-from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
-from statefx.protocol.records import Generation, Lineage, Pin, Restored
+from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Restored
 from statefx.protocol.transaction import Phase
 from statefx.state.contract.store import StateContext, StateProvider, prepare_as
 from statefx.state.registry import load_provider
@@ -281,10 +280,12 @@ def _check_idle(state: LogState, folders: Folders, what: str) -> None:
     if not state.in_flight:
         return
     first = state.in_flight[0]
-    rolled = "forward" if first.phase is Phase.COMMITTING else "back"
+    rolled, instead = "forward", ""
+    if first.phase is not Phase.COMMITTING:
+        rolled, instead = "back", ", or call statefx.abort, which needs no topology"
     raise CheckpointError(
         f"transaction {first.txid} of the checkpoint in {folders.location} is {first.phase}. Stop the topology if it "
-        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it. Then {what}",
+        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it{instead}. Then {what}",
         path=folders.location,
         txid=first.txid,
     )
@@ -303,6 +304,7 @@ def taken(
     what: str,
     check: Callable[[LogState], None] = lambda state: None,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
+    adopt: frozenset[str] = NOTHING_ADOPTED,
 ) -> TransactionLog:
     """Take the next generation, after a last look."""
 
@@ -313,7 +315,7 @@ def taken(
         check(log.state)
         return log
 
-    return take_generation(folders, None, NOTHING_ADOPTED, shared=False, opened=looked_at)
+    return take_generation(folders, None, adopt, shared=False, opened=looked_at)
 
 
 def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | None) -> Pin:
@@ -323,14 +325,16 @@ def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | N
         return kept.pinned(found, savepoint)
     if isinstance(txid, bool) or not isinstance(txid, int) or txid < 1:
         raise ConfigError(f"txid must be the number of a committed transaction, from 1, got {txid!r}")
-    state, known = LogState(), list[int]()
+    state, known = LogState(), dict[int, Pin]()
     for entry in read_entries(folders.storage):
         before, state = state.decided, apply(state, entry.record, entry.time_ms)
         # Not where RESTORED has brought back what an earlier one had left.
         if state.decided and (state.decided != before or not known) and state.restored is None:
-            known.append(state.decided)
-            if state.decided == txid:
-                return pin_of(state)
+            known[state.decided] = pin_of(state)
+        if isinstance(entry.record, Migrated):  # the provider of now has no version of before
+            known.clear()
+    if txid in known:
+        return known[txid]
     span = f"{min(known)} to {max(known)}" if known else "none"
     raise CheckpointError(
         f"the log of the checkpoint in {folders.location} does not know any more what transaction {txid} had left; "
@@ -347,6 +351,28 @@ def _open_all(folders: Folders, found: LogState, provider: StateProvider, pin: P
         task = TaskId.parse(name)
         with closing(open_task(provider, folders, state, task.component, task.task)[0]) as store:
             next(iter(store.scan(None, None)), None)
+    for ref in _files_beside(state):
+        path = f"{folders.storage.url}/{ref.name}"
+        try:
+            whole = ref.fits(folders.storage.read(ref.name))
+        except FileNotFoundError:
+            whole = False
+        if not whole:
+            raise StateCorruptedError(
+                f"{path}, which says how far sources were read in transaction {pin.state_txid}, is gone or damaged. "
+                "Nothing was changed; go back to a savepoint, whose files are kept",
+                path=path,
+            )
+
+
+def _files_beside(state: LogState) -> list[FileRef]:
+    """Return the files in which sources and spouts have put what was too large for the log."""
+    said = (each for layers in state.committed_metadata.values() for each in layers)
+    return [*state.notes.aside, *(each.file for each in said if each.file is not None)]
+
+
+def _state_txid(found: LogState) -> int:
+    return found.committed if found.restored is None else found.restored
 
 
 def _published_since(found: LogState, txid: int) -> dict[str, int]:
@@ -360,13 +386,13 @@ def _published_since(found: LogState, txid: int) -> dict[str, int]:
 
 
 def _already_published(found: LogState, pin: Pin) -> str:
-    published = _published_since(found, pin.txid)
+    published = _published_since(found, pin.state_txid)
     shown = ", ".join(f"{rows} of sink {sink!r}" for sink, rows in published.items())
     targets = ", ".join(f"{sink!r} ({target})" for sink, target in sorted(found.targets.items()))
     rows = f"rows ({shown})" if shown else "rows"
     return (
-        f"transactions {pin.txid + 1} to {found.committed} may have published {rows} to {targets}. What they have "
-        "read would come again, and be published once more behind that. Say sinks='append' if that is right, or "
+        f"transactions {pin.state_txid + 1} to {found.committed} may have published {rows} to {targets}. What they "
+        "have read would come again, and be published once more behind that. Say sinks='append' if that is right, or "
         "remove these rows there by hand and say it then; or restore into another checkpoint with to=, whose sinks "
         "have other targets"
     )
@@ -384,15 +410,17 @@ def _restored(
     append: bool = False,
 ) -> Restoration:
     _check_idle(found, folders, "restore it")
-    if found.targets and found.committed > pin.txid and not append:
-        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=pin.txid)
+    # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
+    # seen all that was published, but for what was given up before it, with the user's consent.
+    if found.targets and pin.state_txid not in (_state_txid(found), found.committed) and not append:
+        raise CheckpointError(_already_published(found, pin), path=folders.location, txid=pin.state_txid)
     _open_all(folders, found, provider, pin)
     log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
     # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
     provider.fence(log.state.lineage, log.state.generation, folders.storage)
     log.append(Restored(log.state.generation, pin))
-    given_up = max(0, found.committed - pin.txid)
-    done = Restoration(folders.location, pin.txid, given_up, log.state.committed + 1, _published_since(found, pin.txid))
+    txid, given_up = pin.state_txid, max(0, _state_txid(found) - pin.state_txid)
+    done = Restoration(folders.location, txid, given_up, log.state.committed + 1, _published_since(found, txid))
     logger.info("%s", done)
     return done
 
@@ -408,20 +436,21 @@ def _exported(folders: Folders, found: LogState, provider: StateProvider, pin: P
             "log, and no topology is started on it: delete it, and export again",
             path=target.location,
         )
+    _open_all(folders, found, provider, pin)
     state, lineage = at_pin(found, pin), uuid.uuid4().hex
     heads: dict[str, Version] = {}
     growth: dict[str, int] = {}
     for number, name in enumerate(sorted(pin.heads), 1):
         heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name)
         logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
-    for name in {*named_files(state), *state.notes_files()}:
-        storage.put(name, folders.storage.read(name))
+    for ref in _files_beside(state):
+        storage.put(ref.name, folders.storage.read(ref.name))
     alone = replace(pin, heads=heads, growth=growth, snapshots={})
     records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))
     write_format(storage)
     # The log in one step: a start on a folder whose log ended earlier would begin with empty state.
     TransactionLog(storage).append(checkpoint(replace(fold(records), time_ms=pin.time_ms)))
-    done = Restoration(target.location, pin.txid, 0, pin.txid + 1, {})
+    done = Restoration(target.location, pin.state_txid, 0, pin.txid + 1, {})
     logger.info("%s", done)
     return done
 

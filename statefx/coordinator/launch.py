@@ -193,19 +193,28 @@ class Launch:
         """
         if not self._rescale:
             return {}
-        names = {new: old for old, new in self._renaming.of(found).names.items()}
-        wanted = {names.get(id, id): bolt.parallelism for id, bolt in self._identity.stateful.items()}
-        known = found.topology.stateful
-        return {id: tasks for id, tasks in wanted.items() if id in known and known[id].parallelism != tasks}
+        known, wanted = found.topology.stateful, self._identity.stateful
+        found_as = self._found_as(found)
+        return {
+            was: wanted[id].parallelism
+            for id, was in found_as.items()
+            if id in wanted and was in known and known[was].parallelism != wanted[id].parallelism
+        }
+
+    def _found_as(self, found: LogState) -> Mapping[str, str]:
+        """Return the names in a checkpoint of components that are there; not of a new one with the name of another."""
+        names = self._renaming.of(found).names
+        former = {new: old for old, new in names.items()}
+        return {one.id: former.get(one.id, one.id) for one in self.topology.components if one.id not in names}
 
     def grouping_keys(self, found: LogState) -> dict[str, Callable[[Any], Any]]:
         """Return the bolts' own functions, by the names that they have in a checkpoint."""
-        names = {new: old for old, new in self._renaming.of(found).names.items()}
+        names = self._found_as(found)
         given: dict[str, Callable[[Any], Any]] = {}
         for one in self.topology.components:
             bolt: Any = one.operator
-            if isinstance(bolt, Stateful) and overrides(type(bolt), "groupingKey"):
-                given[names.get(one.id, one.id)] = bolt.groupingKey
+            if one.id in names and isinstance(bolt, Stateful) and overrides(type(bolt), "groupingKey"):
+                given[names[one.id]] = bolt.groupingKey
         return given
 
     def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:

@@ -63,7 +63,7 @@ class Renaming:
         Raises
         ------
         ConfigError
-            Neither the old nor the new name is there, or both are.
+            Both the old and the new name are there.
         CheckpointMismatchError
             A transaction is decided, and those that are renamed have still to commit it.
         """
@@ -73,14 +73,14 @@ class Renaming:
         there = {*found.topology.stateful, *found.committed_metadata, *planned}
         names: dict[str, str] = {}
         for old, new in self.names.items():
-            if (old in there) == (new in there):
-                which = "both" if old in there else "neither"
+            if old in there and new in there:
                 raise ConfigError(
-                    f"rename: the checkpoint in {found.location} has {which} of {old!r} and {new!r}; it has "
-                    f"{sorted(one for one in there if not one.startswith('__')) or 'none'}. "
-                    + ("If an earlier start has renamed it, leave it out now" if old in there else "Mind the old name"),
+                    f"rename: the checkpoint in {found.location} has both {old!r} and {new!r}. If an earlier start has "
+                    "renamed it, leave it out now",
                     component=old,
                 )
+            # What is not there has been renamed, or has never kept anything. Of a name that is mistyped, what it should
+            # have been is refused as lacking.
             if old in there:
                 names[old] = new
                 if DEDUP + old in there:

@@ -63,9 +63,10 @@ def take(log: TransactionLog, provider: StateProvider, name: str) -> Savepoint:
     for _ in range(_TRIES):
         state = log.state
         if name in state.pinned:
+            txid = state.pinned[name].state_txid
             raise CheckpointError(
-                f"there is a savepoint {name!r} already, of transaction {state.pinned[name].txid}: delete it, or give "
-                "this one another name",
+                f"there is a savepoint {name!r} already, of transaction {txid}: delete it, or give this one another "
+                "name",
                 savepoint=name,
             )
         if not state.decided:
@@ -98,7 +99,7 @@ def pinned(state: LogState, name: str) -> Pin:
 def savepoint(name: str, pin: Pin) -> Savepoint:
     """Return what people are shown of a pin."""
     size = sum(pin.growth.get(task, 0) for task in pin.heads) + sum(each.size_bytes for each in pin.snapshots.values())
-    return Savepoint(name, pin.txid, datetime.fromtimestamp(pin.time_ms / 1000, UTC), size)
+    return Savepoint(name, pin.state_txid, datetime.fromtimestamp(pin.time_ms / 1000, UTC), size)
 
 
 def check_name(name: object) -> None:

@@ -135,9 +135,13 @@ def _kept_as(state: LogState, record: Generation) -> Mapping[str, str]:
     known, wanted = state.topology.stateful, record.topology.stateful
     kept_as = {one: kept for one, kept in state.kept_as.items() if one in wanted}
     taken = {state.kept_as.get(one, one) for one in known}
-    for one in wanted:
-        if one not in known and one in taken:
-            kept_as[one] = f"{one}~{record.generation}"
+    for one in sorted(wanted.keys() - known.keys()):
+        name, number = one, record.generation
+        while name in taken:  # an export begins again with generation 1, and brings the names that were given before
+            name, number = f"{one}~{number}", number + 1
+        taken.add(name)
+        if name != one:
+            kept_as[one] = name
     return kept_as
 
 
@@ -349,6 +353,7 @@ def pin_of(state: LogState) -> Pin:
         state.watermarks,
         state.heard,
         state.due_ms,
+        state.committed if state.restored is None else state.restored,
     )
 
 
@@ -382,7 +387,7 @@ def _restored(state: LogState, record: Restored) -> LogState:
         watermarks=pin.watermarks,
         heard=pin.heard,
         due_ms=pin.due_ms,
-        restored=pin.txid,
+        restored=pin.state_txid,
     )
 
 

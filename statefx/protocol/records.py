@@ -263,6 +263,8 @@ class Pin:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     heard: Mapping[str, Heard] = field(default_factory=dict)
     due_ms: int = 0
+    # The transaction that left it so: `txid`, unless it was restored, and nothing has been decided since.
+    state_txid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

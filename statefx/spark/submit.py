@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from statefx.admin.rescaling import Rescaler
-from statefx.coordinator.adoption import Adopt
+from statefx.coordinator.adoption import Adopt, adoptions
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import Engine
 from statefx.coordinator.format import write_format
@@ -214,7 +214,8 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> Tra
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
     if tasks := launch.rescalings(found):
-        Rescaler(folders, launch.provider, launch.grouping_keys(found)).run(found, tasks)
+        keys = launch.grouping_keys(found)
+        Rescaler(folders, launch.provider, keys, adopt=adoptions(adopt)).run(found, tasks)
     log = launch.take_generation()
     if log.state.committed:
         logger.info("checkpoint %s: going on after transaction %d", folders.location, log.state.committed)

@@ -336,7 +336,7 @@ def test_savepoints_of_another_number_of_tasks(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:2]).close()
         savepoint(keeper.folder, "before")
-        rescale(keeper.folder, {"keep": 3})
+        rescale(keeper.folder, {"keep": 3}, groupingKey={"keep": lambda key: key[1] if isinstance(key, tuple) else key})
         keeper.run(*WORK[2:], topology=keeping(3), limits=SMALL)
         before = state_table(keeper.folder, "keep", schema=TYPED, at="before").table()
         assert shown(before) == STATES[2]

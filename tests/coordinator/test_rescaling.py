@@ -9,6 +9,7 @@ import pytest
 
 from statefx import BatchBolt, Stateful, TopologyBuilder, openState, rescale, restore, savepoint
 from statefx.admin.rescaling import Rescaler
+from statefx.coordinator.launch import Launch
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, StatefxError
@@ -273,3 +274,61 @@ def test_state_in_a_server_is_moved_to_files_first(place):
         send(driver, range(2), topology(2), config={"topology.state.provider": REFERENCES["redis"], **options})
         with pytest.raises(ConfigError, match=r"statefx.migrate\(..., to='rocksdb'\), rescale, and move it back"):
             rescale(driver.folder, {"count": 4})
+
+
+class Pages(Plain):
+    """Its own keys are what it is grouped by; those of its map are not, or are, as the setting says."""
+
+    other = "page"
+
+    def initState(self, state):
+        self.state, self.pages = state, state.map("pages")
+
+    def execute(self, tup, collector):
+        self.state.put(tup.word, self.state.get(tup.word, 0) + 1)
+        if tup.word in ("w1", "v2"):
+            key = f"page {tup.word[0]}" if self.other == "page" else tup.word
+            self.pages.put(key, self.pages.get(key, 0) + 1)
+
+
+class SamePages(Pages):
+    other = "word"
+
+
+def test_each_map_is_proved_by_itself_or_by_the_keys_of_the_state(place):
+    with Driver(place) as driver:
+        send(driver, range(8), topology(2, Pages))
+        with pytest.raises(CheckpointError, match=r"(may be chance|its key 'page .' of state.map\('pages'\) lies in)"):
+            rescale(driver.folder, {"count": 4})
+    with Driver(place, name="right") as driver, Driver(place, name="same") as same:
+        send(driver, range(8), topology(2, SamePages))
+        send(same, range(8), topology(4, SamePages))
+        rescale(driver.folder, {"count": 4})
+        assert held(driver, 4) == held(same, 4)
+
+
+def test_a_bolt_that_has_kept_nothing_needs_no_proof(place):
+    with Driver(place) as driver:
+        with driver.start(topology(1, Plain)):
+            pass
+        assert rescale(driver.folder, {"count": 4}).keys == 0
+        send(driver, range(2), topology(4, Plain))
+
+
+def test_a_new_bolt_with_the_name_of_a_renamed_one_is_not_taken_for_it(place):
+    def named(**tasks):
+        builder = TopologyBuilder("rescaled")
+        builder.setStream("lines", rows("value string"))
+        builder.setBolt("split", Split()).shuffleGrouping("lines")
+        for name, number in tasks.items():
+            builder.setBolt(name, Plain(), number).fieldsGrouping("split", "word")
+        return builder.createTopology()
+
+    for order in (["tally", "count"], ["count", "tally"]):
+        tasks = {name: {"tally": 4, "count": 2}[name] for name in order}
+        launch = Launch(
+            named(**tasks), None, place, None, caller="submit", dumps=None, rename={"count": "tally"}, rescale=True
+        )
+        with Driver(place, name=order[0]) as driver:
+            send(driver, range(6), named(count=2))
+            assert launch.rescalings(read_state(FolderStorage(driver.folder))) == {"count": 4}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import deleteSavepoint, export, migrate, openState, restore, savepoint, savepoints
+from statefx import TopologyBuilder, deleteSavepoint, export, migrate, openState, restore, savepoint, savepoints
 from statefx.admin import savepoints as tool
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
@@ -23,6 +23,8 @@ from statefx.testing import Crash
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
 from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
+from tests.spouts.numbers import ALL, Whole
+from tests.spouts.numbers import Count as CountNumbers
 from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver, archived, lines, totals, word_count, words
 
@@ -308,6 +310,39 @@ def test_files_that_were_deleted_by_hand_are_named_before_anything_is_changed(pl
         assert committed(driver) == words(WORK[:20])
 
 
+class Large(Whole):
+    """What it says of a batch is too large for the log."""
+
+    def upcoming(self, last):
+        return {**super().upcoming(last), "padding": "x" * 100_000}
+
+
+def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place):
+    builder = TopologyBuilder("numbers")
+    builder.setSpout("numbers", Large(place), 2)
+    builder.setBolt("count", CountNumbers(), 2).fieldsGrouping("numbers", "number")
+    topology = builder.createTopology()
+    with Driver(place) as driver:
+        with driver.start(topology, limits=SMALL) as tester:
+            tester.emit()
+        savepoint(driver.folder, "one")
+        with driver.start(topology, limits=SMALL) as tester:
+            tester.drain()
+            for _ in range(20):
+                tester._coordinator.log.fold()
+        restore(driver.folder, "one")
+        with driver.start(topology) as tester:
+            tester.drain()
+        assert committed(driver) == ALL
+        (name,) = read_state(FolderStorage(driver.folder)).pinned["one"].committed_metadata["numbers"]
+        Path(driver.folder, name.file.name).unlink()
+        generation = read_state(FolderStorage(driver.folder)).generation
+        for more in ({}, {"to": place / "to"}):
+            with pytest.raises(StateCorruptedError, match=r"metadata/.* is gone or damaged\. Nothing was changed"):
+                restore(driver.folder, "one", **more)
+        assert read_state(FolderStorage(driver.folder)).generation == generation
+
+
 def test_a_server_that_keeps_no_versions_has_no_savepoints(place):
     with RedisServer(appendonly="no") as server, Driver(place) as driver:
         config = {"topology.state.provider": REFERENCES["redis"]}
@@ -327,3 +362,32 @@ def test_a_transaction_that_is_under_way_is_ended_by_a_start_first(place):
         assert state.in_flight
         with pytest.raises(CheckpointError, match=r"is (PREPARING|COMMITTING)\. Stop the topology .* Then restore it"):
             restore(driver.folder, txid=state.committed)
+
+
+def test_a_savepoint_is_of_the_transaction_whose_state_it_has(place):
+    """After going back, numbers are counted on: two states then have the same number, and differ."""
+    with Driver(place) as driver:
+        topology = archived(place / "out")
+        send(driver, WORK[:1], topology)
+        savepoint(driver.folder, "a")
+        send(driver, WORK[1:2], topology)
+        savepoint(driver.folder, "b")
+        restore(driver.folder, "a", sinks="append")
+        assert savepoint(driver.folder, "c").txid == 1
+        restore(driver.folder, "a")  # it is there already: nothing comes again
+        restore(driver.folder, "b")  # it has seen all that was published
+        with pytest.raises(CheckpointError, match="may have published rows"):
+            restore(driver.folder, "c")
+        assert committed(driver) == words(WORK[:2])
+
+
+def test_transactions_of_before_a_migration_are_not_gone_back_to(place):
+    with Driver(place) as driver:
+        send(driver, WORK[:2])
+        migrate(driver.folder, "rocksdb")
+        with pytest.raises(CheckpointError, match="does not know any more what transaction 1 had left"):
+            restore(driver.folder, txid=1)
+    with Driver(place, "rocksdb") as driver:
+        send(driver, WORK[2:4])
+        assert restore(driver.folder, txid=3).txid == 3
+        assert committed(driver) == words(WORK[:3])
