@@ -42,6 +42,7 @@ from statefx.protocol.order import Emission
 from statefx.protocol.pipeline import Pipeline
 from statefx.protocol.pipeline_entry import Shape, Stage
 from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
+from statefx.protocol.topology_identity import NO_TOPOLOGY
 from statefx.protocol.transaction import Phase
 from tests.protocol.spouts_model import Kinds, Spouts
 
@@ -97,7 +98,7 @@ class World:
 
 def started(world: World, *, hooks_change: bool = False) -> World:
     """A driver starts on the log: the next generation, maybe with bolts that have hooks now, or have them no longer."""
-    log = apply(world.log, Generation(world.log.generation + 1, "", {}))
+    log = apply(world.log, Generation(world.log.generation + 1, "", NO_TOPOLOGY))
     in_flight = [each.transaction for each in log.in_flight]
     shape = replace(world.pipeline.shape, settles=world.pipeline.shape.settles != hooks_change)
     pipeline, commands = Pipeline.found(shape, log.committed, in_flight, log.attempts)
