@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol, overload
 
 from xxhash import xxh3_128
 
-from statefx.admin.reading import check_started, kept_options, open_task
+from statefx.admin.reading import check_idle, check_started, kept_options, open_task
 from statefx.config import Config
 from statefx.coordinator.adoption import NOTHING_ADOPTED, check_adoption
 from statefx.coordinator.generation import read_checkpoint, take_generation
@@ -42,7 +42,6 @@ from statefx.errors import (
 from statefx.protocol.identity import EMPTY, Namespace, TaskId, Version
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
-from statefx.protocol.transaction import Phase
 from statefx.state.contract.store import StateContext, StateProvider, StateStore, Write, prepare_as
 from statefx.state.registry import load_provider, name_of, resolve
 from statefx.storage import Storage
@@ -174,7 +173,7 @@ class Migrator:
         shared = self.source.capabilities.shared
         # From here on a driver that ran is fenced. All that can be refused without harm has been (rule 1.5).
         log = take_generation(self.folders, found.topology, NOTHING_ADOPTED, shared=shared, opened=self.opened)
-        _check_idle(log.state, self.folders)
+        check_idle(log.state, self.folders, "migrate")
         before = log.state
         # The log fences records only. Without fences of the providers a task of the former driver could still commit to
         # the source when it has been copied (rule 4.2).
@@ -207,7 +206,7 @@ class Migrator:
     def _check(self, found: LogState) -> None:
         """Refuse what can be refused without touching anything."""
         check_adoption(found, found.topology, self.folders, NOTHING_ADOPTED, shared=self.source.capabilities.shared)
-        _check_idle(found, self.folders)
+        check_idle(found, self.folders, "migrate")
         if found.pinned:
             raise CheckpointError(
                 f"the checkpoint in {self.folders.location} has the savepoints {sorted(found.pinned)}, which can't be "
@@ -322,19 +321,6 @@ def _provider_of(state: LogState, folders: Folders) -> str:
             path=folders.location,
         )
     return found.pop()
-
-
-def _check_idle(state: LogState, folders: Folders) -> None:
-    if not state.in_flight:
-        return
-    first = state.in_flight[0]
-    rolled = "forward" if first.phase is Phase.COMMITTING else "back"
-    raise CheckpointError(
-        f"transaction {first.txid} of the checkpoint in {folders.location} is {first.phase}. Stop the topology if it "
-        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it. Then migrate.",
-        path=folders.location,
-        txid=first.txid,
-    )
 
 
 class Sum(NamedTuple):

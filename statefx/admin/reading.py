@@ -29,6 +29,7 @@ from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
+from statefx.protocol.transaction import Phase
 from statefx.state import Codec, KeyValueState, MapState, load_provider
 from statefx.state.contract.spaces import Kind
 from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version
@@ -429,6 +430,22 @@ def check_started(state: LogState, folders: Folders) -> None:
         raise CheckpointError(
             f"there is no checkpoint in {folders.location}: has a topology been submitted there?", path=folders.location
         )
+
+
+def check_idle(state: LogState, folders: Folders, what: str) -> None:
+    """Refuse a checkpoint in which a transaction is under way; `what` is to be done when it has ended."""
+    if not state.in_flight:
+        return
+    first = state.in_flight[0]
+    rolled, instead = "forward", ""
+    if first.phase is not Phase.COMMITTING:
+        rolled, instead = "back", ", or call statefx.abort, which needs no topology"
+    raise CheckpointError(
+        f"transaction {first.txid} of the checkpoint in {folders.location} is {first.phase}. Stop the topology if it "
+        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it{instead}. Then {what}",
+        path=folders.location,
+        txid=first.txid,
+    )
 
 
 def component_of(state: LogState, component: str, folders: Folders) -> StatefulIdentity:

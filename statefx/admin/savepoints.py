@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from statefx.admin.migration import Entries, sum_of
-from statefx.admin.reading import check_started, kept_options, open_task
+from statefx.admin.reading import check_idle, check_started, kept_provider, open_task
 from statefx.config import Config
 from statefx.coordinator import savepoints as kept
 from statefx.coordinator.adoption import NOTHING_ADOPTED
@@ -39,7 +39,6 @@ from statefx.protocol.identity import EMPTY, FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, fold, pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Restored
-from statefx.protocol.transaction import Phase
 from statefx.state.contract.store import StateContext, StateProvider, prepare_as
 from statefx.state.registry import load_provider
 from statefx.storage import Storage
@@ -114,7 +113,7 @@ def savepoint(
     * A driver that runs on the checkpoint is fenced.
     """
     folders, found = found_checkpoint(checkpointLocation)
-    _check_idle(found, folders, "take the savepoint")
+    check_idle(found, folders, "take the savepoint")
     provider = provider_of(found, config)
     kept.check_name(name)
     kept.check_keeps_versions(provider)
@@ -152,7 +151,7 @@ def deleteSavepoint(checkpointLocation: str | os.PathLike[str], name: str) -> No
     """
     folders, found = found_checkpoint(checkpointLocation)
     kept.pinned(found, name)
-    _check_idle(found, folders, "delete the savepoint")
+    check_idle(found, folders, "delete the savepoint")
     kept.delete(taken(folders, "delete the savepoint"), name)
 
 
@@ -266,29 +265,12 @@ def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogStat
 
 def provider_of(found: LogState, config: Mapping[str, Any] | None) -> StateProvider:
     """Return who keeps the state; without a stateful bolt any will do, for there is nothing to keep."""
-    given = Config.parse(config, found.topology.name)
-    some = next(iter(found.topology.stateful.values()), None)
+    some = next(iter(found.topology.stateful.items()), None)  # one provider keeps all of them
     if some is None:
+        given = Config.parse(config, found.topology.name)
         return load_provider(given.state_provider, given.state_provider_config)
-    options = given.state_provider_config or kept_options(
-        some, "the state", "config={'topology.state.provider.config': {...}}, as they were given to submit"
-    )
-    return load_provider(some.provider, options)
-
-
-def _check_idle(state: LogState, folders: Folders, what: str) -> None:
-    if not state.in_flight:
-        return
-    first = state.in_flight[0]
-    rolled, instead = "forward", ""
-    if first.phase is not Phase.COMMITTING:
-        rolled, instead = "back", ", or call statefx.abort, which needs no topology"
-    raise CheckpointError(
-        f"transaction {first.txid} of the checkpoint in {folders.location} is {first.phase}. Stop the topology if it "
-        f"runs; else start it once, so that the transaction is rolled {rolled}, and stop it{instead}. Then {what}",
-        path=folders.location,
-        txid=first.txid,
-    )
+    component, bolt = some
+    return kept_provider(found, bolt, component, config)
 
 
 def _check_same(found: LogState, folders: Folders, state: LogState) -> None:
@@ -311,7 +293,7 @@ def taken(
     def looked_at(storage: Storage) -> TransactionLog:
         log = opened(storage)
         # At each try to take the generation: a driver that runs may have begun something since the last look.
-        _check_idle(log.state, folders, what)
+        check_idle(log.state, folders, what)
         check(log.state)
         return log
 
@@ -371,10 +353,6 @@ def _files_beside(state: LogState) -> list[FileRef]:
     return [*state.notes.aside, *(each.file for each in said if each.file is not None)]
 
 
-def _state_txid(found: LogState) -> int:
-    return found.committed if found.restored is None else found.restored
-
-
 def _published_since(found: LogState, txid: int) -> dict[str, int]:
     rows: dict[str, int] = {}
     for past in found.past():
@@ -409,17 +387,17 @@ def _restored(
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
     append: bool = False,
 ) -> Restoration:
-    _check_idle(found, folders, "restore it")
+    check_idle(found, folders, "restore it")
     # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
     # seen all that was published, but for what was given up before it, with the user's consent.
-    if found.targets and pin.state_txid not in (_state_txid(found), found.committed) and not append:
+    if found.targets and pin.state_txid not in (found.state_txid, found.committed) and not append:
         raise CheckpointError(_already_published(found, pin), path=folders.location, txid=pin.state_txid)
     _open_all(folders, found, provider, pin)
     log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
     # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
     provider.fence(log.state.lineage, log.state.generation, folders.storage)
     log.append(Restored(log.state.generation, pin))
-    txid, given_up = pin.state_txid, max(0, _state_txid(found) - pin.state_txid)
+    txid, given_up = pin.state_txid, max(0, found.state_txid - pin.state_txid)
     done = Restoration(folders.location, txid, given_up, log.state.committed + 1, _published_since(found, txid))
     logger.info("%s", done)
     return done

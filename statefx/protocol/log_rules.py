@@ -353,7 +353,7 @@ def pin_of(state: LogState) -> Pin:
         state.watermarks,
         state.heard,
         state.due_ms,
-        state.committed if state.restored is None else state.restored,
+        state.state_txid,
     )
 
 

@@ -158,6 +158,11 @@ class LogState:
         return (pin.notes for pin in self.pinned.values())
 
     @property
+    def state_txid(self) -> int:
+        """The transaction that left the committed state as it is: `committed`, unless an earlier one was restored."""
+        return self.committed if self.restored is None else self.restored
+
+    @property
     def shared_origins(self) -> tuple[str, ...]:
         """The checkpoints that this one is a fork of, as long as all have decided the same transactions; else none.
 
