@@ -24,7 +24,7 @@ from functools import partial
 from statefx.admin.reading import check_started
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.generation import read_checkpoint, take_generation
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError
 from statefx.protocol.identity import TransactionAttempt
@@ -108,7 +108,7 @@ def abort(checkpointLocation: str | os.PathLike[str]) -> Aborted:
     --------
     >>> print(abort("checkpoints/word-count"))     # doctest: +SKIP
     """
-    folders = Folders(local_path(checkpointLocation))
+    folders = Folders(checkpoint_location(checkpointLocation))
     check_started(read_checkpoint(folders), folders)
     log = take_generation(folders, None, NOTHING_ADOPTED, shared=False, opened=partial(_opened, folders))
     return _aborted(log, folders)

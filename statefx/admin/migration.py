@@ -29,7 +29,7 @@ from statefx.admin.reading import check_idle, check_started, kept_options, open_
 from statefx.config import Config
 from statefx.coordinator.adoption import NOTHING_ADOPTED, check_adoption
 from statefx.coordinator.generation import read_checkpoint, take_generation
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import (
     CheckpointError,
@@ -135,7 +135,7 @@ def migrate(
     --------
     >>> migrate("checkpoints/word-count", to="redis", config={"url": "redis://db:6379/0"})     # doctest: +SKIP
     """
-    folders = Folders(local_path(checkpointLocation))
+    folders = Folders(checkpoint_location(checkpointLocation))
     found = read_checkpoint(folders)
     kept = _provider_of(found, folders)
     wanted = resolve(_options("to", to, None).state_provider)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from statefx.admin.columns import Decoder, Form, scanned, shown_of, with_origin
 from statefx.config import Config
 from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import (
     AmbiguousKeyError,
     CheckpointError,
@@ -98,7 +98,7 @@ def openState(
     >>> with openState("checkpoints/word-count", "count") as counts:     # doctest: +SKIP
     ...     print(counts.txid, counts["spark"], len(counts))
     """
-    folders = Folders(local_path(checkpointLocation))
+    folders = Folders(checkpoint_location(checkpointLocation))
     return StateView(_Request(folders, component, task, config, codec, migrate, byTask, map, time.time))
 
 

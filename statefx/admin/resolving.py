@@ -24,7 +24,7 @@ from typing import Any, Literal
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.entries import read_entries
 from statefx.coordinator.generation import read_checkpoint, take_generation
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError
 from statefx.operators import Spout
@@ -145,7 +145,7 @@ def resolve(
     except NotImplementedError:
         raise ConfigError(f"{type(queue).__name__} has no pendingAcks, so it seals nothing") from None
     try:
-        return _Resolving(acks, Folders(local_path(checkpointLocation)), unknown).run(origin, yes=yes)
+        return _Resolving(acks, Folders(checkpoint_location(checkpointLocation)), unknown).run(origin, yes=yes)
     finally:
         acks.close()
 

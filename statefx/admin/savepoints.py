@@ -31,7 +31,7 @@ from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.entries import read_entries
 from statefx.coordinator.format import write_format
 from statefx.coordinator.generation import read_checkpoint, take_generation
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.savepoints import Savepoint
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
@@ -222,7 +222,7 @@ def restore(
     kept.check_keeps_versions(provider)
     pin = _pin(folders, found, savepoint, txid)
     if to is not None:
-        return _exported(folders, found, provider, pin, Folders(local_path(to)))
+        return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)))
     return _restored(folders, found, provider, pin, append=sinks == APPEND)
 
 
@@ -244,7 +244,7 @@ def export(
     kept.check_keeps_versions(provider)
     last = savepoint is None and txid is None
     pin = pin_of(found) if last else _pin(folders, found, savepoint, txid)
-    return _exported(folders, found, provider, pin, Folders(local_path(to)))
+    return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)))
 
 
 def at_pin(state: LogState, pin: Pin) -> LogState:
@@ -257,7 +257,7 @@ def at_pin(state: LogState, pin: Pin) -> LogState:
 
 def found_checkpoint(location: str | os.PathLike[str]) -> tuple[Folders, LogState]:
     """Return what the log of a checkpoint knows; CheckpointError if there is none."""
-    folders = Folders(local_path(location))
+    folders = Folders(checkpoint_location(location))
     found = read_checkpoint(folders)
     check_started(found, folders)
     return folders, found

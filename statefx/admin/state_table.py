@@ -20,7 +20,7 @@ from statefx.admin.columns import Decoder, Entries, Form, Shown, scanned, shown_
 from statefx.admin.reading import codec_of, component_of, kept_provider, tasks_of
 from statefx.admin.savepoints import at_pin
 from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.savepoints import pinned
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
 from statefx.plan.deployment import cache_folder
@@ -163,7 +163,7 @@ def state_table(
             isinstance(each, bool) or not isinstance(each, int | str) or (isinstance(each, int) and each < 0)
         ):
             raise ConfigError(f"at={each!r}: give the number of a transaction, or the name of a savepoint")
-    folders = Folders(local_path(checkpointLocation))
+    folders = Folders(checkpoint_location(checkpointLocation))
     log = read_checkpoint(folders)
     states = [at_pin(log, pinned(log, each)) if isinstance(each, str) else log for each in wanted]
     bolts = [component_of(each, component, folders) for each in states]

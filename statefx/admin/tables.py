@@ -16,7 +16,7 @@ from statefx.admin.transactions import transactions as listed
 from statefx.admin.verifying import Verified
 from statefx.coordinator.entries import read_entries
 from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.savepoints import Savepoint
 from statefx.operators import Spout
 from statefx.protocol.jsonform import to_json
@@ -186,7 +186,7 @@ def _fields(thing: object, *names: str) -> Row:
 
 
 def _found(checkpointLocation: str | os.PathLike[str]) -> tuple[Folders, LogState]:
-    folders = Folders(local_path(checkpointLocation))
+    folders = Folders(checkpoint_location(checkpointLocation))
     state = read_checkpoint(folders)
     check_started(state, folders)
     return folders, state

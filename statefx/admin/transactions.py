@@ -10,7 +10,7 @@ from typing import Any
 
 from statefx.admin.reading import check_started
 from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.operators.sealed_names import OwnerName, Sealed, sealed_in
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Committing
@@ -107,7 +107,7 @@ def transactions(checkpointLocation: str | os.PathLike[str]) -> list[Transaction
     >>> for each in transactions("checkpoints/word-count")[-3:]:     # doctest: +SKIP
     ...     print(each.txid, each.state, each.secs, each.reason)
     """
-    folders = Folders(local_path(checkpointLocation))
+    folders = Folders(checkpoint_location(checkpointLocation))
     found = read_checkpoint(folders)
     check_started(found, folders)
     return attempts_in(found)

@@ -11,7 +11,7 @@ from typing import Any
 from statefx.admin.columns import Shown, scanned
 from statefx.admin.reading import check_started, codec_of, kept_provider, open_task
 from statefx.coordinator.generation import read_checkpoint
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import StateCorruptedError, StateError, StatefxError
 from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId
 from statefx.protocol.log_state import LogState
@@ -138,7 +138,7 @@ def verify(
     --------
     >>> print(verify("checkpoints/word-count"))     # doctest: +SKIP
     """
-    folders = Folders(local_path(checkpointLocation))
+    folders = Folders(checkpoint_location(checkpointLocation))
     began = time.monotonic()
     try:
         state = read_checkpoint(folders)

@@ -6,11 +6,14 @@ import json
 
 from statefx.coordinator.entries import FOLDER as LOG
 from statefx.errors import AlreadyExistsError, CheckpointError, CheckpointFormatError, StorageError
-from statefx.storage import Storage
+from statefx.storage import Storage, is_remote
 from statefx.storage.contract import PROBE
 
 FORMAT = 2
 FORMAT_NAME = "format"
+
+PLACE = "a bucket that is there, and credentials in the environment that may list, read, write and delete in it"
+"""What an object store must be for a checkpoint."""
 
 IGNORED_PREFIXES = (FORMAT_NAME, PROBE, "lost+found")
 """How names begin that a folder may hold before it is a checkpoint: left by a crash, or there from the start."""
@@ -20,14 +23,15 @@ def write_format(storage: Storage) -> None:
     """Make the checkpoint's format file, and with it its folder; CheckpointError if it can't be written."""
     try:
         if not _is_there(storage, FORMAT_NAME):  # looked for first: the file is there at every start but one
+            if is_remote(storage.url):  # a link is exclusive on each file system that has links
+                storage.check()
             storage.create(FORMAT_NAME, json.dumps({"format": FORMAT}).encode("ascii"))
     except AlreadyExistsError:
         pass  # another driver's, which makes the checkpoint at the same time; whoever reads the log next judges it
     except (StorageError, OSError) as error:
+        place = PLACE if is_remote(storage.url) else "a folder in which this user may create files"
         raise CheckpointError(
-            f"checkpointLocation {storage.url} can't be written ({error}): "
-            "give a folder in which this user may create files",
-            path=storage.url,
+            f"checkpointLocation {storage.url} can't be written ({error}): give {place}", path=storage.url
         ) from error
 
 

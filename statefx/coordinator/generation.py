@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection
 
 from statefx.coordinator.adoption import check_adoption, forks, warn_of_fork
 from statefx.coordinator.entries import FOLDER as LOG
-from statefx.coordinator.format import check_format, is_empty, write_format
+from statefx.coordinator.format import PLACE, check_format, is_empty, write_format
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog, read_state
 from statefx.coordinator.participants import check_participants
 from statefx.coordinator.renaming import NOTHING_RENAMED, Renaming
-from statefx.errors import CheckpointMismatchError, FencedError
+from statefx.errors import CheckpointError, CheckpointMismatchError, FencedError
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Lineage
 from statefx.protocol.topology_identity import TopologyIdentity
-from statefx.storage import Storage
+from statefx.storage import Storage, is_remote
 
 TAKE_TRIES = 10
 """Each lost try is a record that another driver has appended meanwhile. So many in a row are no accident: several
@@ -29,7 +29,15 @@ _AFTER_THE_LOG = ("state/", "sources/")
 
 def read_checkpoint(folders: Folders) -> LogState:
     """Read a checkpoint without changing it; empty if there is none."""
-    check_format(folders.storage)
+    try:
+        check_format(folders.storage)
+    except OSError as error:
+        if not is_remote(folders.location):
+            raise
+        raise CheckpointError(
+            f"checkpointLocation {folders.location} can't be read ({error.strerror or error}): give {PLACE}",
+            path=folders.location,
+        ) from error
     if is_empty(folders.storage, LOG):
         _check_beginning(folders)
         return LogState()

@@ -25,7 +25,7 @@ from statefx.coordinator.engine import Engine
 from statefx.coordinator.generation import forked, read_checkpoint, take_generation
 from statefx.coordinator.janitor import Janitor
 from statefx.coordinator.judging import Judge
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import TransactionLog
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.participants import Participants, check_participants
@@ -122,7 +122,7 @@ class Launch:
         self._cache = cache
         if dumps is not None:
             check_sendable(topology, self.settings.mapping(), dumps)
-        self.folders = Folders(local_path(checkpointLocation), wrap)
+        self.folders = Folders(checkpoint_location(checkpointLocation), wrap)
         self._sinks = sinks_of(
             topology,
             self.folders.storage,

@@ -26,6 +26,8 @@ from statefx.spark import internals
 from statefx.spark.failures import last_line, not_importable
 from statefx.spark.pickling import modules_of
 from statefx.spark.session import is_local
+from statefx.storage import is_remote
+from statefx.storage.contract import PROBE
 from statefx.topology.checks import named
 from statefx.topology.graph import Topology
 
@@ -46,6 +48,9 @@ _STATEFUL = {
 
 By the plan's nodes: Spark's own `isStatefulOperation` passes over ``dropDuplicates`` without an event time. One that is
 missing here is found before it has begun anything (`SparkCheckpoint.with_notes`)."""
+
+_UNSEEN = "unseen"
+"""What an executor answers that sees nothing where the checkpoint is."""
 
 _LOCAL_PATH = re.compile(r"(?:file:(?://)?)?(/[^:*?\[{]*|[^:/*?\[{][^:*?\[{]*)")
 """A path without a pattern; one with a pattern may or may not name the folder."""
@@ -89,9 +94,15 @@ def check_apart(frame: DataFrame, location: str) -> None:
         Names both folders.
     """
     for option in internals.streamed_paths(frame):
+        if is_remote(location) and location.startswith(f"{_store_url(option)}/"):
+            raise ConfigError(
+                f"checkpointLocation {location} is below {option}, which the input is read from: the checkpoint's own "
+                "objects would be read as input. Give a prefix outside of it",
+                location=location,
+            )
         found = _LOCAL_PATH.fullmatch(option)
         path = os.path.realpath(found[1]) if found is not None else ""
-        if path and os.path.commonpath([path, location]) == path:
+        if path and not is_remote(location) and os.path.commonpath([path, location]) == path:
             raise ConfigError(
                 f"checkpointLocation {location} is inside {path}, which the input is read from: the checkpoint's own "
                 "files would be read as input. Give a folder outside of it",
@@ -139,40 +150,45 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     context = session.sparkContext
     master = str(context.master)
     local = master.startswith("local") and not master.startswith("local-cluster")
+    remote = is_remote(folders.location)
     holders = _modules(topology)
     with internals.worker_program(context) as program:
         same = local and _is_this_python(program)
     seen = _imported.setdefault(context, set())
     if same:
         holders = {name: who for name, who in holders.items() if name not in seen and not _is_installed(name)}
-        if not holders:
+        if not holders and not remote:  # workers reach a store by an environment of their own: the JVM's
             return
     loaded = {name.partition(":")[0] for name in references if ":" in name}
     modules = ["statefx.spark.worker", *sorted(loaded), *sorted(holders)]
-    probe = os.path.join(folders.location, f".probe-{uuid.uuid4().hex}")
-    with open(probe, "w", encoding="ascii"):
-        pass
+    probe = f"{PROBE}{uuid.uuid4().hex}"
+    folders.storage.put(probe, b"")
     try:
         # More tasks than slots, so that every executor is likely to get one: Spark can't be asked for one on each.
         width = 1 if same else max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
         with internals.worker_program(context):
-            rows = session.range(0, width, 1, width).mapInArrow(_prober(probe, modules), _FOUND)
+            rows = session.range(0, width, 1, width).mapInArrow(_prober(folders.location, probe, modules), _FOUND)
         found = rows.collect()
     except (PySparkException, Py4JError) as error:
         raise ConfigError(_first_job_failure(str(error))) from error
     finally:
-        os.unlink(probe)
+        folders.storage.delete([probe])
     for host, problem, module, missing in found:
         if missing and module in holders:
             reason = not_importable(missing, local=is_local(context))
             raise ConfigError(f"{holders[module]}: {reason}", module=missing, host=host)
         if problem and module in holders:
             raise ConfigError(f"{holders[module]}: {_import_failure(module, problem)}", module=module, host=host)
-        if problem == "unseen":
+        if problem == _UNSEEN:
             raise CheckpointError(unseen(folders.location, host), path=folders.location, host=host)
         if problem:
             raise ConfigError(f"executor {host}: {problem}", host=host)
     seen.update(holders)
+
+
+def _store_url(option: str) -> str:
+    """Return an input's path as a checkpoint location would be written: Spark has other names for S3."""
+    return re.sub("^s3[an]:", "s3:", option.rstrip("/"))
 
 
 def unseen(location: str, host: str) -> str:
@@ -210,7 +226,9 @@ def _is_this_python(program: str) -> bool:
     return len(folders) == 1 and os.path.samefile(found, sys.executable)
 
 
-def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _prober(
+    location: str, probe: str, modules: Sequence[str]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function that needs nothing installed where it runs, but what PySpark needs."""
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
@@ -229,8 +247,18 @@ def _prober(probe: str, modules: Sequence[str]) -> Callable[[Iterable[pa.RecordB
             except (Exception, SystemExit) as error:  # noqa: BLE001 - code of the user's
                 problem = f"{type(error).__name__}: {error}"
                 break
-        if not problem and not os.path.exists(probe):
-            problem = "unseen"
+        if not problem:
+            from statefx.storage import storage_at  # noqa: PLC0415 - up to here statefx may not have been there
+
+            try:
+                storage_at(location).read(probe)
+            except (FileNotFoundError, NotADirectoryError):
+                problem = _UNSEEN
+            except Exception as error:  # noqa: BLE001 - credentials, networks, the package that talks to the store
+                problem = (
+                    f"can't read the checkpoint in {location} ({error}). Workers have the environment of the executor, "
+                    "with spark.executorEnv: with a local master, that of the driver when its session was built"
+                )
         found = {"host": socket.gethostname(), "problem": problem, "module": module, "missing": missing}
         yield pa.RecordBatch.from_pylist([found])
 

@@ -16,6 +16,7 @@ from statefx.operators.schema import to_ddl
 from statefx.spark.preflight import unseen
 from statefx.spark.session import check_session
 from statefx.state import Codec
+from statefx.storage import is_remote
 
 
 def readState(
@@ -90,7 +91,7 @@ def _reader(table: StateTable) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
         location = table.folders.location
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                if not os.path.isdir(location):
+                if not is_remote(location) and not os.path.isdir(location):
                     raise CheckpointError(unseen(location, socket.gethostname()), path=location)
                 yield from table.read(table.tasks[number])
 

@@ -173,7 +173,7 @@ class Storage(ABC):
     def check(self) -> None:
         """Make sure that the store keeps what this contract says of `create`.
 
-        For stores that nobody has tried: `submit` accepts folders alone so far, and folders need no such check.
+        The first start on an object store calls it; folders need no such check.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""An object store by its URL, through the ``obstore`` package: S3 and what speaks its language."""
+"""An object store by its URL, through the ``obstore`` package: S3 and what speaks its language, Google's, Azure's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ObjectStorage(Storage):
     Parameters
     ----------
     url : str
-        ``s3://bucket/prefix``.
+        ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``.
     options : Mapping[str, Any], optional
         For obstore, such as ``endpoint`` and ``region``. Credentials come from the environment, as for any S3 client.
     """
@@ -73,7 +73,7 @@ class ObjectStorage(Storage):
             self._compare(name, data, error)
         except (failures.PermissionDeniedError, failures.UnauthenticatedError, failures.NotSupportedError) as error:
             raise NotWrittenError(
-                f"{self._at(name)} was not written: {error}", path=self._at(name), usable=True
+                f"{self._at(name)} was not written: {_said(error)}", path=self._at(name), usable=True
             ) from error
         except failures.BaseError as error:
             self._compare(name, data, error)
@@ -85,7 +85,9 @@ class ObjectStorage(Storage):
             found = self.read(name)
         except OSError as unreadable:
             # also where it isn't there: a request that was given up may still be carried out
-            raise OutcomeUnknownError(f"{where} may or may not have been written: {error}", path=where) from unreadable
+            raise OutcomeUnknownError(
+                f"{where} may or may not have been written: {_said(error)}", path=where
+            ) from unreadable
         # Equal bytes are our own, of a request whose answer was lost: each record holds a nonce (rule 3.2).
         if found != data:
             raise AlreadyExistsError(f"{where} is there already", path=where) from error
@@ -152,11 +154,25 @@ class ObjectStorage(Storage):
         """The client of this process."""
         _check_not_forked()
         if self._made is None:
-            client = {"timeout": TIMEOUT, **self._options.get("client_options", {})}
+            client = {"timeout": TIMEOUT, "allow_http": _allows_http(), **self._options.get("client_options", {})}
             options = {key: value for key, value in self._options.items() if key != "client_options"}
             made: Any = from_url  # its overloads are one per store, by the URL's scheme
             self._made = made(self._url, client_options=client, retry_config={"max_retries": RETRIES}, **options)
         return self._made
+
+
+def _allows_http() -> bool:
+    """Tell whether the environment has an endpoint without TLS: options of a client hide what obstore reads of it."""
+    said = {key.upper(): value.lower() for key, value in os.environ.items()}
+    endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+    return any(said.get(f"{of}_ALLOW_HTTP") == "true" for of in ("AWS", "AZURE", "GOOGLE")) or any(
+        said.get(name, "").startswith("http:") for name in endpoints
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return what a store has said, without obstore's own account of how it came to that."""
+    return str(error).partition("\n")[0]
 
 
 class _Object(io.RawIOBase):
@@ -198,7 +214,7 @@ def _as_os_error(where: str) -> Iterator[None]:
     except (FileNotFoundError, failures.NotFoundError) as error:
         raise FileNotFoundError(2, f"there is no {where}", where) from error
     except failures.BaseError as error:
-        raise OSError(5, f"{where}: {error}", where) from error
+        raise OSError(5, f"{where}: {_said(error)}", where) from error
 
 
 def _check_not_forked() -> None:

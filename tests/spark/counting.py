@@ -75,16 +75,16 @@ def tell(**facts):
     sys.stdout.flush()
 
 
-def main(work, provider, options, trigger):
+def main(work, provider, options, trigger, location=None):
     spark = session("local[2]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
-    run(*begun(spark, work, provider, options, trigger))
+    run(*begun(spark, work, provider, options, trigger, location))
 
 
-def begun(spark, work, provider="memory", options=None, trigger=ONCE):
+def begun(spark, work, provider="memory", options=None, trigger=ONCE, location=None):
     """What `submit` is given: here, and by tests whose last driver nobody kills; it runs in their own session."""
     config = {"topology.state.provider": provider, "topology.state.provider.config": options or {}}
     topology = word_count(lines_of(spark, f"{work}/in"), count=Held(work), sink=FileSink(f"{work}/out"))
-    return topology, spark, f"{work}/ck", config, trigger
+    return topology, spark, location or f"{work}/ck", config, trigger
 
 
 def run(*given):

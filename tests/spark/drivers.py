@@ -16,7 +16,7 @@ from statefx import committedFiles
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
 from statefx.protocol.log_state import LogState
-from statefx.storage import FolderStorage
+from statefx.storage import storage_at
 from tests.conftest import ROOT
 from tests.spark.bolts import recount
 from tests.spark.counting import ONCE
@@ -33,6 +33,7 @@ class Driver:
     def __init__(self, work, provider="memory", trigger=ONCE, program="tests.spark.counting", more=None, **options):
         settings = {"work": str(work), "provider": provider, "options": options, "trigger": trigger, **(more or {})}
         self.work = Path(work)
+        self.location = settings.get("location", str(self.work / "ck"))
         self.output = self.work / f"output-{len(list(self.work.glob('output-*')))}"
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
@@ -60,7 +61,7 @@ class Driver:
 
         def holds():
             assert self.process.poll() is None, f"ended before {what}:\n{self.output.read_text()[-3000:]}"
-            return condition(log_of(self.work))
+            return condition(log_at(self.location))
 
         wait_for(holds, what)
 
@@ -77,7 +78,7 @@ class Driver:
 
     @property
     def _under_way(self):
-        found = log_of(self.work).in_flight
+        found = log_at(self.location).in_flight
         return (str(found[0].phase), found[0].txid) if found else None
 
     def go_on(self):
@@ -104,8 +105,12 @@ class Driver:
 
 
 def log_of(work):
+    return log_at(str(work / "ck"))
+
+
+def log_at(location):
     try:
-        return read_state(FolderStorage(work / "ck"))
+        return read_state(storage_at(location))
     except CheckpointError:
         return LogState()
 

@@ -1,8 +1,6 @@
 """A folder and S3 pass one contract; storages that break it in one way do not."""
 
 import threading
-import urllib.request
-from uuid import uuid4
 
 import pytest
 
@@ -10,7 +8,7 @@ from statefx.errors import CheckpointError
 from statefx.storage import FolderStorage, Storage, folder
 from statefx.storage.contract import READERS
 from statefx.storage.objects import ObjectStorage
-from tests.storage.s3_server import s3_server
+from tests.storage.s3_server import made_bucket, s3_server
 from tests.storage.storage_contract import StorageContract
 
 
@@ -32,8 +30,7 @@ class TestS3(StorageContract):
     def storage(self, server, monkeypatch):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        bucket = f"b{uuid4().hex}"
-        urllib.request.urlopen(urllib.request.Request(f"{server}/{bucket}", method="PUT")).close()
+        bucket = made_bucket(server)
         options = {"endpoint": server, "region": "us-east-1", "client_options": {"allow_http": True}}
         return ObjectStorage(f"s3://{bucket}/checkpoints/word-count", options)
 

@@ -1,8 +1,5 @@
 """State of a task on S3, as in a folder: the interface is one."""
 
-import urllib.request
-from uuid import uuid4
-
 import pytest
 
 from statefx.state import EMPTY, Retention
@@ -10,7 +7,7 @@ from statefx.storage.objects import ObjectStorage
 from statefx.testing.site import Site, image
 from statefx_memory import MemoryStateProvider
 from statefx_rocksdb import RocksDbStateProvider
-from tests.storage.s3_server import s3_server
+from tests.storage.s3_server import made_bucket, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +23,7 @@ def place(server, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
 
     def made(root):
-        bucket = f"b{uuid4().hex}"
-        urllib.request.urlopen(urllib.request.Request(f"{server}/{bucket}", method="PUT")).close()
+        bucket = made_bucket(server)
         options = {"endpoint": server, "region": "us-east-1", "client_options": {"allow_http": True}}
         return ObjectStorage(f"s3://{bucket}/checkpoints/word-count", options)
 

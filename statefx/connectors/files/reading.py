@@ -17,7 +17,7 @@ from statefx.connectors.files.manifest import INTERVAL, Manifest
 from statefx.connectors.files.writers import FORMATS
 from statefx.connectors.files.written import txid_of_file
 from statefx.connectors.staged import FOLDER, txid_of_staged
-from statefx.coordinator.location import Folders, local_path
+from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.coordinator.log import read_state
 from statefx.errors import ConfigError, SinkError
 from statefx.operators.schema import to_ddl
@@ -155,7 +155,7 @@ def _refuse_field(schema: pa.Schema, txid: str) -> None:
 
 
 def _staged(spark: Any, path: str | os.PathLike[str], sink: str, txid: str | None) -> Any:
-    storage = Folders(local_path(path)).storage
+    storage = Folders(checkpoint_location(path)).storage
     committed = read_state(storage).committed
     names = [each.name for each in storage.list(f"{FOLDER}/{sink}/") if txid_of_staged(each.name) > committed]
     if not names:

@@ -1,0 +1,156 @@
+"""A checkpoint on S3 is as exact as one in a folder: crashes, lost answers, refusals, tools."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+import statefx
+from statefx import openState
+from statefx.coordinator.location import Folders, checkpoint_location
+from statefx.errors import CheckpointError, ConfigError, FencedError, StatefxError
+from statefx.storage import storage_at
+from statefx.testing.steps import Crash
+from tests.storage.s3_server import SECRET, Unconditional, Unreliable, as_users_have_it, s3_server
+from tests.testing.topologies import SMALL, Driver, lines, word_count, words
+
+WORK = [lines("to be or not to be", "that is the question"), lines("to sleep", "to dream"), lines(), lines("no more")]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    with s3_server() as address, as_users_have_it(address) as made:
+        yield made
+
+
+class Remote(Driver):
+    """As `Driver`, on a checkpoint in an object store."""
+
+    def __init__(self, place: Path, url: str, provider: str = "memory") -> None:
+        super().__init__(place, provider)
+        self.folder = url
+
+
+@pytest.mark.parametrize("provider", ["memory", "rocksdb"])
+def test_a_crash_at_any_step(bucket, tmp_path, provider):
+    with Remote(tmp_path / "whole", bucket(), provider) as driver:
+        whole = driver.start(limits=SMALL)
+        whole.run(WORK)
+        steps = len(whole.steps)
+    for crash_at in range(1 if provider == "memory" else 3, steps + 1, 3):
+        with Remote(tmp_path / str(crash_at), bucket(), provider) as driver:
+            with pytest.raises(Crash):
+                driver.start(limits=SMALL, crash_at=crash_at).run(WORK)
+            after = driver.start(limits=SMALL)
+            after.run(WORK)
+            assert after.state("count") == words(WORK), crash_at
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_that_are_lost_late_or_503(tmp_path, seed):
+    """A request that is given up may have been carried out; a driver that can't know ends, and the next one goes on."""
+    unreliable = []
+
+    def before(inner):
+        unreliable.append(Unreliable(inner, seed, share=0.15))
+        return unreliable[0]
+
+    with s3_server(before) as address, as_users_have_it(address) as made:
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                url = made()
+                break
+        with Remote(tmp_path, url) as driver:
+            for _ in range(20):
+                try:
+                    tester = driver.start(limits=SMALL)
+                    tester.run(WORK)
+                    assert tester.state("count") == words(WORK)
+                    break
+                except (StatefxError, OSError):  # it gave up; nothing of what it did may be lost or counted twice
+                    continue
+            else:
+                pytest.fail("twenty drivers gave up one after the other")
+    assert unreliable[0].faults > 10
+
+
+def test_tools_work_on_it(bucket, tmp_path):
+    url = bucket()
+    with Remote(tmp_path, url) as driver:
+        driver.start().run(WORK[:2])
+        statefx.savepoint(url, "two")
+        driver.start().run(WORK)
+    assert dict(openState(url, "count").items()) == words(WORK)
+    assert not statefx.verify(url).damaged
+    other = f"{url}-other"
+    statefx.export(url, other, "two")
+    assert dict(openState(other, "count").items()) == words(WORK[:2])
+    statefx.export(url, tmp_path / "folder", "two")
+    assert dict(openState(tmp_path / "folder", "count").items()) == words(WORK[:2])
+    statefx.rescale(url, {"count": 3}, groupingKey={"count": lambda key: key})
+    assert dict(openState(url, "count").items()) == words(WORK)
+    assert [each.task for each in statefx.explain(url, "count", "to").tasks]
+    statefx.deleteSavepoint(url, "two")
+    statefx.migrate(url, "rocksdb")
+    assert dict(openState(url, "count").items()) == words(WORK)
+
+
+def test_no_secret_is_in_it(bucket, tmp_path, caplog):
+    url = bucket()
+    with caplog.at_level("DEBUG"), Remote(tmp_path, url) as driver:
+        driver.start(limits=SMALL).run(WORK)
+    storage = storage_at(url)
+    found = list(storage.list())
+    assert len(found) > 10
+    assert not [each.name for each in found if SECRET.encode() in storage.read(each.name)]
+    assert SECRET not in caplog.text
+    assert SECRET not in repr(storage)
+
+
+def test_a_store_without_conditional_requests_is_refused(tmp_path):
+    with s3_server(Unconditional) as address, as_users_have_it(address) as made:
+        url = made()
+        with Remote(tmp_path, url) as driver, pytest.raises(CheckpointError, match="lets a name be created twice"):
+            driver.start()
+        assert {each.name.partition("-")[0] for each in storage_at(url).list()} <= {"probe"}
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket, tmp_path):
+    with (
+        Remote(tmp_path, "s3://no-such-bucket/word-count") as driver,
+        pytest.raises(CheckpointError, match=r"s3://no-such-bucket/word-count can't be read .*a bucket that is there"),
+    ):
+        driver.start()
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("s3://bucket", "s3://bucket/", "s3://bucket/../x", "s3://bucket/x/.hidden", "s3://bucket/x?a=b"),
+        *("s3a://bucket/x", "S3://bucket/x", "abfss://container/x", "gs:bucket/x", "s3://key:secret@bucket/x"),
+    ],
+)
+def test_what_is_no_url_of_a_store_is_refused(location):
+    with pytest.raises(ConfigError, match="must name a bucket and a prefix in it, as s3://bucket/word-count"):
+        checkpoint_location(location)
+
+
+def test_a_url_is_written_in_one_way(tmp_path):
+    assert checkpoint_location("s3://bucket/a/b//") == "s3://bucket/a/b"
+    assert checkpoint_location("gs://bucket/a") == "gs://bucket/a"
+    folders = Folders("s3://bucket/a")
+    assert folders.storage is folders.storage, "a client keeps its connections"
+    assert folders.log == "s3://bucket/a/transactions"
+
+
+def test_two_drivers_one_of_which_is_replaced(bucket, tmp_path):
+    with Remote(tmp_path, bucket()) as driver:
+        first = driver.start(word_count())
+        first.run(WORK[:2])
+        second = driver.start(word_count())
+        with pytest.raises(FencedError, match="another driver has taken over s3:"):
+            first.run(WORK[:3])
+        second.run(WORK)
+        assert second.state("count") == words(WORK)
