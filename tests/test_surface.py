@@ -54,8 +54,8 @@ EXPORTS = {
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
         "committedFiles", "deleteSavepoint", "explain", "export", "isTick", "migrate", "openState", "readCommitted",
-        "readState", "readUncommitted", "rescale", "resolve", "restore", "savepoint", "savepoints", "session", "submit",
-        "transaction", "transactions", "verify",
+        "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints", "session",
+        "submit", "transaction", "transactions", "verify",
     },
     statefx.state: {
         "EMPTY", "BroadcastMap", "Capabilities", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",

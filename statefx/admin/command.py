@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from statefx.admin import explaining, rescaling, savepoints, tables, verifying
+from statefx.admin import explaining, repairing, rescaling, savepoints, tables, verifying
 from statefx.errors import ConfigError, StatefxError
 from statefx.state.encoding.references import load
 
@@ -231,6 +231,9 @@ def resolve(
 
 _yes = click.option("--yes", is_flag=True, help="Do it; a driver that runs on the checkpoint is fenced.")
 _savepoint = click.argument("savepoint", metavar="[SAVEPOINT]", required=False)
+_sinks = click.option(
+    "--sinks", type=click.Choice([savepoints.APPEND]), help="Published rows stay, and come once more behind."
+)
 _txid = click.option("--txid", type=int, help="In place of a savepoint, a transaction that the log still knows.")
 
 
@@ -273,7 +276,7 @@ def _delete(checkpoint: str, name: str, yes: bool) -> None:
 @_savepoint
 @_txid
 @click.option("--to", type=click.Path(), help="Make a new checkpoint there, and leave this one as it is.")
-@click.option("--sinks", type=click.Choice([savepoints.APPEND]), help="Published rows stay, and come once more behind.")
+@_sinks
 @_config
 @_yes
 def restore(
@@ -289,6 +292,19 @@ def restore(
     if to is None:
         _check_yes(yes, f"this would give up what {checkpoint} has committed since")
     click.echo(savepoints.restore(checkpoint, savepoint, txid=txid, to=to, sinks=sinks, config=config))
+
+
+@_cli.command()
+@_checkpoint
+@_sinks
+@_config
+@_yes
+def repair(checkpoint: str, sinks: str | None, config: Mapping[str, Any] | None, yes: bool) -> int:
+    """Go on from the newest state that is whole; without --yes, say what that is; the exit code is 1 then."""
+    with _bar("verify") as progress:
+        found = repairing.repair(checkpoint, yes=yes, sinks=sinks, config=config, progress=progress)
+    click.echo(found)
+    return 0 if found.done or not found.damaged else 1
 
 
 @_cli.command()

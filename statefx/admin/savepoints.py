@@ -223,7 +223,7 @@ def restore(
     pin = _pin(folders, found, savepoint, txid)
     if to is not None:
         return _exported(folders, found, provider, pin, Folders(checkpoint_location(to)))
-    return _restored(folders, found, provider, pin, append=sinks == APPEND)
+    return go_back(folders, found, provider, pin, append=sinks == APPEND)
 
 
 def export(
@@ -307,14 +307,7 @@ def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | N
         return kept.pinned(found, savepoint)
     if isinstance(txid, bool) or not isinstance(txid, int) or txid < 1:
         raise ConfigError(f"txid must be the number of a committed transaction, from 1, got {txid!r}")
-    state, known = LogState(), dict[int, Pin]()
-    for entry in read_entries(folders.storage):
-        before, state = state.decided, apply(state, entry.record, entry.time_ms)
-        # Not where RESTORED has brought back what an earlier one had left.
-        if state.decided and (state.decided != before or not known) and state.restored is None:
-            known[state.decided] = pin_of(state)
-        if isinstance(entry.record, Migrated):  # the provider of now has no version of before
-            known.clear()
+    known = known_pins(folders)
     if txid in known:
         return known[txid]
     span = f"{min(known)} to {max(known)}" if known else "none"
@@ -326,6 +319,19 @@ def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | N
     )
 
 
+def known_pins(folders: Folders) -> dict[int, Pin]:
+    """Return what each transaction had left, of those that the log still knows; files may be gone."""
+    state, known = LogState(), dict[int, Pin]()
+    for entry in read_entries(folders.storage):
+        before, state = state.decided, apply(state, entry.record, entry.time_ms)
+        # Not where RESTORED has brought back what an earlier one had left.
+        if state.decided and (state.decided != before or not known) and state.restored is None:
+            known[state.decided] = pin_of(state)
+        if isinstance(entry.record, Migrated):  # the provider of now has no version of before
+            known.clear()
+    return known
+
+
 def _open_all(folders: Folders, found: LogState, provider: StateProvider, pin: Pin) -> None:
     """Open the state of every task as it was, so that a file that is missing is told before anything is changed."""
     state = at_pin(found, pin)
@@ -333,7 +339,7 @@ def _open_all(folders: Folders, found: LogState, provider: StateProvider, pin: P
         task = TaskId.parse(name)
         with closing(open_task(provider, folders, state, task.component, task.task)[0]) as store:
             next(iter(store.scan(None, None)), None)
-    for ref in _files_beside(state):
+    for ref in files_beside(state):
         path = f"{folders.storage.url}/{ref.name}"
         try:
             whole = ref.fits(folders.storage.read(ref.name))
@@ -347,7 +353,7 @@ def _open_all(folders: Folders, found: LogState, provider: StateProvider, pin: P
             )
 
 
-def _files_beside(state: LogState) -> list[FileRef]:
+def files_beside(state: LogState) -> list[FileRef]:
     """Return the files in which sources and spouts have put what was too large for the log."""
     said = (each for layers in state.committed_metadata.values() for each in layers)
     return [*state.notes.aside, *(each.file for each in said if each.file is not None)]
@@ -379,7 +385,7 @@ def _already_published(found: LogState, pin: Pin) -> str:
 # ---- in place
 
 
-def _restored(
+def go_back(
     folders: Folders,
     found: LogState,
     provider: StateProvider,
@@ -387,6 +393,7 @@ def _restored(
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
     append: bool = False,
 ) -> Restoration:
+    """Let a checkpoint go on from a pin, by one record (see `restore`)."""
     check_idle(found, folders, "restore it")
     # Not by `txid`: what was restored before has the number of what was given up then. The newest state of all has
     # seen all that was published, but for what was given up before it, with the user's consent.
@@ -421,7 +428,7 @@ def _exported(folders: Folders, found: LogState, provider: StateProvider, pin: P
     for number, name in enumerate(sorted(pin.heads), 1):
         heads[name], growth[name] = _copied(folders, storage, provider, state, lineage, name)
         logger.info("state of %s is written to %s (%d of %d)", name, target.location, number, len(pin.heads))
-    for ref in _files_beside(state):
+    for ref in files_beside(state):
         storage.put(ref.name, folders.storage.read(ref.name))
     alone = replace(pin, heads=heads, growth=growth, snapshots={})
     records = (Lineage(lineage), Generation(1, target.location, pin.topology), Restored(1, alone))

@@ -236,7 +236,7 @@ def test_a_restore_that_was_killed_has_changed_all_or_nothing(place, provider):
             kept = SteppedProvider(load_provider(REFERENCES[provider], {}), steps)
             opened = partial(SteppedLog, steps=steps, limit=100)
             try:
-                tool._restored(folders, found, kept, found.pinned["five"], opened)
+                tool.go_back(folders, found, kept, found.pinned["five"], opened)
             except Crash:
                 back = committed(driver) == words(WORK[:5])
                 assert back or committed(driver) == words(WORK[:5] + GIVEN_UP)

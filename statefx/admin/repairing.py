@@ -1,0 +1,222 @@
+"""Repairs a checkpoint of which files are damaged or gone: with other files of the same state, or by going back."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statefx.admin.reading import check_idle
+from statefx.admin.savepoints import APPEND, at_pin, files_beside, found_checkpoint, go_back, known_pins, provider_of
+from statefx.admin.verifying import Damage, Progress, verify
+from statefx.coordinator import savepoints as kept
+from statefx.coordinator.location import Folders
+from statefx.errors import ConfigError, StateCorruptedError, StateError
+from statefx.protocol.identity import TaskId, Version
+from statefx.protocol.log_rules import pin_of
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Pin
+from statefx.state.changelog.chain import Changelog
+from statefx.state.contract.store import SnapshotRef
+
+logger = logging.getLogger("statefx")
+
+ASIDE = "damaged/"
+"""Below this damaged files are kept as they were found: the originals are swept when no version needs them."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What `repair` has done, or would do.
+
+    Attributes
+    ----------
+    location : str
+    damaged : tuple of Damage
+        What `verify` has found; empty: nothing is to be done.
+    txid : int
+        The transaction whose state the checkpoint goes on from.
+    given_up : int
+        Transactions since then, whose input is read again; 0: no state is lost.
+    rebuilt : tuple of str
+        Tasks (``count/0``) whose state is read from other files than before: an older snapshot, or changelogs alone.
+    savepoints : tuple of str
+        Names of savepoints that can't be restored any more: delete them.
+    done : bool
+        False: nothing was changed.
+    """
+
+    location: str
+    damaged: tuple[Damage, ...]
+    txid: int
+    given_up: int
+    rebuilt: tuple[str, ...]
+    savepoints: tuple[str, ...]
+    done: bool
+
+    def __str__(self) -> str:
+        if not self.damaged:
+            return f"{self.location}: nothing is damaged"
+        lines = [str(each) for each in self.damaged]
+        if self.given_up:
+            lines.append(
+                f"the newest state that is whole is that of transaction {self.txid}: {self.given_up} are given up, and "
+                "what they had read comes again"
+            )
+        else:
+            lines.append(f"the state of transaction {self.txid} is whole: nothing is given up")
+        if self.rebuilt:
+            lines.append(f"read from other files: {', '.join(self.rebuilt)}")
+        if self.savepoints:
+            lines.append(f"savepoints that are lost, to be deleted: {', '.join(self.savepoints)}")
+        lines.append("repaired" if self.done else "nothing was changed: stop the topology, and say yes")
+        return "\n".join(lines)
+
+
+def repair(
+    checkpointLocation: str | os.PathLike[str],
+    *,
+    yes: bool = False,
+    sinks: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Repair:
+    """Let a checkpoint with damaged files go on from the newest state that is whole; by default only say what that is.
+
+    For each task other files of the same state are tried: an older snapshot with all changelogs since, or all
+    changelogs. If a task's last state can't be had, all go back to the newest transaction, or savepoint, of which every
+    task's can: as `restore` does it. Damaged files are copied below ``damaged/`` in the checkpoint.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``. Stop the topology first.
+    yes : bool
+        Do it. Without it nothing is changed.
+    sinks : str, optional
+        As of `restore`: ``"append"`` if rows that were published since may come once more.
+    config : Mapping, optional
+        As of `openState`.
+    progress : callable (done, total), optional
+        As of `verify`.
+
+    Returns
+    -------
+    Repair
+
+    Raises
+    ------
+    ConfigError
+        The arguments are wrong, or state is kept in a server, which has its own ways to be repaired.
+    CheckpointError
+        There is no checkpoint, a transaction is under way, or sinks have published rows since; nothing was changed.
+    StateCorruptedError
+        The log is damaged, or no state is whole; nothing was changed. The message says what to do.
+
+    Contract
+    --------
+    * One record makes it so: a crash leaves the checkpoint as it was, or repaired.
+    * A driver that runs on the checkpoint is fenced, with ``yes=True``.
+
+    Examples
+    --------
+    >>> print(repair("checkpoints/word-count"))     # doctest: +SKIP
+    """
+    if sinks not in (None, APPEND):
+        raise ConfigError(f"sinks must be 'append', or left out, got {sinks!r}")
+    folders, found = found_checkpoint(checkpointLocation)
+    provider = provider_of(found, config)
+    kept.check_keeps_versions(provider)
+    verified = verify(checkpointLocation, config, progress=progress)
+    if verified.ok:
+        return Repair(folders.location, (), found.state_txid, 0, (), (), done=False)
+    check_idle(found, folders, "repair it")
+    pin = _newest_whole(folders, found)
+    now = pin_of(found)
+    same = pin.heads == now.heads
+    rebuilt = tuple(sorted(name for name in pin.heads if same and pin.snapshots.get(name) != now.snapshots.get(name)))
+    lost = tuple(sorted(name for name, one in found.pinned.items() if _whole(folders, found, one) != one))
+    given_up = max(0, found.state_txid - pin.state_txid)
+    planned = Repair(folders.location, verified.damaged, pin.state_txid, given_up, rebuilt, lost, done=False)
+    if yes:
+        _keep_aside(folders, verified.damaged)
+        if rebuilt or not same:  # else savepoints alone are damaged: there is nothing to go back to
+            go_back(folders, found, provider, pin, append=sinks == APPEND)
+    return replace(planned, done=yes)
+
+
+def _newest_whole(folders: Folders, found: LogState) -> Pin:
+    """Return where to go on from; its snapshots are those that are whole."""
+    for pin in _candidates(folders, found):
+        whole = _whole(folders, found, pin)
+        if whole is not None:
+            return whole
+    raise StateCorruptedError(
+        f"no state of the checkpoint in {folders.location} is whole: neither that of the last transaction, nor of one "
+        f"that the log knows, nor a savepoint ({sorted(found.pinned) or 'there is none'}). Nothing was changed. "
+        "Restore the files that statefx.verify names from a copy of the checkpoint; or start on a new "
+        "checkpointLocation, with empty state, and read the input again",
+        path=folders.location,
+    )
+
+
+def _candidates(folders: Folders, found: LogState) -> Iterator[Pin]:
+    """Yield what the checkpoint could go on from: the state of now, and then what is kept, the newest first."""
+    yield pin_of(found)
+    older = [*known_pins(folders).values(), *found.pinned.values()]
+    yield from sorted(older, key=lambda pin: pin.state_txid, reverse=True)
+
+
+def _whole(folders: Folders, found: LogState, pin: Pin) -> Pin | None:
+    """Return the pin with snapshots by which each task's state can be read; None: there is a task without."""
+    state = at_pin(found, pin)
+    if not all(_fits(folders, ref) for ref in files_beside(state)):
+        return None
+    snapshots: dict[str, SnapshotRef] = {}
+    for name in sorted(pin.heads):
+        changelog = Changelog(state.namespace(TaskId.parse(name)), folders.storage)
+        for snapshot in _snapshots(found, pin, name):
+            if _reads(changelog, pin.heads[name], snapshot):
+                if snapshot is not None:
+                    snapshots[name] = snapshot
+                break
+        else:
+            return None
+    return replace(pin, snapshots=snapshots)
+
+
+def _snapshots(found: LogState, pin: Pin, name: str) -> list[SnapshotRef | None]:
+    """Return what a task's state may be read from, the best first; None: changelogs alone."""
+    named = pin.snapshots.get(name)
+    same = found.kept_as == pin.kept_as and found.state_txid >= pin.state_txid
+    others = [each for each in found.snapshots.get(name, ()) if same and each.version.txid <= pin.heads[name].txid]
+    others = sorted((each for each in others if each != named), key=lambda each: each.version, reverse=True)
+    return [*([named] if named else []), *others, None]
+
+
+def _reads(changelog: Changelog, head: Version, snapshot: SnapshotRef | None) -> bool:
+    """Tell whether all files of a version can be read that way, to their last byte."""
+    try:
+        for _ in changelog.route(head, snapshot, None).chunks():
+            pass
+    except StateError:
+        return False
+    return True
+
+
+def _fits(folders: Folders, ref: Any) -> bool:
+    try:
+        return bool(ref.fits(folders.storage.read(ref.name)))
+    except OSError:
+        return False
+
+
+def _keep_aside(folders: Folders, damaged: tuple[Damage, ...]) -> None:
+    """Copy what is damaged; what is gone, or can't be read at all, is not."""
+    for name in {each.path for each in damaged}:
+        with suppress(OSError):
+            folders.storage.put(f"{ASIDE}{name}", folders.storage.read(name))
+            logger.info("%s is kept as %s%s", name, ASIDE, name)

@@ -1,0 +1,207 @@
+"""``repair`` goes on from the newest state that is whole, changes nothing unless told to, and is all or nothing."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from statefx import openState, repair, savepoint, verify
+from statefx.admin import repairing
+from statefx.admin.command import main
+from statefx.admin.savepoints import go_back
+from statefx.coordinator.location import Folders
+from statefx.coordinator.state import SnapshotPolicy
+from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.testing import Limits
+from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedStorage, every_crash
+from tests.admin.checkpoints import Keeper, keeping, put, server
+from tests.admin.test_verify import flip
+from tests.testing.places import place
+
+__all__ = ["place", "server"]
+
+WORK = [put(a=n, **{f"k{n}": n}) for n in range(1, 9)]
+IMAGES = Limits(SnapshotPolicy(min_bytes=1, ratio=0), sweep_every=1000)
+"""A snapshot of one task in each transaction, and nothing is deleted."""
+
+
+def kept(folder: Path) -> dict[Any, Any]:
+    with openState(folder, "keep") as view:
+        return dict(view.items())
+
+
+def after(count: int) -> dict[str, int]:
+    return {key: value for work in WORK[:count] for key, value, _ in work["rows"]}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def newest(folder: Path, task: int = 0, kind: str = "changelog") -> Path:
+    return max((folder / f"state/keep/{task}").glob(f"*.{kind}"))
+
+
+def test_what_is_whole_stays_as_it_is(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        before = files(keeper.folder)
+        found = repair(keeper.folder, yes=True)
+        assert (found.damaged, found.txid, found.done) == ((), 8, False)
+        assert str(found).endswith("nothing is damaged")
+        assert files(keeper.folder) == before
+
+
+@pytest.mark.parametrize("provider", ["memory", "rocksdb"])
+@pytest.mark.parametrize("how", ["flipped", "deleted"])
+def test_a_snapshot_is_made_up_for_by_other_files(place: Path, provider: str, how: str) -> None:
+    with Keeper(place, provider) as keeper:
+        keeper.run(*WORK, limits=IMAGES)
+        damaged = [newest(keeper.folder, task, "snapshot") for task in range(2)]
+        data = [path.read_bytes() for path in damaged]
+        for path in damaged:
+            flip(path, path.stat().st_size - 1) if how == "flipped" else path.unlink()
+        before = files(keeper.folder)
+        found = repair(keeper.folder)
+        assert (found.txid, found.given_up, found.rebuilt, found.done) == (8, 0, ("keep/0", "keep/1"), False)
+        assert files(keeper.folder) == before
+        assert repair(keeper.folder, yes=True).done
+        assert kept(keeper.folder) == after(8)
+        assert verify(keeper.folder).ok
+        aside = [keeper.folder / "damaged" / path.relative_to(keeper.folder) for path in damaged]
+        assert [path.exists() for path in aside] == [how == "flipped"] * 2
+        if how == "flipped":
+            assert [path.read_bytes() for path in aside] == [path.read_bytes() for path in damaged] != data
+        # On another machine, where no cache hides what is missing.
+        keeper.start(keeping(), cache=place / "another").send(put(z=9))
+        assert kept(keeper.folder) == {**after(8), "z": 9}
+
+
+@pytest.mark.parametrize("provider", ["memory", "rocksdb"])
+def test_else_all_tasks_go_back(place: Path, provider: str) -> None:
+    with Keeper(place, provider) as keeper:
+        keeper.run(*WORK)
+        txid = int(newest(keeper.folder).name.partition("-")[0])
+        flip(newest(keeper.folder), 70)
+        planned = repair(keeper.folder)
+        assert (planned.txid, planned.given_up, planned.rebuilt) == (txid - 1, 9 - txid, ())
+        assert f"{9 - txid} are given up, and what they had read comes again" in str(planned)
+        done = repair(keeper.folder, yes=True)
+        assert (done.txid, done.given_up, done.done) == (txid - 1, 9 - txid, True)
+        assert kept(keeper.folder) == after(txid - 1)
+        assert verify(keeper.folder).ok
+        tester = keeper.start(keeping(), cache=place / "another")
+        for work in WORK[txid - 1 :]:
+            tester.send(work)
+        assert kept(keeper.folder) == after(8)
+        assert tester.txid == 8 + 9 - txid, "numbers that were given up are not used again"
+
+
+def test_to_a_savepoint_if_nothing_else_is_whole(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:3]).close()
+        savepoint(keeper.folder, "three")
+        keeper.run(*WORK[3:]).close()
+        for path in (keeper.folder / "state/keep").rglob("*.changelog"):
+            if int(path.name.partition("-")[0]) > 3:
+                path.unlink()
+        assert repair(keeper.folder, yes=True).txid == 3
+        assert kept(keeper.folder) == after(3)
+
+
+def test_a_savepoint_that_is_lost_is_named(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:3], limits=IMAGES).close()
+        savepoint(keeper.folder, "three")
+        snapshots = list((keeper.folder / "state/keep").rglob("*.snapshot"))
+        keeper.run(*WORK[3:], limits=IMAGES).close()
+        for path in snapshots:
+            flip(path, path.stat().st_size - 1)
+        found = repair(keeper.folder, yes=True)
+        assert found.savepoints == ("three",)
+        assert (found.txid, found.given_up, found.done) == (8, 0, True)
+        assert kept(keeper.folder) == after(8)
+        assert "savepoints that are lost, to be deleted: three" in str(found)
+
+
+def test_nothing_whole_is_left(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        for path in (keeper.folder / "state/keep/0").glob("*.changelog"):
+            flip(path, 70)
+        before = files(keeper.folder)
+        with pytest.raises(StateCorruptedError, match=r"no state of the checkpoint in .* is whole.*from a copy"):
+            repair(keeper.folder, yes=True)
+        assert files(keeper.folder) == before
+
+
+def test_a_repair_that_was_killed_has_changed_all_or_nothing(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK).close()
+        txid = int(newest(keeper.folder).name.partition("-")[0])
+        flip(newest(keeper.folder), 70)
+        shutil.copytree(keeper.folder, place / "before")
+        seen = set()
+        for at in every_crash():
+            shutil.rmtree(keeper.folder)
+            shutil.copytree(place / "before", keeper.folder)
+            steps = DurableSteps(crash_at=at)
+            stepped = Folders(str(keeper.folder), wrap=lambda storage, steps=steps: SteppedStorage(storage, steps))
+            found = repairing.found_checkpoint(keeper.folder)[1]
+            try:
+                with (
+                    patch.object(repairing, "found_checkpoint", lambda _, at=stepped, found=found: (at, found)),
+                    patch.object(
+                        repairing, "go_back", partial(go_back, opened=partial(SteppedLog, steps=steps, limit=100))
+                    ),
+                ):
+                    repair(keeper.folder, yes=True)
+            except Crash:
+                seen.add(verify(keeper.folder).ok)
+                assert verify(keeper.folder).ok is (kept_or_none(keeper.folder) == after(txid - 1))
+                repair(keeper.folder, yes=True)
+                assert verify(keeper.folder).ok
+                assert kept(keeper.folder) == after(txid - 1)
+                continue
+            break
+        assert seen == {False, True}
+
+
+def kept_or_none(folder: Path) -> dict[Any, Any] | None:
+    try:
+        return kept(folder)
+    except StateCorruptedError:
+        return None
+
+
+def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        assert main(["repair", str(keeper.folder)]) == 0
+        flip(newest(keeper.folder), 70)
+        capsys.readouterr()
+        assert main(["repair", str(keeper.folder)]) == 1
+        assert "nothing was changed: stop the topology, and say yes" in capsys.readouterr().out
+        assert main(["repair", str(keeper.folder), "--yes"]) == 0
+        assert "repaired" in capsys.readouterr().out
+        assert main(["verify", str(keeper.folder)]) == 0
+
+
+def test_what_is_refused(place: Path) -> None:
+    with pytest.raises(CheckpointError, match="has a topology been submitted there"):
+        repair(place / "nowhere")
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        with pytest.raises(ConfigError, match="sinks must be 'append', or left out, got 'rewind'"):
+            repair(keeper.folder, sinks="rewind")
+
+
+@pytest.mark.server
+def test_state_in_a_server(place: Path, server: Any) -> None:
+    with Keeper(place, server=server) as keeper:
+        keeper.run(*WORK[:2])
+        with pytest.raises(ConfigError, match="kept in a server"):
+            repair(keeper.folder, config={"topology.state.provider.config": {"url": server.url}})
