@@ -1,7 +1,7 @@
 """Checkpointed stateful operators with exactly-once state and output, for Python on Spark.
 
-``submit``, ``session`` and ``readState`` need pyspark and are loaded when first used; everything else works without a
-JVM.
+``submit``, ``session``, ``readState`` and ``writeState`` need pyspark and are loaded when first used; everything else
+works without a JVM.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from statefx.spark.builder import session
     from statefx.spark.query import Query
     from statefx.spark.state_table import readState
+    from statefx.spark.state_writing import writeState
     from statefx.spark.submit import submit
 
 __version__ = "0.1.0.dev0"
@@ -122,6 +123,7 @@ __all__ = [
     "transaction",
     "transactions",
     "verify",
+    "writeState",
 ]
 
 
@@ -138,6 +140,10 @@ def __getattr__(name: str) -> Any:
         from statefx.spark.state_table import readState
 
         return readState
+    if name == "writeState":
+        from statefx.spark.state_writing import writeState
+
+        return writeState
     if name == "Query":
         from statefx.spark.query import Query
 

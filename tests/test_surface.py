@@ -55,7 +55,7 @@ EXPORTS = {
         "WindowedBolt", "abort",
         "committedFiles", "deleteSavepoint", "explain", "export", "isTick", "migrate", "openState", "readCommitted",
         "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints", "session",
-        "submit", "transaction", "transactions", "verify",
+        "submit", "transaction", "transactions", "verify", "writeState",
     },
     statefx.state: {
         "EMPTY", "BroadcastMap", "Capabilities", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",

@@ -14,7 +14,7 @@ from statefx.admin.savepoints import APPEND, at_pin, files_beside, found_checkpo
 from statefx.admin.verifying import Damage, Progress, verify
 from statefx.coordinator import savepoints as kept
 from statefx.coordinator.location import Folders
-from statefx.errors import ConfigError, StateCorruptedError, StateError
+from statefx.errors import CheckpointError, ConfigError, StateCorruptedError, StateError
 from statefx.protocol.identity import TaskId, Version
 from statefx.protocol.log_rules import pin_of
 from statefx.protocol.log_state import LogState
@@ -44,7 +44,7 @@ class Repair:
     rebuilt : tuple of str
         Tasks (``count/0``) whose state is read from other files than before: an older snapshot, or changelogs alone.
     savepoints : tuple of str
-        Names of savepoints that can't be restored any more: delete them.
+        Names of savepoints that can't be restored any more.
     done : bool
         False: nothing was changed.
     """
@@ -71,7 +71,7 @@ class Repair:
         if self.rebuilt:
             lines.append(f"read from other files: {', '.join(self.rebuilt)}")
         if self.savepoints:
-            lines.append(f"savepoints that are lost, to be deleted: {', '.join(self.savepoints)}")
+            lines.append(f"savepoints that can't be restored any more: {', '.join(self.savepoints)}")
         lines.append("repaired" if self.done else "nothing was changed: stop the topology, and say yes")
         return "\n".join(lines)
 
@@ -87,8 +87,9 @@ def repair(
     """Let a checkpoint with damaged files go on from the newest state that is whole; by default only say what that is.
 
     For each task other files of the same state are tried: an older snapshot with all changelogs since, or all
-    changelogs. If a task's last state can't be had, all go back to the newest transaction, or savepoint, of which every
-    task's can: as `restore` does it. Damaged files are copied below ``damaged/`` in the checkpoint.
+    changelogs. If a task's last state can't be had, all go back to the newest transaction of which every task's can, of
+    those that the state of now came from and that the log still knows: as `restore` does it. Damaged files are copied
+    below ``damaged/`` in the checkpoint.
 
     Parameters
     ----------
@@ -112,9 +113,11 @@ def repair(
     ConfigError
         The arguments are wrong, or state is kept in a server, which has its own ways to be repaired.
     CheckpointError
-        There is no checkpoint, a transaction is under way, or sinks have published rows since; nothing was changed.
+        There is no checkpoint, a transaction is under way, sinks have published rows since, a file can't be read at
+        the moment, or copies can't be made; the state is as it was.
     StateCorruptedError
-        The log is damaged, or no state is whole; nothing was changed. The message says what to do.
+        The log is damaged, or no such state is whole; nothing was changed. The message says what to do, and names
+        savepoints that are whole.
 
     Contract
     --------
@@ -135,17 +138,21 @@ def repair(
         return Repair(folders.location, (), found.state_txid, 0, (), (), done=False)
     check_idle(found, folders, "repair it")
     pin = _newest_whole(folders, found)
-    now = pin_of(found)
-    same = pin.heads == now.heads
-    rebuilt = tuple(sorted(name for name in pin.heads if same and pin.snapshots.get(name) != now.snapshots.get(name)))
-    lost = tuple(sorted(name for name, one in found.pinned.items() if _whole(folders, found, one) != one))
-    given_up = max(0, found.state_txid - pin.state_txid)
-    planned = Repair(folders.location, verified.damaged, pin.state_txid, given_up, rebuilt, lost, done=False)
+    planned = _planned(folders, found, verified.damaged, pin)
     if yes:
         _keep_aside(folders, verified.damaged)
-        if rebuilt or not same:  # else savepoints alone are damaged: there is nothing to go back to
+        if planned.rebuilt or planned.given_up:  # else savepoints alone are damaged: there is nothing to go back to
             go_back(folders, found, provider, pin, append=sinks == APPEND)
     return replace(planned, done=yes)
+
+
+def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin: Pin) -> Repair:
+    now = pin_of(found)
+    given_up = found.state_txid - pin.state_txid
+    changed = (name for name in sorted(pin.heads) if pin.snapshots.get(name) != now.snapshots.get(name))
+    rebuilt = () if given_up else tuple(changed)
+    lost = tuple(sorted(name for name, one in found.pinned.items() if not _restorable(folders, found, one)))
+    return Repair(folders.location, damaged, pin.state_txid, given_up, rebuilt, lost, done=False)
 
 
 def _newest_whole(folders: Folders, found: LogState) -> Pin:
@@ -154,20 +161,21 @@ def _newest_whole(folders: Folders, found: LogState) -> Pin:
         whole = _whole(folders, found, pin)
         if whole is not None:
             return whole
+    # Not by itself: a savepoint may be of a history that the user has given up.
+    left = sorted(name for name, pin in found.pinned.items() if _restorable(folders, found, pin))
+    instead = f"go back to a savepoint that is whole, {left}, with statefx.restore; or " if left else ""
     raise StateCorruptedError(
         f"no state of the checkpoint in {folders.location} is whole: neither that of the last transaction, nor of one "
-        f"that the log knows, nor a savepoint ({sorted(found.pinned) or 'there is none'}). Nothing was changed. "
-        "Restore the files that statefx.verify names from a copy of the checkpoint; or start on a new "
-        "checkpointLocation, with empty state, and read the input again",
+        f"before it that the log knows. Nothing was changed. Restore the files that statefx.verify names from a copy "
+        f"of the checkpoint; or {instead}start on a new checkpointLocation, with empty state, and read the input again",
         path=folders.location,
     )
 
 
 def _candidates(folders: Folders, found: LogState) -> Iterator[Pin]:
-    """Yield what the checkpoint could go on from: the state of now, and then what is kept, the newest first."""
+    """Yield what the checkpoint could go on from: the state of now, and what it came from, the newest first."""
     yield pin_of(found)
-    older = [*known_pins(folders).values(), *found.pinned.values()]
-    yield from sorted(older, key=lambda pin: pin.state_txid, reverse=True)
+    yield from reversed(known_pins(folders, ancestors=True).values())
 
 
 def _whole(folders: Folders, found: LogState, pin: Pin) -> Pin | None:
@@ -188,35 +196,68 @@ def _whole(folders: Folders, found: LogState, pin: Pin) -> Pin | None:
     return replace(pin, snapshots=snapshots)
 
 
+def _restorable(folders: Folders, found: LogState, pin: Pin) -> bool:
+    """Tell whether `restore` can go back to a pin: by the snapshots that it names."""
+    state = at_pin(found, pin)
+    return all(_fits(folders, ref) for ref in files_beside(state)) and all(
+        _reads(Changelog(state.namespace(TaskId.parse(name)), folders.storage), head, pin.snapshots.get(name))
+        for name, head in pin.heads.items()
+    )
+
+
 def _snapshots(found: LogState, pin: Pin, name: str) -> list[SnapshotRef | None]:
     """Return what a task's state may be read from, the best first; None: changelogs alone."""
     named = pin.snapshots.get(name)
     same = found.kept_as == pin.kept_as and found.state_txid >= pin.state_txid
     others = [each for each in found.snapshots.get(name, ()) if same and each.version.txid <= pin.heads[name].txid]
     others = sorted((each for each in others if each != named), key=lambda each: each.version, reverse=True)
-    return [*([named] if named else []), *others, None]
+    return [named, *others, *([None] if named else [])]
 
 
 def _reads(changelog: Changelog, head: Version, snapshot: SnapshotRef | None) -> bool:
     """Tell whether all files of a version can be read that way, to their last byte."""
     try:
-        for _ in changelog.route(head, snapshot, None).chunks():
+        route = changelog.route(head, snapshot, None)
+        for _ in route.chunks():
             pass
-    except StateError:
+    except StateCorruptedError:
         return False
-    return True
+    except StateError as error:  # a server that is busy for a moment must not cost transactions
+        raise _not_now(error.message, changelog.where) from error
+    return snapshot is None or route.snapshot is not None  # else it is one of another history
 
 
 def _fits(folders: Folders, ref: Any) -> bool:
     try:
         return bool(ref.fits(folders.storage.read(ref.name)))
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError as error:
+        raise _not_now(f"{ref.name}: {error}", folders.location) from error
+
+
+def _not_now(what: str, path: str) -> CheckpointError:
+    return CheckpointError(
+        f"whether state is whole can't be told now ({what}). Nothing was changed: try again later; or delete that "
+        "file, if its disk is broken for good, and repair again",
+        path=path,
+    )
 
 
 def _keep_aside(folders: Folders, damaged: tuple[Damage, ...]) -> None:
     """Copy what is damaged; what is gone, or can't be read at all, is not."""
     for name in {each.path for each in damaged}:
+        data = None
         with suppress(OSError):
-            folders.storage.put(f"{ASIDE}{name}", folders.storage.read(name))
-            logger.info("%s is kept as %s%s", name, ASIDE, name)
+            data = folders.storage.read(name)
+        if data is None:
+            continue
+        try:
+            folders.storage.put(f"{ASIDE}{name}", data)
+        except OSError as error:
+            raise CheckpointError(
+                f"{name} can't be copied to {ASIDE}{name}, where it would be kept ({error}). The state is as it was: "
+                f"make room in {folders.location}, and repair again",
+                path=folders.location,
+            ) from error
+        logger.info("%s is kept as %s%s", name, ASIDE, name)

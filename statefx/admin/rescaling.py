@@ -28,12 +28,12 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import msgpack
 import pyarrow as pa
 
-from statefx.admin.migration import Entries, Sum, sum_of
+from statefx.admin.migration import Entries, Scanned, Sum, sum_of
 from statefx.admin.reading import codec_of, open_task
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
 from statefx.coordinator.adoption import NOTHING_ADOPTED
@@ -225,34 +225,44 @@ class Rescaler:
             raise CheckpointError(f"another one has rescaled the checkpoint in {self.folders.location} meanwhile")
 
     def _check_routing(self, bolt: str, known: StatefulIdentity) -> None:
-        def refuse(why: str) -> CheckpointError:
-            return CheckpointError(f"bolt {bolt!r} can't be given other tasks: {why}", component=bolt)
-
         if known.windows:
-            raise refuse("it keeps windows, whose entries are not moved yet. Give its rows to a bolt of a new name")
+            raise CheckpointError(
+                f"bolt {bolt!r} can't be given other tasks: it keeps windows, whose entries are not moved yet. Give "
+                "its rows to a bolt of a new name",
+                component=bolt,
+            )
+        self.check_grouping(bolt, known, "given other tasks")
+        if known.parallelism == 1 and bolt not in self.grouping_key:
+            fields = known.key_fields[0].fields if known.key_fields else ("its field",)
+            raise CheckpointError(
+                f"bolt {bolt!r} can't be given other tasks: it has one task, which holds every key, so nothing proves "
+                f"that its keys are the grouping's fields ({', '.join(fields)}). {_remedy(bolt)}",
+                component=bolt,
+            )
+
+    def check_grouping(self, bolt: str, known: StatefulIdentity, what: str) -> None:
+        """Refuse a bolt whose grouping does not say which task a key belongs to."""
         keyed = [each for each in known.routing if each != ("broadcast",)]
         if len(keyed) != 1 or keyed[0][0] != "fields":
             shown = " and ".join(f"{kind}({', '.join(types)})" if types else kind for kind, *types in known.routing)
-            raise refuse(
-                f"it gets its rows by {shown}, and only fieldsGrouping, with the same types for all inputs, says which "
-                "task a key belongs to"
-            )
-        if known.parallelism == 1 and bolt not in self.grouping_key:
-            fields = known.key_fields[0].fields if known.key_fields else ("its field",)
-            raise refuse(
-                "it has one task, which holds every key, so nothing proves that its keys are the grouping's fields "
-                f"({', '.join(fields)}). {_remedy(bolt)}"
+            raise CheckpointError(
+                f"bolt {bolt!r} can't be {what}: it gets its rows by {shown}, and only fieldsGrouping, with the same "
+                "types for all inputs, says which task a key belongs to",
+                component=bolt,
             )
 
     # ---- keys and tasks
 
-    def _router(self, bolt: str, known: StatefulIdentity) -> Router:
+    def router(
+        self, bolt: str, known: StatefulIdentity, codec: Codec | None = None, what: str = "given other tasks"
+    ) -> Router:
+        """Return what finds the task of a bolt's keys."""
         (types,) = (types for kind, *types in known.routing if kind == "fields")
         fields = tuple(f"field {number + 1}" for number in range(len(types)))
         if known.key_fields:
             fields = known.key_fields[0].fields
         schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
-        return Router(bolt, fields, schema, codec_of(bolt, known), self.grouping_key.get(bolt))
+        return Router(bolt, fields, schema, codec_of(bolt, known, codec), self.grouping_key.get(bolt), what)
 
     def _rescaled(
         self,
@@ -267,11 +277,11 @@ class Rescaler:
         was = state.topology.stateful[bolt].parallelism
         if not any(TaskId.parse(name).component == bolt for name in state.heads):
             return  # nothing has been committed by it
-        router = self._router(bolt, state.topology.stateful[bolt])
-        runs: list[list[_Run]] = [[] for _ in range(now)]
+        router = self.router(bolt, state.topology.stateful[bolt])
+        runs: list[list[Run]] = [[] for _ in range(now)]
         for task in range(was):
             with closing(open_task(self.provider, self.folders, state, bolt, task)[0]) as store, ExitStack() as stack:
-                own = [_Run(os.path.join(folder, f"{task}-{number}"), stack) for number in range(now)]
+                own = [Run(os.path.join(folder, f"{task}-{number}"), stack) for number in range(now)]
                 router.route(store.scan(None, None), task, was, own)
             for number, run in enumerate(own):
                 runs[number].append(run)
@@ -279,11 +289,11 @@ class Rescaler:
         router.check_proof(was)
         for task in range(now):
             name = str(TaskId(bolt, task))
-            tokens[name], sizes[name], copied = self._written(state, TaskId(bolt, task), _Runs(runs[task]), folder)
+            tokens[name], sizes[name], copied = self.written(state, TaskId(bolt, task), _Runs(runs[task]), folder)
             sums.append(copied)
             logger.info("state of %s is written: %d keys (%d of %d)", name, copied.keys, task + 1, now)
 
-    def _written(self, state: LogState, task: TaskId, runs: _Runs, folder: str) -> tuple[str, int, Sum]:
+    def written(self, state: LogState, task: TaskId, runs: Scanned, folder: str) -> tuple[str, int, Sum]:
         """Write the state of a new task; return its token, its size and what it holds."""
         namespace, storage, token = state.namespace(task), self.folders.storage, uuid.uuid4().hex
         there = sum_of(runs.scan(None, None))
@@ -313,8 +323,10 @@ class Router:
     bolt: str
     fields: tuple[str, ...]
     schema: pa.Schema
-    codec: Codec
+    codec: Codec | None
     given: GroupingKey | None
+    what: str
+    """What is to be done with the bolt; messages name it."""
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
     _shown: dict[Group, set[int]] = field(default_factory=dict, init=False)
     """Hashes of different keys that name the task in which they lie, no more of each group than are needed."""
@@ -323,6 +335,10 @@ class Router:
 
     def __post_init__(self) -> None:
         self._hash = row_hasher(self.schema, self.schema.names)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A codec stays where it is; whoever finds tasks of keys, and not of what is stored, needs none.
+        return Router, (self.bolt, self.fields, self.schema, None, self.given, self.what)
 
     def check_proof(self, was: int) -> None:
         """Refuse what may be chance: of keys that are not what is grouped by, each lies right with 1 in `was`."""
@@ -336,7 +352,7 @@ class Router:
                     f"fields ({', '.join(self.fields)}); with so few that may be chance. {_remedy(self.bolt)}"
                 )
 
-    def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[_Run]) -> None:
+    def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[Taker]) -> None:
         """Give each entry of a task to the run of its new task."""
         now, user = len(runs), Space.USER.value
         few: set[int] | None = None
@@ -364,7 +380,12 @@ class Router:
                     self._own.add(hashed)
             runs[hashed % now].add(stored, value)
 
+    def task_of(self, key: Any, tasks: int) -> int:
+        """Return the task of a key of the state itself; CheckpointError if it does not say what is grouped by."""
+        return 0 if tasks == 1 else self._hash_of(key, None) % tasks
+
     def _key_of(self, stored: bytes, kind: Kind | None, name: str | None) -> Any:
+        assert self.codec is not None
         if kind is None:
             timed = stored[:1] == Space.TIMERS.value
             return self.codec.decode_key(timer_key(stored) if timed else stored[1:])
@@ -397,7 +418,7 @@ class Router:
         )
 
     def _refused(self, why: str) -> CheckpointError:
-        return CheckpointError(f"bolt {self.bolt!r} can't be given other tasks: {why}", component=self.bolt)
+        return CheckpointError(f"bolt {self.bolt!r} can't be {self.what}: {why}", component=self.bolt)
 
 
 def _remedy(bolt: str) -> str:
@@ -411,7 +432,14 @@ def _of(name: str | None) -> str:
     return "" if name is None else f" of state.map({name!r})"
 
 
-class _Run:
+class Taker(Protocol):
+    """What takes entries one by one."""
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Take an entry."""
+
+
+class Run:
     """Entries in key order, in a temporary file."""
 
     def __init__(self, path: str, stack: ExitStack) -> None:
@@ -423,6 +451,7 @@ class _Run:
         stack.callback(self._flush)
 
     def add(self, key: bytes, value: bytes) -> None:
+        """Take an entry; keys come in order."""
         self._keys.append(key)
         self._values.append(value)
         self._bytes += len(key) + len(value)
@@ -446,7 +475,7 @@ class _Run:
 class _Runs:
     """The runs of a new task, as a store is scanned."""
 
-    def __init__(self, runs: Sequence[_Run]) -> None:
+    def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
 
     def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:

@@ -319,14 +319,19 @@ def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | N
     )
 
 
-def known_pins(folders: Folders) -> dict[int, Pin]:
-    """Return what each transaction had left, of those that the log still knows; files may be gone."""
+def known_pins(folders: Folders, *, ancestors: bool = False) -> dict[int, Pin]:
+    """Return what each transaction had left, of those that the log still knows; files may be gone.
+
+    With `ancestors` only of those that the state of now came from, and not of what was given up.
+    """
     state, known = LogState(), dict[int, Pin]()
     for entry in read_entries(folders.storage):
         before, state = state.decided, apply(state, entry.record, entry.time_ms)
         # Not where RESTORED has brought back what an earlier one had left.
         if state.decided and (state.decided != before or not known) and state.restored is None:
             known[state.decided] = pin_of(state)
+        if ancestors and isinstance(entry.record, Restored):
+            known = {txid: pin for txid, pin in known.items() if txid <= entry.record.pin.state_txid}
         if isinstance(entry.record, Migrated):  # the provider of now has no version of before
             known.clear()
     return known

@@ -15,6 +15,7 @@ from statefx.operators.dedup import DEDUP
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.registry import name_of
+from statefx.storage import is_remote
 
 logger = logging.getLogger("statefx")
 
@@ -111,6 +112,8 @@ def _with_takeover(word: str, adopt: frozenset[str]) -> str:
 
 def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
     """Tell whether `other` holds the lineage too, and could be started there, where nothing would refuse it."""
+    if is_remote(other.location) and _is_gone(other, folders):
+        return False
     try:
         first = next(iter(folders.storage.list(LOG))).name
         if folders.storage.shares(first, other.storage):  # mounted at two places
@@ -120,6 +123,20 @@ def _is_home(other: Folders, lineage: str, folders: Folders) -> bool:
         return False
     # A copy that was never run where it lies names another location: there it would be refused without `adopt`.
     return state.lineage == lineage and state.location == other.location
+
+
+def _is_gone(other: Folders, folders: Folders) -> bool:
+    """Tell whether there is no checkpoint in a store; what can't be looked at may be there, and at work."""
+    try:
+        return next(iter(other.storage.list(LOG)), None) is None
+    except (OSError, ImportError, StatefxError) as error:
+        raise CheckpointMismatchError(
+            f"whether the checkpoint in {folders.location} was moved can't be told: {other.location}, where it was "
+            f"last run, can't be read ({error}). Start where that can be read, with the extra 's3'; or with "
+            "adopt='fork', and it goes its own way",
+            location=folders.location,
+            other=other.location,
+        ) from error
 
 
 def _check_identity(found: TopologyIdentity, wanted: TopologyIdentity, location: str) -> None:

@@ -111,9 +111,9 @@ _TAIL_BYTES = len(_tail(b""))
 
 
 def numbers(storage: Storage) -> list[int]:
-    """Return the numbers of the records, ascending; one listing."""
+    """Return the numbers of the records, ascending; one listing, in whatever order a store gives it."""
     found = (_NAME.match(each.name) for each in storage.list(FOLDER))
-    return [int(match[1]) for match in found if match]
+    return sorted(int(match[1]) for match in found if match)
 
 
 def read_entry(storage: Storage, number: int) -> Entry:

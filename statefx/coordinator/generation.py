@@ -95,6 +95,8 @@ def take_generation(
         log = opened(folders.storage)
         becomes, changes = wanted or log.state.topology, renaming.of(log.state)
         found = changes.applied(log.state)
+        if is_remote(folders.location) and found.generation and found.location != folders.location:
+            folders.storage.check()  # it came with all that the first start would have tried, to another store perhaps
         check_adoption(found, becomes, folders, adopt, shared=shared)
         forking = forks(found, folders, adopt)
         # The driver at work goes on deciding until it is fenced (rule 10.6).

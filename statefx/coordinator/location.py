@@ -16,8 +16,9 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LOCAL = re.compile(r"file:(?:/|///+|//localhost/+)((?:[^/].*)?)", re.IGNORECASE | re.DOTALL)
 """A path as a URI without a host: ``file:/x``, ``file:///x``, ``file://localhost/x``."""
 
-_STORE = re.compile(r"(s3|gs|az)://([^/?#@\s]+)((?:/[^/?#\s]+)+)/*")
-"""An object store's URL: a bucket, and a prefix in it. Without `?`, `#` and `@`: nobody hides a password in it."""
+_STORE = re.compile(r"(s3|gs|az)://([^/?#@%\\\s]+)((?:/[^/?#%\\\s]+)+)/*")
+"""An object store's URL: a bucket, and a prefix in it. Without `?`, `#` and `@`: nobody hides a password in it.
+Without `%`: one place has one text."""
 
 _STORES = ("s3a", "s3n", "s3", "gs", "az", "abfs", "abfss", "wasbs")
 """Schemes under which people know object stores."""

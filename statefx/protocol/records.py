@@ -283,7 +283,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """Stateful bolts have another number of tasks, whose state was written at the last committed transaction."""
+    """Stateful bolts have these many tasks, whose state was written anew at the last committed transaction."""
 
     generation: int
     tasks: Mapping[str, int]  # bolt -> how many it has now

@@ -6,7 +6,7 @@ import io
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, BinaryIO, cast
 
@@ -14,7 +14,7 @@ import obstore
 from obstore import exceptions as failures
 from obstore.store import ObjectStore, from_url
 
-from statefx.errors import AlreadyExistsError, NotWrittenError, OutcomeUnknownError, StorageError
+from statefx.errors import AlreadyExistsError, OutcomeUnknownError, StorageError
 from statefx.storage.contract import BATCH, Storage, Stored, checked
 
 TIMEOUT = "10s"
@@ -71,11 +71,9 @@ class ObjectStorage(Storage):
             obstore.put(self._store, checked(name), data, mode="create", use_multipart=False)
         except failures.AlreadyExistsError as error:
             self._compare(name, data, error)
-        except (failures.PermissionDeniedError, failures.UnauthenticatedError, failures.NotSupportedError) as error:
-            raise NotWrittenError(
-                f"{self._at(name)} was not written: {_said(error)}", path=self._at(name), usable=True
-            ) from error
         except failures.BaseError as error:
+            # Also where it says that this is not allowed: that may be the answer to a repeated request, of which the
+            # first was carried out before the credentials ended, and its answer was lost.
             self._compare(name, data, error)
 
     def _compare(self, name: str, data: bytes, error: Exception) -> None:
@@ -143,8 +141,17 @@ class ObjectStorage(Storage):
         """Delete all of these, a thousand with one request (see `Storage.delete`)."""
         left = iter(names)
         while batch := [checked(name) for name in islice(left, BATCH)]:
-            with _as_os_error(self._url):
+            try:
                 obstore.delete(self._store, batch)
+            except (FileNotFoundError, failures.NotFoundError):  # Google's store says so of a name that is not there
+                for name in batch:
+                    self._delete_one(name)
+            except failures.BaseError as error:
+                raise OSError(5, f"{self._url}: {_said(error)}", self._url) from error
+
+    def _delete_one(self, name: str) -> None:
+        with suppress(FileNotFoundError), _as_os_error(self._at(name)):
+            obstore.delete(self._store, name)
 
     def _at(self, name: str) -> str:
         return f"{self._url}/{name}"

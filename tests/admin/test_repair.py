@@ -8,13 +8,14 @@ from unittest.mock import patch
 
 import pytest
 
-from statefx import openState, repair, savepoint, verify
+from statefx import openState, repair, restore, savepoint, verify
 from statefx.admin import repairing
 from statefx.admin.command import main
 from statefx.admin.savepoints import go_back
 from statefx.coordinator.location import Folders
 from statefx.coordinator.state import SnapshotPolicy
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.storage import FolderStorage
 from statefx.testing import Limits
 from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedStorage, every_crash
 from tests.admin.checkpoints import Keeper, keeping, put, server
@@ -100,7 +101,7 @@ def test_else_all_tasks_go_back(place: Path, provider: str) -> None:
         assert tester.txid == 8 + 9 - txid, "numbers that were given up are not used again"
 
 
-def test_to_a_savepoint_if_nothing_else_is_whole(place: Path) -> None:
+def test_a_savepoint_is_named_if_nothing_else_is_whole(place: Path) -> None:
     with Keeper(place) as keeper:
         keeper.run(*WORK[:3]).close()
         savepoint(keeper.folder, "three")
@@ -108,8 +109,60 @@ def test_to_a_savepoint_if_nothing_else_is_whole(place: Path) -> None:
         for path in (keeper.folder / "state/keep").rglob("*.changelog"):
             if int(path.name.partition("-")[0]) > 3:
                 path.unlink()
-        assert repair(keeper.folder, yes=True).txid == 3
+        assert repair(keeper.folder).txid == 3, "the log still knows it"
+        folded = patch.object(repairing, "known_pins", lambda folders, ancestors: {})
+        with folded, pytest.raises(StateCorruptedError, match=r"that is whole, \['three'\], with statefx.restore"):
+            repair(keeper.folder, yes=True)
+        assert restore(keeper.folder, "three").txid == 3
         assert kept(keeper.folder) == after(3)
+
+
+def test_what_was_given_up_stays_given_up(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:3]).close()
+        savepoint(keeper.folder, "three")
+        keeper.run(*WORK[3:]).close()
+        savepoint(keeper.folder, "eight")
+        restore(keeper.folder, "three")
+        keeper.run(put(z=1, y=2, x=3, w=4)).close()
+        assert kept(keeper.folder) == {**after(3), "z": 1, "y": 2, "x": 3, "w": 4}
+        for task in range(2):
+            path = newest(keeper.folder, task)
+            if path.name.startswith(f"{9:020d}"):
+                flip(path, 70)
+        found = repair(keeper.folder, yes=True)
+        assert (found.txid, found.given_up) == (3, 6)
+        assert kept(keeper.folder) == after(3)
+
+
+def test_what_can_not_be_read_at_the_moment_is_not_given_up(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        before, path = files(keeper.folder), newest(keeper.folder)
+        name, read = str(path.relative_to(keeper.folder)), FolderStorage.read
+
+        def busy(self: FolderStorage, asked: str, start: int = 0, stop: int | None = None) -> bytes:
+            if asked == name:
+                raise OSError(5, "503 Slow Down")
+            return read(self, asked, start, stop)
+
+        with (
+            patch.object(FolderStorage, "read", busy),
+            pytest.raises(CheckpointError, match=r"can't be told now .*503"),
+        ):
+            repair(keeper.folder, yes=True)
+        assert files(keeper.folder) == before
+
+
+def test_a_copy_that_can_not_be_made_stops_it(place: Path) -> None:
+    with Keeper(place) as keeper:
+        keeper.run(*WORK)
+        flip(newest(keeper.folder), 70)
+        before = files(keeper.folder)
+        full = patch.object(FolderStorage, "put", side_effect=OSError(28, "No space left on device"))
+        with full, pytest.raises(CheckpointError, match="make room in"):
+            repair(keeper.folder, yes=True)
+        assert files(keeper.folder) == before
 
 
 def test_a_savepoint_that_is_lost_is_named(place: Path) -> None:
@@ -124,7 +177,7 @@ def test_a_savepoint_that_is_lost_is_named(place: Path) -> None:
         assert found.savepoints == ("three",)
         assert (found.txid, found.given_up, found.done) == (8, 0, True)
         assert kept(keeper.folder) == after(8)
-        assert "savepoints that are lost, to be deleted: three" in str(found)
+        assert "savepoints that can't be restored any more: three" in str(found)
 
 
 def test_nothing_whole_is_left(place: Path) -> None:

@@ -2,15 +2,20 @@
 
 import contextlib
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 import statefx
 from statefx import openState
 from statefx.coordinator.location import Folders, checkpoint_location
-from statefx.errors import CheckpointError, ConfigError, FencedError, StatefxError
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, StatefxError
+from statefx.state import EMPTY, Retention
 from statefx.storage import storage_at
+from statefx.storage.objects import ObjectStorage
+from statefx.testing.site import Site, image
 from statefx.testing.steps import Crash
+from statefx_memory import MemoryStateProvider
 from tests.storage.s3_server import SECRET, Unconditional, Unreliable, as_users_have_it, s3_server
 from tests.testing.topologies import SMALL, Driver, lines, word_count, words
 
@@ -129,6 +134,7 @@ def test_a_bucket_that_is_not_there_is_named(bucket, tmp_path):
     "location",
     [
         *("s3://bucket", "s3://bucket/", "s3://bucket/../x", "s3://bucket/x/.hidden", "s3://bucket/x?a=b"),
+        *("s3://bucket/x/%2e%2e", "s3://bucket/a%2Fb", "s3://bucket/a\\b"),
         *("s3a://bucket/x", "S3://bucket/x", "abfss://container/x", "gs:bucket/x", "s3://key:secret@bucket/x"),
     ],
 )
@@ -154,3 +160,62 @@ def test_two_drivers_one_of_which_is_replaced(bucket, tmp_path):
             first.run(WORK[:3])
         second.run(WORK)
         assert second.state("count") == words(WORK)
+
+
+def test_what_was_copied_is_moved_only_if_its_origin_is_known_to_be_gone(bucket, tmp_path):
+    """A store that can't be read for a moment is no store whose checkpoint is gone: two would go on as one."""
+    first, second = bucket(), bucket()
+    with Remote(tmp_path, first) as driver:
+        driver.start().run(WORK[:2])
+    copy(first, second)
+    with Remote(tmp_path, second) as driver:
+        with pytest.raises(CheckpointMismatchError, match="was not moved: it is still in"):
+            driver.start(adopt="move")
+        unread = patch.object(ObjectStorage, "list", unreadable(first))
+        with unread, pytest.raises(CheckpointMismatchError, match=r"can't be told: s3://.* can't be read .*403"):
+            driver.start(adopt="move")
+        storage_at(first).delete([each.name for each in storage_at(first).list()])
+        moved = driver.start(adopt="move")
+        moved.run(WORK)
+        assert moved.state("count") == words(WORK)
+
+
+def copy(origin, target):
+    there, here = storage_at(origin), storage_at(target)
+    for each in there.list():
+        here.put(each.name, there.read(each.name))
+
+
+def unreadable(url):
+    listed = ObjectStorage.list
+
+    def denied(self, prefix="", after=""):
+        if self.url == url:
+            raise PermissionError(13, "403 Forbidden")
+        return listed(self, prefix, after)
+
+    return denied
+
+
+def test_a_copy_in_a_store_without_conditional_requests_is_refused(tmp_path):
+    with s3_server(Unconditional) as address, as_users_have_it(address) as made:
+        with Driver(tmp_path, name="export") as driver:
+            driver.start().run(WORK[:2])
+        url = made()
+        copy(str(tmp_path / "export"), url)
+        with Remote(tmp_path, url) as driver, pytest.raises(CheckpointError, match="lets a name be created twice"):
+            driver.start(adopt="fork")
+
+
+def test_a_snapshot_that_was_long_on_its_way_is_not_swept(bucket, tmp_path):
+    """S3 dates it by when its upload began; the log names it when it is there."""
+    site = Site(MemoryStateProvider({}), tmp_path, place=lambda root: storage_at(bucket()))
+    site.start(1)
+    version = site.commit(EMPTY, {b"a": b"1"})
+    snapshot = site.open(version).snapshot()
+    version = site.commit(version, {b"a": b"2"})
+    site.sweep(Retention(1, version, (), -60, since=version.txid))
+    assert image(site.open(version, snapshot=snapshot)) == {b"a": b"2"}
+    changelogs = [each.name for each in site.storage.list("state/") if each.name.endswith(".snapshot")]
+    assert len(changelogs) == 1
+    site.close()

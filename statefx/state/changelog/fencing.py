@@ -23,7 +23,7 @@ def check(storage: Storage, lineage: str, generation: int) -> None:
     """Raise FencedError if a generation newer than `generation` has fenced `lineage`."""
     newer = [each.name for each in storage.list(_name(lineage), after=_name(lineage, generation))]
     if newer:
-        newest = int(newer[-1].rpartition("/")[2])
+        newest = int(max(newer).rpartition("/")[2])
         raise FencedError(
             f"{storage.url}: generation {newest} has taken over from generation {generation}; stop this driver",
             folder=storage.url,

@@ -14,17 +14,18 @@ of one that takes over between 2 and 4. So one look at the generation for each b
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from statefx.errors import StateCorruptedError, StatePhaseError
 from statefx.state.changelog import artefacts, fencing, reading
-from statefx.state.changelog.artefacts import CHANGELOG, Artefact, Listed
+from statefx.state.changelog.artefacts import CHANGELOG, SNAPSHOT, Artefact, Listed
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.merging import covers, forgets
 from statefx.state.contract.store import Retention
-from statefx.storage import Stored
+from statefx.storage import Stored, is_remote
 from statefx.storage.contract import BATCH
 
 _HEADS = 64
@@ -83,6 +84,10 @@ class _Needed:
         self._txids = [step.identity.version.txid for step in route.steps]
         self._names = {*snapshots, *(step.name for step in route.steps)}
         self._floor = route.start.txid
+        # S3 dates an object by when its upload began: a snapshot that took minutes is old before the log can name it.
+        # So in a store, one that is newer than those named is never taken for nobody's; the next one that is named is.
+        named = max((snapshot.version.txid for snapshot in retained.snapshots), default=0)
+        self._snapshot_txid = named if is_remote(changelog.storage.url) else sys.maxsize
         for version, snapshot in retained.pinned:  # its files may be merged into others since: it is looked at whole
             pinned = changelog.route(version, snapshot, None)
             self._names.update(step.name for step in pinned.steps)
@@ -98,6 +103,8 @@ class _Needed:
     def keeps(self, listed: Listed) -> bool:
         """Say whether a file that is not newer than the head is needed."""
         if listed.name in self._names or self._committed(listed):
+            return True
+        if listed.kind == SNAPSHOT and listed.version.txid > self._snapshot_txid:
             return True
         step = self._at(listed)
         return step is not None and forgets(step, listed.version)

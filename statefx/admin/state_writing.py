@@ -1,0 +1,304 @@
+"""Writes rows into the committed state of a bolt, while its topology stands still: all of them or none.
+
+::
+
+    1 what can be refused is                        2 the next generation: who ran before is fenced
+    3 every key that is there is shown to lie in the task that its grouping names, so that new ones can be sent there
+    4 each task's entries and its rows are merged into one file of state, which is read back and compared
+    5 RESCALED is durable: the bolt has as many tasks as before, and these files
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from statefx.admin.columns import Form
+from statefx.admin.migration import Sum
+from statefx.admin.reading import codec_of, component_of, open_task
+from statefx.admin.rescaling import GroupingKey, Rescaler, Router, Run
+from statefx.admin.savepoints import found_checkpoint, provider_of, taken
+from statefx.coordinator.location import Folders
+from statefx.errors import CheckpointError, CodecError, ConfigError
+from statefx.protocol.identity import TaskId
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Rescaled
+from statefx.state.contract.spaces import Space, end_of
+from statefx.state.contract.store import StateProvider, StateStore
+from statefx.state.encoding.codec import Codec
+from statefx.state.encoding.envelope import wrap
+from statefx.state.encoding.options import Encoding
+from statefx.state.view.upgrading import codec_for
+
+logger = logging.getLogger("statefx")
+
+MODES = ("merge", "overwrite")
+
+Encoded = tuple[int, bytes, bytes | None]
+"""The task of an entry, its key as it is stored, and its value; None deletes."""
+
+_USER = Space.USER.value
+
+_DELETED, _KEPT = b"", b"+"
+"""How the value of a row begins in a temporary file."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `writeState` has done.
+
+    Attributes
+    ----------
+    component : str
+    rows : int
+        Rows that were written, without those that delete.
+    deleted : int
+        Rows whose value is null.
+    keys, bytes : int
+        How many entries the bolt's tasks have now, with those in maps and timers, and the size of keys and values.
+    """
+
+    component: str
+    rows: int
+    deleted: int
+    keys: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows were written to {self.component}, {self.deleted} keys deleted; it has {self.keys} now"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Makes entries of rows; pickled to the executors, where it needs no checkpoint."""
+
+    component: str
+    form: Form
+    encoding: Encoding
+    codec: Codec | None
+    state_version: int
+    tasks: int
+    router: Router
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it reads, in their order."""
+        return [each.name for part in ("key", "value") for each in self.form.fields(part)]
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
+        """Yield the entries of rows that have the columns `columns`.
+
+        Raises ConfigError: a key or a value is none that the bolt can keep; names it.
+        """
+        spaced, _ = codec_for(self.codec or self.encoding.build(), _USER)
+        columns = [column.to_pylist() for column in batch.columns]
+        width = len(self.form.fields("key"))
+        for row in zip(*columns, strict=True):
+            key, value = self._thing("key", row[:width]), self._thing("value", row[width:])
+            try:
+                stored = spaced.encode_key(key)
+                data = None if value is None else wrap(self.state_version, spaced.encode_value(value))
+            except CodecError as error:
+                raise ConfigError(
+                    f"writeState: {self.component!r} can't keep key {key!r} with value {value!r:.200}: {error.message}"
+                ) from error
+            yield self.router.task_of(key, self.tasks), stored, data
+
+    def _thing(self, part: str, fields: Sequence[Any]) -> Any:
+        """Return a key or a value as the bolt has it."""
+        if getattr(self.form, part) is not None:
+            if len(fields) == 1:
+                return fields[0]
+            return None if part == "value" and all(each is None for each in fields) else tuple(fields)
+        [text] = fields
+        if text is None and part == "value":
+            return None
+        try:
+            found = json.loads(text)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"writeState: {text!r:.200} in column {part!r} is no JSON: give the types of key and value with "
+                "schema=, or JSON text"
+            ) from error
+        return _hashable(found) if part == "key" else found
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key
+
+
+def state_writer(
+    checkpointLocation: str | os.PathLike[str],
+    component: str,
+    mode: str,
+    schema: Mapping[str, Any] | None,
+    groupingKey: GroupingKey | None,
+    config: Mapping[str, Any] | None,
+    codec: Codec | None,
+) -> StateWriter:
+    """Check the arguments of ``statefx.writeState``; changes nothing."""
+    if mode not in MODES:
+        raise ConfigError(f"writeState: mode must be 'merge' or 'overwrite', got {mode!r}")
+    if groupingKey is not None and not callable(groupingKey):
+        raise ConfigError(f"writeState: groupingKey must be a function of a key, got {groupingKey!r}")
+    form = Form.parse(schema)
+    folders, found = found_checkpoint(checkpointLocation)
+    component_of(found, component, folders)
+    return StateWriter(folders, found, provider_of(found, config), component, mode, form, groupingKey, codec)
+
+
+@dataclass
+class StateWriter:
+    """One writing."""
+
+    folders: Folders
+    found: LogState
+    provider: StateProvider
+    component: str
+    mode: str
+    form: Form
+    grouping_key: GroupingKey | None
+    codec: Codec | None
+    rescaler: Rescaler = field(init=False)
+    encoder: Encoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.provider.capabilities.shared:
+            raise ConfigError(
+                "writeState: the state is kept in a server, where entries can't be replaced in one step: move it to "
+                "files with statefx.migrate(..., to='rocksdb'), write, and move it back"
+            )
+        known = self.found.topology.stateful[self.component]
+        if self.found.committed == 0 or self.component not in {
+            TaskId.parse(name).component for name in self.found.heads
+        }:
+            raise CheckpointError(
+                f"writeState: {self.component!r} in {self.folders.location} has committed nothing yet: run its "
+                "topology once over any input, stop it, and write then",
+                component=self.component,
+            )
+        given = {} if self.grouping_key is None else {self.component: self.grouping_key}
+        self.rescaler = Rescaler(self.folders, self.provider, given)
+        self.rescaler.check_grouping(self.component, known, "written to")
+        router = self.rescaler.router(self.component, known, self.codec, "written to")
+        self.encoder = Encoder(
+            self.component, self.form, Encoding(known.encoding), self.codec, known.state_version, known.parallelism,
+            router,
+        )  # fmt: skip
+
+    def write(self, entries: Iterable[Encoded]) -> Written:
+        """Write `entries`, which are in order of task and key.
+
+        Raises
+        ------
+        ConfigError
+            Two rows have one key.
+        CheckpointError
+            As of ``statefx.writeState``.
+        """
+        with tempfile.TemporaryDirectory(prefix="statefx-write-", ignore_cleanup_errors=True) as folder:
+            runs, rows, deleted = self._spooled(entries, folder)
+            log = taken(self.folders, "write", self._check_same)
+            state = log.state
+            # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
+            self.provider.fence(state.lineage, state.generation, self.folders.storage)
+            self._prove(state)
+            tokens: dict[str, str] = {}
+            sizes: dict[str, int] = {}
+            sums: list[Sum] = []
+            tasks = state.topology.stateful[self.component].parallelism
+            for task in range(tasks):
+                id = TaskId(self.component, task)
+                with closing(open_task(self.provider, self.folders, state, *id)[0]) as store:
+                    merged = _Merged(store, runs.get(task, ()), self.mode == "overwrite")
+                    tokens[str(id)], sizes[str(id)], found = self.rescaler.written(state, id, merged, folder)
+                sums.append(found)
+                logger.info("state of %s is written: %d keys (%d of %d)", id, found.keys, task + 1, tasks)
+            log.append(Rescaled(state.generation, {self.component: tasks}, tokens, sizes))
+        done = Written(self.component, rows, deleted, sum(each.keys for each in sums), sum(each.bytes for each in sums))
+        logger.info("%s: %s", self.folders.location, done)
+        return done
+
+    def _check_same(self, state: LogState) -> None:
+        if state.heads != self.found.heads:
+            raise CheckpointError(
+                f"the checkpoint in {self.folders.location} has gone on since writeState was called: stop its "
+                "topology, and write then",
+                path=self.folders.location,
+            )
+
+    def _spooled(self, entries: Iterable[Encoded], folder: str) -> tuple[dict[int, Run], int, int]:
+        """Put the entries of each task into a temporary file; return these, and how many write and delete."""
+        runs: dict[int, Run] = {}
+        rows = deleted = 0
+        last: bytes | None
+        for task, own in groupby(entries, key=itemgetter(0)):
+            with ExitStack() as stack:
+                run = runs[task] = Run(os.path.join(folder, f"rows-{task}"), stack)
+                last = None
+                for _, key, value in own:
+                    if key == last:
+                        raise ConfigError(
+                            f"writeState: two rows have the key {self._shown(key)}: one of them would be lost"
+                        )
+                    last = key
+                    run.add(key, _DELETED if value is None else _KEPT + value)
+                    rows, deleted = rows + (value is not None), deleted + (value is None)
+        return runs, rows, deleted
+
+    def _shown(self, key: bytes) -> str:
+        known = self.found.topology.stateful[self.component]
+        return repr(codec_for(codec_of(self.component, known, self.codec), _USER)[0].decode_key(key))
+
+    def _prove(self, state: LogState) -> None:
+        """Show that each key of the bolt's own lies where its grouping says, as rows will be sent by the same rule."""
+        tasks = state.topology.stateful[self.component].parallelism
+        router = self.encoder.router
+        if tasks == 1:  # whatever the key, there is no other
+            return
+        for task in range(tasks):
+            with closing(open_task(self.provider, self.folders, state, self.component, task)[0]) as store:
+                router.route(store.scan(_USER, end_of(_USER)), task, tasks, [_NOWHERE] * tasks)
+        router.check_proof(tasks)
+
+
+class _Nowhere:
+    def add(self, key: bytes, value: bytes) -> None:
+        """Take an entry and forget it."""
+
+
+_NOWHERE = _Nowhere()
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """What a task keeps, with rows in place of the bolt's own entries of the same keys, or of all of them."""
+
+    store: StateStore
+    rows: Iterable[tuple[bytes, bytes]]
+    overwrite: bool
+
+    def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all entries in key order."""
+        kept = (each for each in self.store.scan(None, None) if not (self.overwrite and each[0][:1] == _USER))
+        both = heapq.merge(
+            ((key, 0, value) for key, value in self.rows), ((key, 1, _KEPT + value) for key, value in kept), key=_place
+        )
+        for key, same in groupby(both, key=itemgetter(0)):
+            _, _, value = next(same)
+            if value != _DELETED:
+                yield key, value[len(_KEPT) :]
+
+
+_place = itemgetter(0, 1)

@@ -1,0 +1,124 @@
+"""A DataFrame as state: rows are encoded and sorted by the executors, and written by the driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from statefx.admin.rescaling import GroupingKey
+from statefx.admin.state_writing import Encoded, Encoder, Written, state_writer
+from statefx.errors import ConfigError
+from statefx.spark.failures import last_line
+from statefx.state import Codec
+
+_ENCODED = pa.schema([pa.field("task", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+_DDL = "task int, key binary, value binary"
+_BATCH_ROWS = 8192
+
+
+def writeState(
+    df: DataFrame,
+    checkpointLocation: str | os.PathLike[str],
+    component: str,
+    *,
+    mode: str = "merge",
+    schema: Mapping[str, Any] | None = None,
+    groupingKey: GroupingKey | None = None,
+    config: Mapping[str, Any] | None = None,
+    codec: Codec | None = None,
+) -> Written:
+    """Write the rows of a DataFrame into the committed state of one bolt; its topology must not run.
+
+    The rows are as `readState` shows them: columns of key and value; others, such as ``task`` and ``space``, are not
+    looked at. Each key goes to the task that its grouping's fields hash to.
+
+    Parameters
+    ----------
+    df : DataFrame
+    checkpointLocation, component, config, codec
+        As of `statefx.openState`. Something must have been committed there before.
+    mode : str
+        ``"merge"``: rows take the place of entries with the same keys, a row whose value is null deletes its key, and
+        other keys stay. ``"overwrite"``: the bolt has the keys of these rows and no others. Maps and timers stay.
+    schema : Mapping, optional
+        As of ``StateView.to_arrow``; without it columns ``key`` and ``value`` have JSON. Several fields are a tuple.
+    groupingKey : callable, optional
+        As of `rescale`: returns what of a key is grouped by, where that can't be shown.
+
+    Returns
+    -------
+    Written
+        How much was written, and how much there is now.
+
+    Raises
+    ------
+    ConfigError
+        An argument is wrong, the DataFrame lacks a column, two rows have one key, a key or a value is none that the
+        bolt can keep, or a server keeps the state; nothing was changed.
+    CheckpointError
+        There is no such checkpoint or bolt, it has committed nothing yet, a transaction is under way, or nothing shows
+        which task a key belongs to; nothing was changed.
+
+    Contract
+    --------
+    * One record makes it so: after a crash all rows are there, or none.
+    * A driver that runs on the checkpoint is fenced.
+    * Sources stay where they are, and so do savepoints.
+
+    Examples
+    --------
+    >>> writeState(counts, "checkpoints/word-count", "count", schema={"key": "word string", "value": "n long"})
+    ...                                                                                     # doctest: +SKIP
+    """
+    if not isinstance(df, DataFrame) or df.isStreaming:
+        raise ConfigError(f"writeState: give a DataFrame that is no stream, got {df!r}")
+    writer = state_writer(checkpointLocation, component, mode, schema, groupingKey, config, codec)
+    columns = writer.encoder.columns
+    if lacking := [name for name in columns if name not in df.columns]:
+        raise ConfigError(
+            f"writeState: the DataFrame has no column {lacking[0]!r}: it has {df.columns}, and the columns of key and "
+            f"value are {columns}. Rename some, or say with schema= what they are"
+        )
+    encoded = df.select(*(f"`{name}`" for name in columns)).mapInArrow(_encode(writer.encoder), _DDL)
+    # In as many parts as tasks: `orderBy` has as many as the session's shuffles, each a job for the driver to take.
+    parts = encoded.repartitionByRange(writer.encoder.tasks, "task").sortWithinPartitions("task", "key")
+    framed = parts.mapInArrow(_frame, "data binary")
+    return writer.write(_entries(framed))
+
+
+def _encode(encoder: Encoder) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at in range(0, batch.num_rows, _BATCH_ROWS):
+                rows = list(encoder.encode(batch.slice(at, _BATCH_ROWS)))
+                columns = [list(column) for column in zip(*rows, strict=True)]
+                arrays = [pa.array(column, kind) for column, kind in zip(columns, _ENCODED.types, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=_ENCODED)
+
+    return encode
+
+
+def _frame(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Make one row of each batch: the driver takes rows one by one, and such a row is thousands."""
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        yield pa.RecordBatch.from_pydict({"data": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
+
+
+def _entries(framed: DataFrame) -> Iterator[Encoded]:
+    try:
+        for row in framed.toLocalIterator():
+            with pa.ipc.open_stream(bytes(row.data)) as stream:
+                for batch in stream:
+                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    except PySparkException as error:
+        raise ConfigError(
+            f"writeState: the rows can't be written, and nothing was changed: {last_line(str(error))}"
+        ) from error

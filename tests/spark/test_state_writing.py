@@ -1,0 +1,186 @@
+"""``writeState``: rows become state, in the tasks in which the topology looks for them, all or nothing."""
+
+from functools import partial
+
+import pytest
+
+from statefx import StatefulBolt, TopologyBuilder, openState, readState, restore, savepoint, verify, writeState
+from statefx.admin import state_writing
+from statefx.admin.state_writing import state_writer
+from statefx.errors import CheckpointError, ConfigError
+from statefx.testing import TopologyTester, rows
+from statefx.testing.steps import Crash, DurableSteps, SteppedLog, SteppedProvider, every_crash
+from tests.testing.topologies import REFERENCES
+
+pytestmark = pytest.mark.slow
+
+TYPED = {"key": "word string", "value": "n long"}
+SEEN = {f"w{number}": number + 1 for number in range(60)}
+
+
+class Count(StatefulBolt):
+    outputFields = "word string, n long"
+
+    def initState(self, state):
+        self.counts = state
+        self.last = state.map("last")
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+        self.last.put(tup.word, tup.word)
+
+
+def topology(tasks=3, bolt=None):
+    builder = TopologyBuilder("words")
+    builder.setStream("words", rows("word string"))
+    builder.setBolt("count", bolt or Count(), tasks).fieldsGrouping("words", "word")
+    return builder.createTopology()
+
+
+def sent(seen):
+    return {"words": [(word,) for word, times in seen.items() for _ in range(times)]}
+
+
+def kept(folder, **options):
+    with openState(folder, "count", **options) as view:
+        return dict(view.items())
+
+
+@pytest.fixture
+def folder(place, provider):
+    config = {"topology.state.provider": REFERENCES[provider]}
+    with TopologyTester(topology(), place / "ck", config) as tester:
+        tester.send(sent(SEEN))
+    return place / "ck"
+
+
+def go_on(folder, provider, place):
+    """Count each word once more, on a machine without caches."""
+    config = {"topology.state.provider": REFERENCES[provider]}
+    with TopologyTester(topology(), folder, config, cache=place / "elsewhere") as tester:
+        tester.send({"words": [(word,) for word in [*SEEN, "new"]]})
+
+
+def test_what_was_read_is_written_elsewhere(spark, folder, provider, place):
+    config = {"topology.state.provider": REFERENCES[provider]}
+    with TopologyTester(topology(2), place / "other", config) as tester:
+        tester.send(sent({f"x{number}": 1 for number in range(40)}))
+    rows_read = readState(spark, folder, "count", schema=TYPED)
+    done = writeState(rows_read, place / "other", "count", mode="overwrite", schema=TYPED)
+    assert (done.rows, done.deleted) == (60, 0)
+    assert kept(place / "other") == SEEN
+    assert set(kept(place / "other", map="last")) == {f"x{number}" for number in range(40)}, "maps stay"
+    with TopologyTester(topology(2), place / "other", config, cache=place / "elsewhere") as tester:
+        tester.send({"words": [(word,) for word in SEEN]})
+    assert kept(place / "other") == {word: times + 1 for word, times in SEEN.items()}, "each is in its task"
+
+
+def test_rows_replace_add_and_delete(spark, folder, provider, place):
+    savepoint(folder, "before")
+    given = spark.createDataFrame([("w1", 100), ("new", 7), ("w2", None), ("nobody", None)], "word string, n long")
+    done = writeState(given, folder, "count", schema=TYPED)
+    assert (done.component, done.rows, done.deleted) == ("count", 2, 2)
+    expected = {**SEEN, "w1": 100, "new": 7}
+    del expected["w2"]
+    assert kept(folder) == expected
+    assert verify(folder).ok
+    go_on(folder, provider, place)
+    assert kept(folder) == {word: expected.get(word, 0) + 1 for word in [*expected, "w2"]}
+    restore(folder, "before")
+    assert kept(folder) == SEEN
+
+
+def test_json(spark, folder):
+    given = spark.createDataFrame([('"w1"', "5"), ('"new"', "[1, null]")], "value string, key string")
+    with pytest.raises(ConfigError, match="no column 'key'"):
+        writeState(given.withColumnRenamed("key", "k"), folder, "count")
+    writeState(given.toDF("key", "value"), folder, "count")
+    found = kept(folder)
+    assert (found["w1"], found["new"], found["w3"]) == (5, [1, None], 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "ddl", "options", "says"),
+    [
+        ([("w1", 1), ("w1", 2)], "word string, n long", {"schema": TYPED}, "two rows have the key 'w1'"),
+        ([("w1", 1)], "word string, n long", {}, "has no column 'key'"),
+        ([("{", "1")], "key string, value string", {}, "'{' in column 'key' is no JSON"),
+        ([("1", "1")], "key string, value string", {}, r"its grouping is by \(word string\), and its key 1"),
+        ([("w1", 1)], "word string, n long", {"schema": TYPED, "mode": "add"}, "mode must be 'merge' or 'overwrite'"),
+    ],
+)
+def test_what_can_not_be_written(spark, folder, given, ddl, options, says):
+    before = kept(folder)
+    with pytest.raises((ConfigError, CheckpointError), match=says):
+        writeState(spark.createDataFrame(given, ddl), folder, "count", **options)
+    assert kept(folder) == before
+
+
+def test_few_keys_prove_nothing_and_a_function_says_it(spark, place):
+    with TopologyTester(topology(2), place / "few") as tester:
+        tester.send(sent({"a": 1, "b": 2}))
+    given = spark.createDataFrame([("c", 3)], "word string, n long")
+    with pytest.raises(CheckpointError, match=r"can't be written to: it has 2 keys.*with so few that may be chance"):
+        writeState(given, place / "few", "count", schema=TYPED)
+    writeState(given, place / "few", "count", schema=TYPED, groupingKey=lambda key: key)
+    assert kept(place / "few") == {"a": 1, "b": 2, "c": 3}
+    with TopologyTester(topology(1), place / "one") as tester:
+        tester.send(sent({"a": 1}))
+    writeState(given, place / "one", "count", schema=TYPED)
+    assert kept(place / "one") == {"a": 1, "c": 3}
+
+
+def test_nothing_committed_and_no_such_bolt(spark, folder, place):
+    given = spark.createDataFrame([("c", 3)], "word string, n long")
+    with TopologyTester(topology(), place / "new"):
+        pass
+    with pytest.raises(CheckpointError, match="has committed nothing yet: run its topology once"):
+        writeState(given, place / "new", "count", schema=TYPED)
+    with pytest.raises(CheckpointError, match="holds no state of 'counts'"):
+        writeState(given, folder, "counts", schema=TYPED)
+
+
+class Newer(Count):
+    stateVersion = 2
+
+    def migrateState(self, version, key, value):
+        return value * 1000
+
+
+def test_values_are_of_the_version_that_last_ran(spark, folder, provider, place):
+    config = {"topology.state.provider": REFERENCES[provider]}
+    with TopologyTester(topology(bolt=Newer()), folder, config) as tester:
+        tester.send({"words": [("w0",)]})
+    writeState(spark.createDataFrame([("w1", 5)], "word string, n long"), folder, "count", schema=TYPED)
+    with TopologyTester(topology(bolt=Newer()), folder, config) as tester:
+        tester.send({"words": [("w1",), ("w2",)]})
+        assert {word: tester.state("count")[word] for word in ("w0", "w1", "w2")} == {"w0": 1001, "w1": 6, "w2": 3001}
+
+
+def test_one_that_was_killed_has_changed_all_or_nothing(folder, provider, monkeypatch):
+    def writer():
+        return state_writer(folder, "count", "merge", TYPED, None, None, None)
+
+    router = writer().encoder.router
+    entries = sorted(
+        (router.task_of(word, 3), key, value)
+        for word in ("w1", "w5", "new")
+        for key, value in [(b"u" + router.codec.encode_key(word), router.codec.encode_value(77))]
+    )
+    new, seen = {**SEEN, "w1": 77, "w5": 77, "new": 77}, set()
+    for at in every_crash():
+        steps = DurableSteps(crash_at=at)
+        stepped = writer()
+        stepped.provider = stepped.rescaler.provider = SteppedProvider(stepped.provider, steps)
+        with monkeypatch.context() as patched:
+            opened = partial(SteppedLog, steps=steps, limit=100)
+            patched.setattr(state_writing, "taken", partial(state_writing.taken, opened=opened))
+            try:
+                stepped.write(iter(entries))
+            except Crash:
+                assert kept(folder) in (SEEN, new)
+                seen.add(kept(folder) == new)
+                continue
+        break
+    assert seen == {False, True}
+    assert kept(folder) == new
