@@ -59,6 +59,8 @@ def check_format(storage: Storage) -> None:
             ) from None
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and is_remote(storage.url):
+            raise  # whoever asks says what a store must allow
         raise CheckpointFormatError(f"{path} can't be read: {error}", path=path) from error
     if found != FORMAT:
         raise CheckpointFormatError(

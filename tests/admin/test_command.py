@@ -130,7 +130,8 @@ def test_of_a_topology_without_state_there_is_an_empty_table(place: Path, capsys
         (["state", "nowhere"], 1, "has a topology been submitted there?"),
         (["state", "nowhere", "count"], 1, "has a topology been submitted there?"),
         (["log", "."], 1, "is no checkpoint, and not empty"),
-        (["log", "s3://bucket/x"], 2, "it must be a folder"),
+        (["log", "hdfs://host/x"], 2, "it must be a folder"),
+        (["log", "s3://bucket"], 2, "must name a bucket and a prefix in it"),
         (["state", "nowhere", "--task", "1"], 2, "name the bolt behind the checkpoint"),
     ],
 )

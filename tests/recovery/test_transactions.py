@@ -122,7 +122,7 @@ def test_another_folder_a_newer_release_and_a_damaged_log_are_told(place: Path) 
     with pytest.raises(CheckpointFormatError, match="is no checkpoint, and not empty"):
         transactions(place)
     with pytest.raises(ConfigError, match="it must be a folder"):
-        transactions("s3://bucket/checkpoint")
+        transactions("hdfs://host/checkpoint")
     with Driver(place) as driver:
         driver.start().send(WORK[0])
         record = next((driver.folder / FOLDER).glob("*2.json"))

@@ -102,7 +102,18 @@ CONFIGS: list[Any] = [
     {"mine": (number for number in range(3))},
 ]
 
-LOCATIONS: list[Any] = [None, 5, "", b"x", "s3://bucket/ck", "dbfs:/ck", "/dev/null", "/dev/null/ck", "/usr"]
+LOCATIONS: list[Any] = [
+    None,
+    5,
+    "",
+    b"x",
+    "s3://bucket",
+    "hdfs://host/ck",
+    "dbfs:/ck",
+    "/dev/null",
+    "/dev/null/ck",
+    "/usr",
+]
 
 
 class Both:

@@ -71,7 +71,7 @@ def test_an_error_that_nobody_waits_for_is_logged_and_the_end_of_the_script_whil
 def test_a_refusal_has_the_user_s_line_above_it_and_no_frames_of_ours_but_one(spark, place, caplog):
     topology = word_count(spark.createDataFrame([("a",)], "value string"))
     with caplog.at_level(logging.DEBUG, "statefx"), pytest.raises(ConfigError, match="names a file system") as caught:
-        submit(topology, spark, "s3://bucket/checkpoint")
+        submit(topology, spark, "hdfs://host/checkpoint")
     frames = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert [os.path.basename(each) for each in frames] == ["test_scripts.py", "submit.py"]
     assert "in local_path" in caplog.text, "whoever looks for a defect finds the others there"

@@ -133,7 +133,8 @@ def main():
     progress, status = query.lastProgress, query.status
     query.stop()
     spark.stop()
-    tell(sources=progress["sources"], runs=status["runs"])
+    # A driver before it may have had all messages acked when it was killed: then this one has made no progress.
+    tell(sources=progress and progress["sources"], runs=status["runs"])
 
 
 if __name__ == "__main__":
