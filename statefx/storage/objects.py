@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, BinaryIO, cast
@@ -44,13 +44,11 @@ class ObjectStorage(Storage):
     ----------
     url : str
         ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``.
-    options : Mapping[str, Any], optional
-        For obstore, such as ``endpoint`` and ``region``. Credentials come from the environment, as for any S3 client.
+        Credentials, region and endpoint come from the environment, as for any client.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
-        self._options = dict(options or {})
         self._made: ObjectStore | None = None
 
     def __repr__(self) -> str:
@@ -161,10 +159,9 @@ class ObjectStorage(Storage):
         """The client of this process."""
         _check_not_forked()
         if self._made is None:
-            client = {"timeout": TIMEOUT, "allow_http": _allows_http(), **self._options.get("client_options", {})}
-            options = {key: value for key, value in self._options.items() if key != "client_options"}
+            client = {"timeout": TIMEOUT, "allow_http": _allows_http()}
             made: Any = from_url  # its overloads are one per store, by the URL's scheme
-            self._made = made(self._url, client_options=client, retry_config={"max_retries": RETRIES}, **options)
+            self._made = made(self._url, client_options=client, retry_config={"max_retries": RETRIES})
         return self._made
 
 

@@ -216,6 +216,6 @@ def test_a_snapshot_that_was_long_on_its_way_is_not_swept(bucket, tmp_path):
     version = site.commit(version, {b"a": b"2"})
     site.sweep(Retention(1, version, (), -60, since=version.txid))
     assert image(site.open(version, snapshot=snapshot)) == {b"a": b"2"}
-    changelogs = [each.name for each in site.storage.list("state/") if each.name.endswith(".snapshot")]
-    assert len(changelogs) == 1
+    snapshots = [each.name for each in site.storage.list("state/") if each.name.endswith(".snapshot")]
+    assert len(snapshots) == 1
     site.close()

@@ -5,10 +5,9 @@ import threading
 import pytest
 
 from statefx.errors import CheckpointError
-from statefx.storage import FolderStorage, Storage, folder
+from statefx.storage import FolderStorage, Storage, folder, storage_at
 from statefx.storage.contract import READERS
-from statefx.storage.objects import ObjectStorage
-from tests.storage.s3_server import made_bucket, s3_server
+from tests.storage.s3_server import as_users_have_it, s3_server
 from tests.storage.storage_contract import StorageContract
 
 
@@ -27,12 +26,9 @@ def server():
 @pytest.mark.slow
 class TestS3(StorageContract):
     @pytest.fixture
-    def storage(self, server, monkeypatch):
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        bucket = made_bucket(server)
-        options = {"endpoint": server, "region": "us-east-1", "client_options": {"allow_http": True}}
-        return ObjectStorage(f"s3://{bucket}/checkpoints/word-count", options)
+    def storage(self, server):
+        with as_users_have_it(server) as made:
+            yield storage_at(made())
 
 
 class Slow(FolderStorage):

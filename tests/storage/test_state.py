@@ -3,11 +3,11 @@
 import pytest
 
 from statefx.state import EMPTY, Retention
-from statefx.storage.objects import ObjectStorage
+from statefx.storage import storage_at
 from statefx.testing.site import Site, image
 from statefx_memory import MemoryStateProvider
 from statefx_rocksdb import RocksDbStateProvider
-from tests.storage.s3_server import made_bucket, s3_server
+from tests.storage.s3_server import as_users_have_it, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -17,17 +17,10 @@ def server():
 
 
 @pytest.fixture
-def place(server, monkeypatch):
+def place(server):
     """Makes an empty checkpoint, each in a bucket of its own."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-
-    def made(root):
-        bucket = made_bucket(server)
-        options = {"endpoint": server, "region": "us-east-1", "client_options": {"allow_http": True}}
-        return ObjectStorage(f"s3://{bucket}/checkpoints/word-count", options)
-
-    return made
+    with as_users_have_it(server) as made:
+        yield lambda root: storage_at(made())
 
 
 @pytest.fixture(params=[MemoryStateProvider, RocksDbStateProvider])
