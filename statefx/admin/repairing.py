@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from statefx.admin.reading import check_idle
@@ -158,7 +159,7 @@ def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin
 def _newest_whole(folders: Folders, found: LogState) -> Pin:
     """Return where to go on from; its snapshots are those that are whole."""
     for pin in _candidates(folders, found):
-        whole = _whole(folders, found, pin)
+        whole = _whole(folders, found, pin, partial(_snapshots, found, pin))
         if whole is not None:
             return whole
     # Not by itself: a savepoint may be of a history that the user has given up.
@@ -178,15 +179,17 @@ def _candidates(folders: Folders, found: LogState) -> Iterator[Pin]:
     yield from reversed(known_pins(folders, ancestors=True).values())
 
 
-def _whole(folders: Folders, found: LogState, pin: Pin) -> Pin | None:
-    """Return the pin with snapshots by which each task's state can be read; None: there is a task without."""
+def _whole(
+    folders: Folders, found: LogState, pin: Pin, snapshots_of: Callable[[str], list[SnapshotRef | None]]
+) -> Pin | None:
+    """Return the pin with those of `snapshots_of` by which each task can be read; None: there is a task without."""
     state = at_pin(found, pin)
     if not all(_fits(folders, ref) for ref in files_beside(state)):
         return None
     snapshots: dict[str, SnapshotRef] = {}
     for name in sorted(pin.heads):
         changelog = Changelog(state.namespace(TaskId.parse(name)), folders.storage)
-        for snapshot in _snapshots(found, pin, name):
+        for snapshot in snapshots_of(name):
             if _reads(changelog, pin.heads[name], snapshot):
                 if snapshot is not None:
                     snapshots[name] = snapshot
@@ -198,11 +201,7 @@ def _whole(folders: Folders, found: LogState, pin: Pin) -> Pin | None:
 
 def _restorable(folders: Folders, found: LogState, pin: Pin) -> bool:
     """Tell whether `restore` can go back to a pin: by the snapshots that it names."""
-    state = at_pin(found, pin)
-    return all(_fits(folders, ref) for ref in files_beside(state)) and all(
-        _reads(Changelog(state.namespace(TaskId.parse(name)), folders.storage), head, pin.snapshots.get(name))
-        for name, head in pin.heads.items()
-    )
+    return _whole(folders, found, pin, lambda name: [pin.snapshots.get(name)]) is not None
 
 
 def _snapshots(found: LogState, pin: Pin, name: str) -> list[SnapshotRef | None]:
