@@ -2,8 +2,9 @@
 
 ::
 
-    1 what can be refused is                        2 the next generation: who ran before is fenced
-    3 every key that is there is shown to lie in the task that its grouping names, so that new ones can be sent there
+    1 what can be refused is
+    2 every key that is there is shown to lie in the task that its grouping names, so that new ones can be sent there
+    3 the next generation: who ran before is fenced
     4 each task's entries and its rows are merged into one file of state, which is read back and compared
     5 RESCALED is durable: the bolt has as many tasks as before, and these files
 """
@@ -26,7 +27,7 @@ import pyarrow as pa
 
 from statefx.admin.columns import Form
 from statefx.admin.migration import Sum
-from statefx.admin.reading import codec_of, component_of, open_task
+from statefx.admin.reading import check_idle, codec_of, component_of, open_task
 from statefx.admin.rescaling import GroupingKey, Rescaler, Router, Run
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
 from statefx.coordinator.location import Folders
@@ -207,13 +208,15 @@ class StateWriter:
         CheckpointError
             As of ``statefx.writeState``.
         """
+        # Rule 1.5: what can refuse comes before the generation is taken. `_check_same` sees to it that it still holds.
+        check_idle(self.found, self.folders, "write")
+        self._prove(self.found)
         with tempfile.TemporaryDirectory(prefix="statefx-write-", ignore_cleanup_errors=True) as folder:
             runs, rows, deleted = self._spooled(entries, folder)
             log = taken(self.folders, "write", self._check_same)
             state = log.state
             # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
             self.provider.fence(state.lineage, state.generation, self.folders.storage)
-            self._prove(state)
             tokens: dict[str, str] = {}
             sizes: dict[str, int] = {}
             sums: list[Sum] = []
