@@ -28,7 +28,8 @@ import pyarrow as pa
 from statefx.admin.columns import Form
 from statefx.admin.migration import Sum
 from statefx.admin.reading import check_idle, codec_of, component_of, open_task
-from statefx.admin.rescaling import GroupingKey, Rescaler, Router, Run
+from statefx.admin.rescaling import Rescaler, Run
+from statefx.admin.routing import GroupingKey, Router
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
 from statefx.coordinator.location import Folders
 from statefx.errors import CheckpointError, CodecError, ConfigError

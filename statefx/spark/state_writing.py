@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from statefx.admin.rescaling import GroupingKey
+from statefx.admin.routing import GroupingKey
 from statefx.admin.state_writing import Encoded, Encoder, Written, state_writer
 from statefx.errors import ConfigError
 from statefx.spark.failures import last_line

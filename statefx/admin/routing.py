@@ -1,0 +1,153 @@
+"""Finds the task of every entry of a bolt's state, and proves that it is the right one.
+
+Which task a key belongs to is never believed: the fields that its grouping hashes are taken from the key, and have to
+name the very task that the key lies in, for every key. What can't be proved so is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from statefx.errors import CheckpointError, SchemaError
+from statefx.plan.hashing import row_hasher
+from statefx.state.contract.spaces import Kind, Space, head_of, name_of
+from statefx.state.encoding.codec import Codec
+from statefx.state.view.timers import timer_key
+
+GroupingKey = Callable[[Any], Any]
+"""Returns the grouping's field of a key of state, or a tuple of its fields."""
+
+Group = tuple[bytes, str | None]
+"""Keys of one kind: those of the state itself, of one map, or of timers."""
+
+PROOF_BITS = 20
+"""Keys that have nothing to do with the grouping lie right by chance: 20 of them in two tasks once in a million."""
+
+
+class Taker(Protocol):
+    """What takes entries one by one."""
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Take an entry."""
+
+
+@dataclass
+class Router:
+    """Finds the task of every entry of a bolt's state."""
+
+    bolt: str
+    fields: tuple[str, ...]
+    schema: pa.Schema
+    codec: Codec | None
+    given: GroupingKey | None
+    what: str
+    """What is to be done with the bolt; messages name it."""
+    _hash: Callable[[Sequence[Any]], int] = field(init=False)
+    _shown: dict[Group, set[int]] = field(default_factory=dict, init=False)
+    """Hashes of different keys that name the task in which they lie, no more of each group than are needed."""
+    _own: set[int] = field(default_factory=set, init=False)
+    """Those of small groups that a key of the state itself has as well."""
+
+    def __post_init__(self) -> None:
+        self._hash = row_hasher(self.schema, self.schema.names)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A codec stays where it is; whoever finds tasks of keys, and not of what is stored, needs none.
+        return Router, (self.bolt, self.fields, self.schema, None, self.given, self.what)
+
+    def check_proof(self, was: int) -> None:
+        """Refuse what may be chance: of keys that are not what is grouped by, each lies right with 1 in `was`."""
+        if self.given is not None:
+            return
+        for (space, name), shown in self._shown.items():
+            # A key of a map, or of a timer, that is one of the state itself is as sure as that.
+            if len(shown) * math.log2(was) < PROOF_BITS and (space == Space.USER.value or not shown <= self._own):
+                raise self._refused(
+                    f"it has {len(shown)} keys{_of(name)}, which lie in its {was} tasks as if they were its grouping's "
+                    f"fields ({', '.join(self.fields)}); with so few that may be chance. {remedy(self.bolt)}"
+                )
+
+    def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[Taker]) -> None:
+        """Give each entry of a task to the run of its new task."""
+        now, user = len(runs), Space.USER.value
+        few: set[int] | None = None
+        for stored, value in entries:
+            space, (kind, name) = stored[:1], (None, None)
+            if space == Space.NAMED.value:
+                kind, name = name_of(stored)
+            if kind is Kind.BROADCAST:
+                for run in runs if task == 0 else ():  # all tasks hold the same
+                    run.add(stored, value)
+                continue
+            if space == Space.SYSTEM.value:  # how far the search for entries that are over has come: it begins anew
+                continue
+            key = self._key_of(stored, kind, name)
+            hashed = self._hash_of(key, name)
+            if hashed % was != task:
+                raise self._unproved(key, name, task, hashed % was)
+            known = self._shown.setdefault((space, name), set())
+            if len(known) < PROOF_BITS:
+                known.add(hashed)
+            if space == user:
+                if few is None:  # the state itself comes last
+                    few = {each for other in self._shown.values() if other is not known for each in other}
+                if hashed in few:
+                    self._own.add(hashed)
+            runs[hashed % now].add(stored, value)
+
+    def task_of(self, key: Any, tasks: int) -> int:
+        """Return the task of a key of the state itself; CheckpointError if it does not say what is grouped by."""
+        return 0 if tasks == 1 else self._hash_of(key, None) % tasks
+
+    def _key_of(self, stored: bytes, kind: Kind | None, name: str | None) -> Any:
+        assert self.codec is not None
+        if kind is None:
+            timed = stored[:1] == Space.TIMERS.value
+            return self.codec.decode_key(timer_key(stored) if timed else stored[1:])
+        if kind is not Kind.MAP:
+            raise self._refused(f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key")
+        return self.codec.decode_key(stored[len(head_of(kind, name or "")) :])
+
+    def _hash_of(self, key: Any, name: str | None) -> int:
+        if self.given is not None:
+            row = self.given(key if name is None else (name, key))
+            row = row if isinstance(row, tuple) else (row,)
+        else:
+            row = key[: len(self.fields)] if isinstance(key, tuple) else (key,)
+        if len(row) == len(self.fields):
+            try:
+                return self._hash(row)
+            except SchemaError:
+                pass
+        types = ", ".join(f"{name} {kind}" for name, kind in zip(self.fields, self.schema.types, strict=True))
+        raise self._refused(
+            f"its grouping is by ({types}), and its key {key!r}{_of(name)} gives {row!r} for that. Say with "
+            f"groupingKey={{{self.bolt!r}: ...}} what of a key is grouped by"
+        )
+
+    def _unproved(self, key: Any, name: str | None, task: int, hashed: int) -> CheckpointError:
+        return self._refused(
+            f"its key {key!r}{_of(name)} lies in task {task}, and taken for ({', '.join(self.fields)}), by which its "
+            f"rows are grouped, it belongs to task {hashed}. Say with groupingKey={{{self.bolt!r}: ...}} what of a key "
+            "is grouped by"
+        )
+
+    def _refused(self, why: str) -> CheckpointError:
+        return CheckpointError(f"bolt {self.bolt!r} can't be {self.what}: {why}", component=self.bolt)
+
+
+def remedy(bolt: str) -> str:
+    """Return what to do where a key does not show which task it belongs to."""
+    return (
+        f"If they are, say groupingKey={{{bolt!r}: lambda key: key}}; else return from the key what is grouped by (of "
+        "a map the function is given name and key). A bolt can define it as groupingKey(self, key)"
+    )
+
+
+def _of(name: str | None) -> str:
+    return "" if name is None else f" of state.map({name!r})"
