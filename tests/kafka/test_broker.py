@@ -19,6 +19,7 @@ def test_what_is_written_outlives_a_sigkill(kafka):
     kafka.send(topic, b"to be")
     kafka.transact(topic, b"or not", commit=False)
     kafka.transact(topic, b"to be")
+    kafka.settle(topic)
     kafka.restart()
     assert kafka.read(topic, 2) == [b"to be", b"to be"]
 
