@@ -23,7 +23,14 @@ def driver(drivers, place):
     return start
 
 
-@pytest.mark.parametrize(("engine", "pending"), [("jobs", 1), ("jobs", 2), ("pipelined", 1), ("pipelined", 3)])
+@pytest.mark.parametrize(
+    ("engine", "pending"),
+    [
+        ("jobs", 2),
+        ("pipelined", 3),
+        *(pytest.param(engine, 1, marks=pytest.mark.soak) for engine in ("jobs", "pipelined")),
+    ],
+)
 def test_every_row_is_judged_by_the_rules_of_its_transaction(driver, place, engine, pending):
     """Attempts fail meanwhile: among the rules, among the rows, and behind them."""
     places = Places(place)
@@ -34,7 +41,7 @@ def test_every_row_is_judged_by_the_rules_of_its_transaction(driver, place, engi
     assert outcome(place) == expected(3)
 
 
-@pytest.mark.parametrize("engine", ["jobs", "pipelined"])
+@pytest.mark.parametrize("engine", ["pipelined", pytest.param("jobs", marks=pytest.mark.soak)])
 def test_drivers_are_killed_among_the_rules_and_among_the_rows(driver, place, engine):
     places = Places(place)
     for generation, (phase, txid) in enumerate({"emit": 2, "execute": 4, "prepare": 6}.items(), 1):

@@ -16,7 +16,10 @@ SLOWLY = {"processingTime": "200 milliseconds"}
 """Else all transactions of the pipelined engine are over before one is seen."""
 
 
-@pytest.mark.parametrize(("inputs", "engine"), [("frames", "jobs"), ("spouts", "jobs"), ("spouts", "pipelined")])
+@pytest.mark.parametrize(
+    ("inputs", "engine"),
+    [("frames", "jobs"), ("spouts", "pipelined"), pytest.param("spouts", "jobs", marks=pytest.mark.soak)],
+)
 def test_drivers_that_are_killed_change_nothing(drivers, place, inputs, engine):
     more = {"seed": SEED, "inputs": inputs, "engine": engine}
     driver = drivers(place, program="tests.spark.joining", more=more, trigger=SLOWLY)

@@ -46,16 +46,19 @@ class Lives:
 
 
 @pytest.mark.parametrize(("inputs", "engine"), INPUTS)
-def test_drivers_are_killed_among_rows_among_windows_and_in_a_commit(drivers, place, inputs, engine):
+def test_drivers_and_a_worker_are_killed_among_rows_among_windows_and_in_a_commit(drivers, place, inputs, engine):
     lives = Lives(drivers, place, inputs, engine)
     for phase, txid in PLACES.items():
         lives.kill(phase, txid)
+    lives.places.kill("execute", 17)
     said = lives.end()
+    assert (place / "killed-execute").exists()
     assert said["engine"] == engine
     assert [each["rolled"] for each in said["recoveries"]] == ["forward"]
     assert told(place) == recounted(inputs)
 
 
+@pytest.mark.soak  # the test above has a worker killed too, in the life after its drivers
 @pytest.mark.parametrize(("inputs", "engine"), INPUTS)
 def test_workers_are_killed_among_rows_among_windows_and_in_a_commit(drivers, place, inputs, engine):
     lives = Lives(drivers, place, inputs, engine)

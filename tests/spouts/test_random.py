@@ -10,7 +10,7 @@ import pytest
 from statefx.coordinator import metadata
 from tests.spouts.fuzzing import Life
 
-LIVES, LIVES_SOAK = 300, 5_000
+LIVES, LIVES_SOAK = 100, 5_000
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_a_random_life_loses_and_doubles_nothing(place, monkeypatch, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, LIVES, LIVES // 10))
-def test_300_random_lives_of_tasks_that_live_lose_and_double_nothing(place, monkeypatch, first):
+def test_100_random_lives_of_tasks_that_live_lose_and_double_nothing(place, monkeypatch, first):
     """Of short lives `LIVES`, the same in each run of the suite; their slots and connections are lost at any step."""
     logging.disable(logging.CRITICAL)
     for seed in range(first, first + LIVES // 10):
