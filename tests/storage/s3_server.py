@@ -1,19 +1,20 @@
-"""An S3 server on loopback: moto, with one request at a time, and what may go wrong on the way to it."""
+"""An S3 server on loopback, a process of its own: moto, with one request at a time."""
 
 from __future__ import annotations
 
 import contextlib
-import random
+import os
+import subprocess
+import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+
+from tests.conftest import ROOT
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -28,31 +29,6 @@ class OneAtATime:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         with self._lock:
             return list(self._inner(environ, start_response))
-
-
-class Unreliable:
-    """Of the requests, refuses some with 503, carries out some and answers 503, and lets some wait."""
-
-    def __init__(self, inner: Application, seed: int, share: float) -> None:
-        self._inner = inner
-        self._random = random.Random(seed)
-        self._share = share
-        self.faults = 0
-
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        chosen = self._random.random() / self._share
-        if chosen >= 1:
-            return self._inner(environ, start_response)
-        self.faults += 1
-        if chosen < 1 / 3:
-            time.sleep(0.02)  # noqa: TID251 - a slow network
-            return self._inner(environ, start_response)
-        if chosen < 2 / 3:
-            list(self._inner(environ, lambda *given: None))  # done, and its answer is lost
-        else:
-            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        start_response("503 Slow Down", [("Content-Length", "0")])
-        return []
 
 
 class Unconditional:
@@ -91,15 +67,41 @@ def made_bucket(address: str) -> str:
 
 
 @contextlib.contextmanager
-def s3_server(before: Callable[[Application], Application] = lambda inner: inner) -> Iterator[str]:
-    """Yield the server's address; `before` returns what stands before it."""
-    application = before(OneAtATime(DomainDispatcherApplication(create_backend_app)))
-    server = make_server("127.0.0.1", 0, application, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+def s3_server(conditional: bool = True, page: int = 1000) -> Iterator[str]:
+    """Yield the server's address; a listing has so many names to a `page`."""
+    command = [sys.executable, "-m", "tests.storage.s3_server", *([] if conditional else ["unconditional"])]
+    environment = {**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(page)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        assert process.stdout is not None
+        port = process.stdout.readline().strip().decode()
+        assert port, "the server did not start"
+        yield f"http://127.0.0.1:{port}"
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        process.kill()
+        process.communicate()
+
+
+def main(*given: str) -> None:
+    """Print the port; serve until killed, or until whoever started this is gone."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Handler(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, *said: Any) -> None:
+            pass
+
+    application: Application = OneAtATime(DomainDispatcherApplication(create_backend_app))
+    if given:
+        application = Unconditional(application)
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,33 +1,27 @@
 """A checkpoint on S3 is as exact as one in a folder: crashes, lost answers, refusals, tools."""
 
-import contextlib
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 import statefx
-from statefx import openState
+from statefx import FileSink, TopologyBuilder, openState
 from statefx.coordinator.location import Folders, checkpoint_location
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, StatefxError
 from statefx.state import EMPTY, Retention
 from statefx.storage import storage_at
 from statefx.storage.objects import ObjectStorage
+from statefx.testing import rows
 from statefx.testing.site import Site, image
 from statefx.testing.steps import Crash
 from statefx_memory import MemoryStateProvider
-from tests.storage.s3_server import SECRET, Unconditional, Unreliable, as_users_have_it, s3_server
-from tests.testing.topologies import SMALL, Driver, lines, word_count, words
+from tests.storage.s3_server import SECRET, as_users_have_it, s3_server
+from tests.testing.topologies import SMALL, Count, Driver, Split, lines, word_count, words
 
 WORK = [lines("to be or not to be", "that is the question"), lines("to sleep", "to dream"), lines(), lines("no more")]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    with s3_server() as address, as_users_have_it(address) as made:
-        yield made
 
 
 class Remote(Driver):
@@ -38,13 +32,21 @@ class Remote(Driver):
         self.folder = url
 
 
-@pytest.mark.parametrize("provider", ["memory", "rocksdb"])
-def test_a_crash_at_any_step(bucket, tmp_path, provider):
+@pytest.mark.parametrize(
+    ("provider", "first", "apart"),
+    [
+        ("memory", 2, 6),
+        ("rocksdb", 5, 6),
+        *(pytest.param(provider, 1, 1, marks=pytest.mark.soak) for provider in ("memory", "rocksdb")),
+    ],
+)
+def test_a_crash_at_any_step(bucket, tmp_path, provider, first, apart):
+    """In the suite the two providers together crash at every third one."""
     with Remote(tmp_path / "whole", bucket(), provider) as driver:
         whole = driver.start(limits=SMALL)
         whole.run(WORK)
         steps = len(whole.steps)
-    for crash_at in range(1 if provider == "memory" else 3, steps + 1, 3):
+    for crash_at in range(first, steps + 1, apart):
         with Remote(tmp_path / str(crash_at), bucket(), provider) as driver:
             with pytest.raises(Crash):
                 driver.start(limits=SMALL, crash_at=crash_at).run(WORK)
@@ -54,31 +56,21 @@ def test_a_crash_at_any_step(bucket, tmp_path, provider):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_answers_that_are_lost_late_or_503(tmp_path, seed):
+def test_answers_that_are_lost_late_or_503(between, tmp_path, seed):
     """A request that is given up may have been carried out; a driver that can't know ends, and the next one goes on."""
-    unreliable = []
-
-    def before(inner):
-        unreliable.append(Unreliable(inner, seed, share=0.15))
-        return unreliable[0]
-
-    with s3_server(before) as address, as_users_have_it(address) as made:
-        for _ in range(50):
-            with contextlib.suppress(OSError):
-                url = made()
+    with as_users_have_it(between.address) as made, Remote(tmp_path, made()) as driver:
+        between.disturb(0.15, seed)
+        for _ in range(20):
+            try:
+                tester = driver.start(limits=SMALL)
+                tester.run(WORK)
+                assert tester.state("count") == words(WORK)
                 break
-        with Remote(tmp_path, url) as driver:
-            for _ in range(20):
-                try:
-                    tester = driver.start(limits=SMALL)
-                    tester.run(WORK)
-                    assert tester.state("count") == words(WORK)
-                    break
-                except (StatefxError, OSError):  # it gave up; nothing of what it did may be lost or counted twice
-                    continue
-            else:
-                pytest.fail("twenty drivers gave up one after the other")
-    assert unreliable[0].faults > 10
+            except (StatefxError, OSError):  # it gave up; nothing of what it did may be lost or counted twice
+                continue
+        else:
+            pytest.fail("twenty drivers gave up one after the other")
+        assert between.faults > 10
 
 
 def test_tools_work_on_it(bucket, tmp_path):
@@ -87,19 +79,103 @@ def test_tools_work_on_it(bucket, tmp_path):
         driver.start().run(WORK[:2])
         statefx.savepoint(url, "two")
         driver.start().run(WORK)
-    assert dict(openState(url, "count").items()) == words(WORK)
+    assert counts(url) == words(WORK)
     assert not statefx.verify(url).damaged
     other = f"{url}-other"
     statefx.export(url, other, "two")
-    assert dict(openState(other, "count").items()) == words(WORK[:2])
+    assert counts(other) == words(WORK[:2])
     statefx.export(url, tmp_path / "folder", "two")
-    assert dict(openState(tmp_path / "folder", "count").items()) == words(WORK[:2])
+    assert counts(tmp_path / "folder") == words(WORK[:2])
     statefx.rescale(url, {"count": 3}, groupingKey={"count": lambda key: key})
-    assert dict(openState(url, "count").items()) == words(WORK)
+    assert counts(url) == words(WORK)
     assert [each.task for each in statefx.explain(url, "count", "to").tasks]
     statefx.deleteSavepoint(url, "two")
     statefx.migrate(url, "rocksdb")
-    assert dict(openState(url, "count").items()) == words(WORK)
+    assert counts(url) == words(WORK)
+
+
+def test_back_to_a_savepoint_in_place_and_elsewhere(bucket, tmp_path):
+    url = bucket()
+    with Remote(tmp_path, url) as driver:
+        driver.start().run(WORK[:2])
+        statefx.savepoint(url, "two")
+        driver.start().run(WORK)
+        statefx.restore(url, "two", to=f"{url}-two")
+        assert counts(f"{url}-two") == words(WORK[:2])
+        assert counts(url) == words(WORK)
+        statefx.restore(url, "two")
+        assert counts(url) == words(WORK[:2])
+        tester = driver.start()
+        for work in WORK[2:]:
+            tester.send(work)
+        assert counts(url) == words(WORK)
+
+
+def test_other_names_at_a_start(bucket, tmp_path):
+    def counting(name):
+        builder = TopologyBuilder("word-count")
+        builder.setStream("lines", rows("value string"))
+        builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
+        builder.setBolt(name, Count(), parallelism=2).fieldsGrouping("split", "word")
+        return builder.createTopology()
+
+    url = bucket()
+    with Remote(tmp_path, url) as driver:
+        driver.start().run(WORK[:2])
+        driver.start(counting("tally"), rename={"count": "tally"}).run(WORK)
+        assert counts(url, "tally") == words(WORK)
+        with pytest.raises(CheckpointMismatchError, match="drop"):
+            driver.start(counting("new"))
+        driver.start(counting("new"), drop=["tally"]).run([*WORK, lines("to")])
+        assert counts(url, "new") == {"to": 1}
+
+
+def test_damage_is_found_and_repaired(bucket, tmp_path):
+    url = bucket()
+    with Remote(tmp_path, url) as driver:
+        driver.start().run(WORK)
+        storage = storage_at(url)
+        names = [each.name for each in storage.list("state/count/") if each.name.endswith(".changelog")]
+        newest = max(names, key=lambda name: name.rpartition("/")[2])
+        txid = int(newest.rpartition("/")[2].partition("-")[0])
+        storage.put(newest, storage.read(newest)[:-1])
+        [damage] = statefx.verify(url).damaged
+        assert newest in damage.path
+        assert statefx.repair(url).txid == txid - 1
+        assert statefx.repair(url, yes=True).done
+        assert [each.name for each in storage.list("damaged/")] == [f"damaged/{newest}"]
+        assert statefx.verify(url).ok
+        tester = driver.start(cache=tmp_path / "another")
+        for work in WORK[txid - 1 :]:
+            tester.send(work)
+        assert counts(url) == words(WORK)
+
+
+class Picky(Count):
+    def execute(self, tup, collector):
+        if tup.word == "be":
+            raise ValueError("no such word")
+        super().execute(tup, collector)
+
+
+def test_a_row_that_a_bolt_can_not_deal_with(bucket, tmp_path):
+    builder = TopologyBuilder("word-count")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split(), parallelism=2).shuffleGrouping("lines")
+    builder.setBolt("count", Picky(), parallelism=2, onError="deadLetter").fieldsGrouping("split", "word")
+    builder.setSink("letters", FileSink(tmp_path / "letters", "json")).shuffleGrouping("count", stream="deadLetter")
+    url = bucket()
+    with Remote(tmp_path, url) as driver:
+        driver.start(builder.createTopology()).run(WORK)
+    expected = words(WORK)
+    files = statefx.committedFiles(tmp_path / "letters")
+    letters = [row for file in files for row in Path(file).read_text(encoding="utf-8").splitlines()]
+    assert len(letters) == expected.pop("be") == 2
+    assert counts(url) == expected
+
+
+def counts(url, bolt="count"):
+    return dict(openState(url, bolt).items())
 
 
 def test_no_secret_is_in_it(bucket, tmp_path, caplog):
@@ -115,7 +191,7 @@ def test_no_secret_is_in_it(bucket, tmp_path, caplog):
 
 
 def test_a_store_without_conditional_requests_is_refused(tmp_path):
-    with s3_server(Unconditional) as address, as_users_have_it(address) as made:
+    with s3_server(conditional=False) as address, as_users_have_it(address) as made:
         url = made()
         with Remote(tmp_path, url) as driver, pytest.raises(CheckpointError, match="lets a name be created twice"):
             driver.start()
@@ -198,7 +274,7 @@ def unreadable(url):
 
 
 def test_a_copy_in_a_store_without_conditional_requests_is_refused(tmp_path):
-    with s3_server(Unconditional) as address, as_users_have_it(address) as made:
+    with s3_server(conditional=False) as address, as_users_have_it(address) as made:
         with Driver(tmp_path, name="export") as driver:
             driver.start().run(WORK[:2])
         url = made()

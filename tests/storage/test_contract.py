@@ -1,5 +1,7 @@
 """A folder and S3 pass one contract; storages that break it in one way do not."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from statefx.errors import CheckpointError
 from statefx.storage import FolderStorage, Storage, folder, storage_at
 from statefx.storage.contract import READERS
-from tests.storage.s3_server import as_users_have_it, s3_server
+from tests.storage.s3_server import as_users_have_it
 from tests.storage.storage_contract import StorageContract
 
 
@@ -17,18 +19,37 @@ class TestFolder(StorageContract):
         return FolderStorage(tmp_path / "checkpoint")
 
 
-@pytest.fixture(scope="module")
-def server():
-    with s3_server() as address:
-        yield address
-
-
 @pytest.mark.slow
 class TestS3(StorageContract):
     @pytest.fixture
     def storage(self, server):
         with as_users_have_it(server) as made:
             yield storage_at(made())
+
+
+FORKED = """
+import os, sys
+from statefx.storage import storage_at
+
+storage = storage_at(sys.argv[1])
+storage.put("a", b"")
+if not os.fork():
+    try:
+        storage.read("a")
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_is_told_and_does_not_hang(server):
+    with as_users_have_it(server) as made:
+        run = subprocess.run(
+            [sys.executable, "-c", FORKED, made()], capture_output=True, text=True, timeout=60, check=True
+        )
+    assert run.stdout.startswith("StorageError this process was forked from one that had used an object store")
 
 
 class Slow(FolderStorage):

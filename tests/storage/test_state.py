@@ -7,25 +7,11 @@ from statefx.storage import storage_at
 from statefx.testing.site import Site, image
 from statefx_memory import MemoryStateProvider
 from statefx_rocksdb import RocksDbStateProvider
-from tests.storage.s3_server import as_users_have_it, s3_server
-
-
-@pytest.fixture(scope="module")
-def server():
-    with s3_server() as address:
-        yield address
-
-
-@pytest.fixture
-def place(server):
-    """Makes an empty checkpoint, each in a bucket of its own."""
-    with as_users_have_it(server) as made:
-        yield lambda root: storage_at(made())
 
 
 @pytest.fixture(params=[MemoryStateProvider, RocksDbStateProvider])
-def site(request, tmp_path, place):
-    site = Site(request.param({}), tmp_path, place=place)
+def site(request, tmp_path, bucket):
+    site = Site(request.param({}), tmp_path, place=lambda root: storage_at(bucket()))
     yield site
     site.close()
 
