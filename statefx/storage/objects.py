@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import random
+import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import obstore
 from obstore import exceptions as failures
@@ -16,18 +19,32 @@ from obstore.store import ObjectStore, from_url
 
 from statefx.errors import AlreadyExistsError, OutcomeUnknownError, StorageError
 from statefx.storage.contract import BATCH, Storage, Stored, checked
+from statefx.storage.profiles import ProfileCredentials, has_profile
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta  # for types alone, by obstore's own word
 
 TIMEOUT = "10s"
 """For one request. The library's own 30 s, ten times, would outlast a transaction's timeout."""
 
 RETRIES = 3
-"""Of one request, within `TIMEOUT` each; after them the outcome is unknown and is read back once."""
+"""Of one request, by the library, after 5xx and after connections that could not be made; with jitter."""
+
+TRIES = 3
+"""Of each operation as a whole. The library gives up at once where a connection breaks within an answer, or before the
+answer to a put or a delete: it can't know that here each may be done twice. No try begins later than `TRY_SECS`."""
+
+TRY_SECS = 10.0
+
+_FIRST_WAIT_SECS = 0.1
 
 BLOCK_BYTES = 4 << 20
 """Read at once: at 30 ms a request and 100 MB/s, less would be spent waiting."""
 
 _SPOOLED_BYTES = 16 << 20
 """What is written stays in memory up to here, then in a local file: it is uploaded when it is complete."""
+
+_Done = TypeVar("_Done")
 
 _used_in: list[int] = []
 """The processes that have talked to a store: obstore's threads do not survive a fork, and a child would hang."""
@@ -44,7 +61,8 @@ class ObjectStorage(Storage):
     ----------
     url : str
         ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``.
-        Credentials, region and endpoint come from the environment, as for any client.
+        Credentials, region and endpoint come from the environment of each process that uses it, as for any client:
+        from variables, a profile, or the role of the container or the machine. What expires is asked for again.
     """
 
     def __init__(self, url: str) -> None:
@@ -65,8 +83,9 @@ class ObjectStorage(Storage):
     def create(self, name: str, data: bytes) -> None:
         """Make `name` durable with these bytes, unless there is one already (see `Storage.create`)."""
         try:
-            # In one request: the condition is one of a single put (rule 3.1: one writer has the number).
-            obstore.put(self._store, checked(name), data, mode="create", use_multipart=False)
+            # In one request: the condition is one of a single put (rule 3.1: one writer has the number). Of a second
+            # try after an answer that was lost, "exists" may be our own.
+            _again(lambda: obstore.put(self._store, checked(name), data, mode="create", use_multipart=False))
         except failures.AlreadyExistsError as error:
             self._compare(name, data, error)
         except failures.BaseError as error:
@@ -86,7 +105,7 @@ class ObjectStorage(Storage):
             ) from unreadable
         # Equal bytes are our own, of a request whose answer was lost: each record holds a nonce (rule 3.2).
         if found != data:
-            raise AlreadyExistsError(f"{where} is there already", path=where) from error
+            raise AlreadyExistsError(f"{where} is there already", path=where) from None
 
     @contextmanager
     def writer(self, name: str, ending: Callable[[], str] = str) -> Iterator[BinaryIO]:
@@ -94,10 +113,13 @@ class ObjectStorage(Storage):
         checked(name)
         with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as file:
             yield cast(BinaryIO, file)
-            file.seek(0)  # a block that raises does not come here, and nothing has been uploaded
-            name += ending()
+            name += ending()  # a block that raises does not come here, and nothing has been uploaded
             with _as_os_error(self._at(name)):
-                obstore.put(self._store, checked(name), cast(BinaryIO, file))
+                _again(lambda: self._upload(checked(name), cast(BinaryIO, file)))
+
+    def _upload(self, name: str, file: BinaryIO) -> None:
+        file.seek(0)
+        obstore.put(self._store, name, file)
 
     def reader(self, name: str) -> BinaryIO:
         """Open what is under `name` (see `Storage.reader`): one request per `BLOCK_BYTES`, the first one now."""
@@ -108,20 +130,24 @@ class ObjectStorage(Storage):
         """Return the bytes under `name`, or a part of them, with one request (see `Storage.read`)."""
         if start == 0 and stop is None:
             with _as_os_error(self._at(name)):
-                return bytes(obstore.get(self._store, checked(name)).bytes())
+                return _again(lambda: bytes(obstore.get(self._store, checked(name)).bytes()))
         return b"" if stop is not None and stop <= start else self._range(name, start, stop)[0]
 
     def _range(self, name: str, start: int, stop: int | None) -> tuple[bytes, int]:
         """Return a part of an object, and the size of the whole."""
         wanted: Any = {"offset": start} if stop is None else (start, stop)
+
+        def got() -> tuple[bytes, int]:
+            found = obstore.get(self._store, checked(name), options={"range": wanted})
+            return bytes(found.bytes()), found.meta["size"]
+
         with _as_os_error(self._at(name)):
             try:
-                found = obstore.get(self._store, checked(name), options={"range": wanted})
-                return bytes(found.bytes()), found.meta["size"]
-            except FileNotFoundError:
+                return _again(got)
+            except (FileNotFoundError, failures.PermissionDeniedError, failures.UnauthenticatedError):
                 raise
             except failures.BaseError:
-                size = obstore.head(self._store, name)["size"]
+                size = _again(lambda: obstore.head(self._store, name)["size"])
                 if size > start:
                     raise
                 return b"", size  # a store has an error for what is beyond the end
@@ -129,27 +155,43 @@ class ObjectStorage(Storage):
     def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
         """Yield what has a name that begins with `prefix` and comes after `after` (see `Storage.list`)."""
         above = prefix.rpartition("/")[0]  # obstore's prefixes end at a slash
-        with _as_os_error(self._at(prefix)):
-            for found in obstore.list(self._store, above or None, offset=after or None, chunk_size=BATCH):
-                for each in found:
-                    if each["path"].startswith(prefix) and each["path"] > after:
-                        yield Stored(each["path"], each["size"], each["last_modified"].timestamp())
+        last, pages = after, None
+
+        def page() -> Sequence[ObjectMeta]:
+            nonlocal pages
+            try:
+                if pages is None:
+                    pages = obstore.list(self._store, above or None, offset=last or None, chunk_size=BATCH)
+                return next(pages, ())
+            except failures.BaseError:
+                pages = None  # one that has failed does not go on: the next try begins behind what has come
+                raise
+
+        while True:
+            with _as_os_error(self._at(prefix)):
+                found = _again(page)
+            if not found:
+                return
+            for each in found:
+                last = each["path"]
+                if last.startswith(prefix) and last > after:
+                    yield Stored(last, each["size"], each["last_modified"].timestamp())
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete all of these, a thousand with one request (see `Storage.delete`)."""
         left = iter(names)
         while batch := [checked(name) for name in islice(left, BATCH)]:
             try:
-                obstore.delete(self._store, batch)
+                _again(lambda: obstore.delete(self._store, batch))
             except (FileNotFoundError, failures.NotFoundError):  # Google's store says so of a name that is not there
                 for name in batch:
                     self._delete_one(name)
             except failures.BaseError as error:
-                raise OSError(5, f"{self._url}: {_said(error)}", self._url) from error
+                raise OSError(5, f"{self._url}: {_said(error)}", self._url) from None
 
     def _delete_one(self, name: str) -> None:
         with suppress(FileNotFoundError), _as_os_error(self._at(name)):
-            obstore.delete(self._store, name)
+            _again(lambda: obstore.delete(self._store, name))
 
     def _at(self, name: str) -> str:
         return f"{self._url}/{name}"
@@ -160,8 +202,11 @@ class ObjectStorage(Storage):
         _check_not_forked()
         if self._made is None:
             client = {"timeout": TIMEOUT, "allow_http": _allows_http()}
+            given: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": RETRIES}}
+            if self._url.startswith("s3:") and has_profile():
+                given["credential_provider"] = ProfileCredentials()
             made: Any = from_url  # its overloads are one per store, by the URL's scheme
-            self._made = made(self._url, client_options=client, retry_config={"max_retries": RETRIES})
+            self._made = made(self._url, **given)
         return self._made
 
 
@@ -174,9 +219,30 @@ def _allows_http() -> bool:
     )
 
 
+def _again(call: Callable[[], _Done]) -> _Done:
+    """Return what `call` returns; after a failure that may pass it is called again, `TRIES` times in all."""
+    end, wait = time.monotonic() + TRY_SECS, _FIRST_WAIT_SECS
+    for _ in range(TRIES - 1):
+        try:
+            return call()
+        except failures.GenericError:
+            pause = random.uniform(0, wait)  # many tasks fail together, and must not come back together
+            if time.monotonic() + pause > end:
+                raise
+            time.sleep(pause)
+            wait *= 2
+    return call()
+
+
 def _said(error: Exception) -> str:
-    """Return what a store has said, without obstore's own account of how it came to that."""
-    return str(error).partition("\n")[0]
+    """Return what a store has said: where it answers in XML, its code and message and nothing else of that.
+
+    The rest of a refusal may hold the session token: S3 repeats one that has expired.
+    """
+    text = str(error).partition("\n\nDebug source")[0]
+    said = ": ".join(each[1] for name in ("Code", "Message") if (each := re.search(f"<{name}>([^<]*)</{name}>", text)))
+    line = re.split(r"[<{\n]", text, maxsplit=1)[0].rstrip(": ")
+    return f"{line}, {said}" if said else line
 
 
 class _Object(io.RawIOBase):
@@ -212,13 +278,16 @@ class _Object(io.RawIOBase):
 
 @contextmanager
 def _as_os_error(where: str) -> Iterator[None]:
-    """Let failures of a store look as those of a file do."""
+    """Let failures of a store look as those of a file do.
+
+    Without a cause: that would show all of a store's answer wherever a traceback is printed (see `_said`).
+    """
     try:
         yield
-    except (FileNotFoundError, failures.NotFoundError) as error:
-        raise FileNotFoundError(2, f"there is no {where}", where) from error
+    except (FileNotFoundError, failures.NotFoundError):
+        raise FileNotFoundError(2, f"there is no {where}", where) from None
     except failures.BaseError as error:
-        raise OSError(5, f"{where}: {_said(error)}", where) from error
+        raise OSError(5, f"{where}: {_said(error)}", where) from None
 
 
 def _check_not_forked() -> None:

@@ -1,0 +1,96 @@
+"""What goes wrong on the way to a store once is not seen by those who ask it; what goes on is told as what it is."""
+
+import time
+
+import pytest
+
+from statefx.errors import AlreadyExistsError, OutcomeUnknownError
+from statefx.storage import objects, storage_at
+from tests.storage.network import BUSY, FAULTS, HALF, LATE, LOST, UNANSWERED
+from tests.storage.s3_server import as_users_have_it, s3_server
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server(page=2) as address:
+        yield address
+
+
+@pytest.fixture
+def storage(between):
+    with as_users_have_it(between.address) as made:
+        found = storage_at(made())
+        found.put("a", b"before")
+        found.put("b/1", b"")
+        found.put("b/2", b"")
+        yield found
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_is_made_up_for(between, storage, fault):
+    def once(call):
+        between.spoil(fault)
+        return call()
+
+    once(lambda: storage.create("c", b"mine"))
+    once(lambda: storage.put("d", b"new"))
+    assert once(lambda: storage.read("a")) == b"before"
+    assert once(lambda: storage.read("a", 2, 4)) == b"fo"
+    assert once(lambda: storage.reader("a").read()) == b"before"
+    assert [each.name for each in once(lambda: list(storage.list("b/")))] == ["b/1", "b/2"]
+    once(lambda: storage.delete(["b/1", "b/2"]))
+    assert [each.name for each in storage.list()] == ["a", "c", "d"]
+    assert storage.read("c") == b"mine"
+    assert storage.read("d") == b"new"
+    with pytest.raises(AlreadyExistsError):
+        once(lambda: storage.create("a", b"mine"))
+
+
+def test_an_answer_that_takes_too_long_is_not_waited_for(between, storage, monkeypatch):
+    monkeypatch.setattr(objects, "TIMEOUT", "500ms")
+    between.late_secs = 3
+    impatient = storage_at(storage.url)
+    for call in (
+        lambda: impatient.create("c", b"mine"),
+        lambda: impatient.put("d", b"new"),
+        lambda: impatient.read("a"),
+        lambda: impatient.delete(["b/1"]),
+    ):
+        between.spoil(LATE)
+        began = time.monotonic()
+        call()
+        assert time.monotonic() - began < 2.5
+    assert [each.name for each in storage.list()] == ["a", "b/2", "c", "d"]
+
+
+def test_a_listing_goes_on_where_a_page_of_it_was_lost(between, storage, monkeypatch):
+    monkeypatch.setattr(objects, "BATCH", 2)
+    names = [f"many/{number}" for number in range(7)]
+    for name in names:
+        storage.put(name, b"")
+    found = storage.list("many/")
+    begun = [next(found).name, next(found).name]
+    between.spoil(HALF, HALF)
+    with between.watched() as requests:
+        assert [*begun, *(each.name for each in found)] == names
+    assert len(requests) >= 3
+
+
+@pytest.mark.parametrize("fault", [LOST, BUSY])
+def test_who_never_gets_through_does_not_know(between, storage, fault):
+    between.spoil(*[fault] * 1000)
+    began = time.monotonic()
+    with pytest.raises(OutcomeUnknownError, match="may or may not have been written"):
+        storage.create("c", b"mine")
+    with pytest.raises(OSError, match="s3://"):
+        storage.put("d", b"mine")
+    assert time.monotonic() - began < 60
+
+
+def test_who_was_not_answered_reads_what_came_of_it(between, storage):
+    """All tries to write are carried out and not answered; the reading that comes then is."""
+    between.spoil(*[UNANSWERED] * objects.TRIES)
+    storage.create("c", b"mine")
+    assert storage.read("c") == b"mine"
