@@ -7,12 +7,14 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from statefx.errors import CheckpointError, CheckpointFormatError, StateCorruptedError
 from statefx.protocol.jsonform import NewerError, from_json, to_json
 from statefx.protocol.records import Checkpoint, Generation, Lineage, Record
 from statefx.storage import Storage
+from statefx.storage.contract import READERS
 
 FORMAT = 2
 FIRST = 1
@@ -118,7 +120,12 @@ def numbers(storage: Storage) -> list[int]:
 
 def read_entry(storage: Storage, number: int) -> Entry:
     """Read and verify one record: else FileNotFoundError, StateCorruptedError, or CheckpointFormatError."""
-    data, path = storage.read(entry_name(number)), _path(storage, number)
+    return _verified(storage, number, storage.read(entry_name(number)))
+
+
+def _verified(storage: Storage, number: int, data: bytes) -> Entry:
+    """Return the record of these bytes, if it is whole and is this one (see `read_entry`)."""
+    path = _path(storage, number)
     try:
         fields = json.loads(data)
         version = fields["format"]
@@ -186,10 +193,9 @@ def _read_back(storage: Storage, newest: int) -> list[Entry]:
     CHECKPOINT could be read, after the names, proves that nothing behind it was missed.
     """
     entries: list[Entry] = []
-    for number in range(newest, FIRST - 1, -1):
-        entry = read_entry(storage, number)
+    for entry in _backwards(storage, newest):
         if entries and entries[-1].previous != digest(entry.data):
-            raise corrupted(_path(storage, number), f"it is not the record that {number + 1} follows")
+            raise corrupted(_path(storage, entry.number), f"it is not the record that {entry.number + 1} follows")
         entries.append(entry)
         if isinstance(entry.record, Checkpoint):
             return entries[::-1]  # what is before it may be half deleted (rule 3.10)
@@ -198,6 +204,19 @@ def _read_back(storage: Storage, newest: int) -> list[Entry]:
     if entries and entries[-1].previous:
         raise corrupted(_path(storage, FIRST), "it claims to follow another record")
     return entries[::-1]
+
+
+def _backwards(storage: Storage, newest: int) -> Iterator[Entry]:
+    """Yield the records from `newest` down to the first, for as long as somebody asks; many are read at a time.
+
+    Raises what reading one of them raised, when its turn comes: what is before a CHECKPOINT may be gone.
+    """
+    for last in range(newest, FIRST - 1, -READERS):
+        several = range(last, max(last - READERS, FIRST - 1), -1)
+        for number, found in zip(several, storage.read_all([entry_name(each) for each in several]), strict=True):
+            if isinstance(found, OSError):
+                raise found
+            yield _verified(storage, number, found)
 
 
 def corrupted(path: str, what: str) -> StateCorruptedError:
