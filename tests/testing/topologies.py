@@ -84,12 +84,12 @@ def word_count(parallelism: int = 2, name: str = "word-count") -> Topology:
     return builder.createTopology()
 
 
-def archived(out: Path) -> Topology:
+def archived(out: Path, parallelism: int = 2) -> Topology:
     """As `word_count`, with every count in a file below `out`."""
     builder = TopologyBuilder("word-count")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("split", Split()).shuffleGrouping("lines")
-    builder.setBolt("count", Count(), parallelism=2).fieldsGrouping("split", "word")
+    builder.setBolt("count", Count(), parallelism=parallelism).fieldsGrouping("split", "word")
     builder.setSink("out", FileSink(out, "json")).shuffleGrouping("count")
     return builder.createTopology()
 
