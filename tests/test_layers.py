@@ -108,7 +108,13 @@ MAY_OPEN_FILES = {
     "statefx/admin/savepoints.py": "a temporary folder of this machine, for caches",
     "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
     "statefx/runtime/outbox.py": "a temporary file of this machine, for what waits to be sent",
-    "statefx/spark/": "Spark's own part, which Spark reads and writes",
+    **{
+        f"statefx/spark/{name}.py": "Spark's own part, in a folder of the driver's machine that is rebuilt from the log"
+        for name in ("checkpoint", "local", "source_notes")
+    },
+    "statefx/spark/bar.py": "asks how wide the terminal is",
+    "statefx/spark/preflight.py": "asks where Python is",
+    "statefx/spark/state_table.py": "asks whether a checkpoint's folder is mounted on an executor",
     **{
         f"statefx/connectors/files/{name}.py": "the input, which is the user's" for name in ("logs", "readers", "spout")
     },

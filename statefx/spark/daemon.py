@@ -15,11 +15,14 @@ import sys
 import zipimport
 from importlib.machinery import PathFinder
 
+LOADED = ("pandas", "pyspark.worker", "statefx.spark.pipelined.level")
+"""Not obstore, which has threads of its own once it is used: it is imported where a worker first needs it."""
+
 
 def main() -> None:
     """Fork workers until Spark closes the input."""
     sys.path[:] = unzipped(sys.path)
-    for name in ("pandas", "pyspark.worker", "statefx.spark.pipelined.level"):
+    for name in LOADED:
         importlib.import_module(name)
     for path, importer in list(sys.path_importer_cache.items()):
         # The first task of a worker forgets what importers know, and each of the 18 for pyspark.zip would read its list

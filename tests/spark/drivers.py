@@ -85,11 +85,11 @@ class Driver:
         """SIGCONT."""
         os.killpg(self.process.pid, signal.SIGCONT)
 
-    def end(self, code=0):
+    def end(self, code=0, bound_secs=120):
         try:
-            ended = self.process.wait(120)
+            ended = self.process.wait(bound_secs)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"not ended after 120 s:\n{self._threads()}")
+            pytest.fail(f"not ended after {bound_secs} s:\n{self._threads()}")
         assert ended == code, self.output.read_text()[-3000:]
         return self.said
 

@@ -143,11 +143,11 @@ def expected(each):
     return {spout * 10_000 + part * 1000 + row: 1 for spout, part, row in rows}
 
 
-def outcome(work):
+def outcome(work, location=None):
     """What state and sink have, by number."""
     files = committedFiles(str(Path(work, "out")))
     rows = Counter(number for file in files for number in pq.ParquetFile(file).read()["number"].to_pylist())
-    return state(Path(work, "ck"), "count"), dict(rows)
+    return state(location or Path(work, "ck"), "count"), dict(rows)
 
 
 def config(provider="rocksdb", engine="auto"):
@@ -159,17 +159,19 @@ def config(provider="rocksdb", engine="auto"):
     }
 
 
-def begun(spark, work, options, provider="rocksdb", trigger=ONCE, engine="auto"):
+def begun(spark, work, options, provider="rocksdb", trigger=ONCE, engine="auto", location=None):
     """What `submit` is given."""
-    return spouts(work, **options), spark, f"{work}/ck", config(provider, engine), trigger
+    return spouts(work, **options), spark, location or f"{work}/ck", config(provider, engine), trigger
 
 
-def main(work, provider, options, trigger, engine="auto", silence_secs=control.SILENCE_SECS, master=None):
+def main(
+    work, provider, options, trigger, engine="auto", silence_secs=control.SILENCE_SECS, master=None, location=None
+):
     control.SILENCE_SECS = silence_secs
     settings = PIPELINED if engine == "pipelined" else {}
     master = master or ("local[8]" if engine == "pipelined" else "local[2]")
     spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    query = submit(*begun(spark, work, options, provider, trigger, engine))
+    query = submit(*begun(spark, work, options, provider, trigger, engine, location))
     tell(recoveries=query.recoveries)
     query.awaitTermination()
     tell(**query.status)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from statefx import verify
 from tests.ports import free_port
 from tests.spark.spouting import Places, expected, outcome
+from tests.storage.s3_server import as_users_have_it, s3_server
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark]
 
@@ -23,9 +25,10 @@ SPARK_HOME = Path(pyspark.__file__).parent
 
 
 @contextmanager
-def running(host, *command):
+def running(host, *command, **more):
     """Run a daemon of Spark's at an address of loopback; SIGKILL ends it, and its executors."""
-    env = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+    own = {"SPARK_LOCAL_IP": host, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable, **more}
+    env = {**os.environ, **own}
     program = ["bash", str(SPARK_HOME / "bin" / "spark-class"), *map(str, command)]
     process = subprocess.Popen(
         program, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -37,19 +40,27 @@ def running(host, *command):
         process.wait()
 
 
-@pytest.fixture(scope="module")
-def master(tmp_path_factory):
+@contextmanager
+def cluster(*folders):
+    """Run a master, and a worker on each folder, which has its temporary files there as well; yield its URL."""
     port = free_port()
     deploy = "org.apache.spark.deploy"
     with ExitStack() as stack:
         stack.enter_context(
             running("127.0.0.1", f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", 0)
         )
-        for last in (2, 3):
-            host, folder = f"127.0.0.{last}", tmp_path_factory.mktemp("worker")
+        for last, folder in enumerate(folders, 2):
+            host = f"127.0.0.{last}"
             options = ("--host", host, "--webui-port", 0, "--cores", CORES, "--memory", "1g", "-d", folder)
-            stack.enter_context(running(host, f"{deploy}.worker.Worker", *options, f"spark://127.0.0.1:{port}"))
+            worker = (f"{deploy}.worker.Worker", *options, f"spark://127.0.0.1:{port}")
+            stack.enter_context(running(host, *worker, TMPDIR=str(folder)))
         yield f"spark://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    with cluster(*(tmp_path_factory.mktemp("worker") for _ in range(2))) as url:
+        yield url
 
 
 @pytest.fixture
@@ -80,3 +91,22 @@ def test_an_executor_is_killed_and_another_run_goes_on(place, ran):
     """The JVM of one of the two; Spark starts it again."""
     Places(place).kill("prepare", 2, "executor")
     assert ran()["runs"] >= 2
+
+
+def test_no_folder_is_shared_but_an_executor_is_killed(drivers, place, tmp_path, monkeypatch):
+    """The checkpoint is in S3: driver and executors have temporary folders of their own, and nothing of it in them."""
+    machines = [tmp_path / name for name in ("driver", "worker-1", "worker-2")]
+    for each in machines:
+        each.mkdir()
+    with s3_server() as address, as_users_have_it(address) as made, cluster(*machines[1:]) as master:
+        url = made()
+        monkeypatch.setenv("TMPDIR", str(machines[0]))
+        Places(place).kill("prepare", 2, "executor")
+        more = {"engine": "pipelined", "master": master, "location": url}
+        driver = drivers(place, "rocksdb", program="tests.spark.spouting", more=more, each=EACH)
+        driver.end(bound_secs=240)  # two JVMs of executors begin one after the other
+        assert driver.said["runs"] >= 2
+        assert outcome(place, url) == (expected(EACH), expected(EACH))
+        assert verify(url).ok
+    assert not (place / "ck").exists()
+    assert [path for path in tmp_path.rglob("*") if path.name == "transactions" or path.suffix == ".changelog"] == []

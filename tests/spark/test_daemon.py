@@ -1,7 +1,10 @@
-"""Where the program that forks Spark's Python workers takes pyspark from."""
+"""What the program that forks Spark's Python workers has loaded, and where it takes pyspark from."""
 
 import os
+import subprocess
+import sys
 
+from statefx.spark import daemon
 from statefx.spark.daemon import unzipped
 
 
@@ -34,3 +37,13 @@ def test_the_archive_of_another_spark_stays(tmp_path):
 def test_an_archive_stays_where_the_rest_of_the_path_does_not_find_its_package(tmp_path):
     path = [*spark_in(tmp_path / "site-packages"), os.fspath(tmp_path)]
     assert unzipped(path) == path
+
+
+def test_nothing_talks_to_an_object_store_before_workers_are_forked():
+    """Its client has threads, which no fork takes along: workers would hang at their first request."""
+    loaded = f"import importlib, sys; [importlib.import_module(name) for name in {daemon.LOADED}]"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{loaded}; print('obstore' in sys.modules, 'statefx.runtime.slot' in sys.modules)"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert run.stdout.split() == ["False", "True"]

@@ -2,11 +2,13 @@
 
 import pytest
 
+import statefx
 from statefx import openState, submit
 from statefx.errors import ConfigError
-from tests.spark.bolts import word_count
+from tests.spark.bolts import recount, word_count
 from tests.spark.drivers import EXPECTED, FILES, hold, log_at, published
 from tests.spark.running import feed, lines_of
+from tests.spark.storing import TEXTS
 from tests.storage.s3_server import as_users_have_it, s3_server
 
 pytestmark = pytest.mark.slow
@@ -53,3 +55,16 @@ def test_workers_that_can_not_read_it_are_named(spark, place, url):
     with pytest.raises(ConfigError, match=r"can't read the checkpoint in s3://.* with a local master"):
         submit(topology, spark, url)
     assert log_at(url).generation == 0
+
+
+def test_a_life_with_savepoints_other_tasks_and_state_as_a_table(drivers, place, url):
+    said = drivers(place, program="tests.spark.storing", more={"location": url}).end()
+    two, three = (recount(line for name in names for line in TEXTS[name]) for names in ("ab", "abc"))
+    assert (said["savepoint"], said["counted"]) == (2, three)
+    assert said["changed"] == sorted(
+        ["update" if word in two else "insert", word] for word in three if three[word] != two.get(word)
+    )
+    assert said["restored"] == two
+    assert said["rescaled"] == {**three, "z": 7}
+    assert said["partitions"] == 3
+    assert statefx.verify(url).ok
