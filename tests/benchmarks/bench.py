@@ -81,7 +81,7 @@ class Case:
                "kafka_reading.py", "kafka_latency.py", "kafka_counts.py", "sink_kafka.py", "living_memory.py",
                "living_start.py", "spout_pipelining.py", "spout_partitions.py",
                "spout_steps.py", "acker.py", "timers.py", "event_timers.py", "interval_join.py", "sliding.py",
-               "nexmark.py", "rescaling.py")  # fmt: skip
+               "nexmark.py", "rescaling.py", "object_store.py")  # fmt: skip
         return self.script not in own
 
 
@@ -139,6 +139,10 @@ def cases(args: argparse.Namespace) -> list[Case]:
     )  # fmt: skip
     found += provider_cases(args)
     found += file_cases(args)
+    found.append(
+        Case("A small transaction, four tasks, its checkpoint in a folder or in S3", "in turns", "object_store.py",
+             inputs.Shape(100, 100), args.warmup, args.batches)
+    )  # fmt: skip
     found += sink_cases(args)
     found += sql_cases(args)
     return [case for case in found if not args.only or args.only in f"{case.group} {case.name} {case.script}"]
