@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from statefx.admin.aborting import abort
 from statefx.admin.explaining import explain
 from statefx.admin.migration import migrate
+from statefx.admin.quarantined import quarantined
 from statefx.admin.reading import openState
 from statefx.admin.repairing import repair
 from statefx.admin.rescaling import rescale
@@ -109,6 +110,7 @@ __all__ = [
     "isTick",
     "migrate",
     "openState",
+    "quarantined",
     "readCommitted",
     "readState",
     "readUncommitted",

@@ -176,6 +176,22 @@ def explain(
 
 @_cli.command()
 @_checkpoint
+@click.argument("component")
+@_config
+@click.option(
+    "--limit", type=click.IntRange(0), metavar="N", help=f"At most N rows; 0: all; by default {SHOWN} in a table."
+)
+@_form
+def quarantined(
+    checkpoint: str, component: str, config: Mapping[str, Any] | None, limit: int | None, as_json: bool | None
+) -> None:
+    """Show the keys of COMPONENT whose rows are held back, and how many wait."""
+    listing = tables.quarantined(checkpoint, component, config)
+    _show(listing, as_json, SHOWN if limit is None and not _in_json(as_json) else limit or None)
+
+
+@_cli.command()
+@_checkpoint
 @_config
 @_form
 def verify(checkpoint: str, config: Mapping[str, Any] | None, as_json: bool | None) -> int:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from statefx.errors import CheckpointError, SchemaError
 from statefx.plan.hashing import row_hasher
+from statefx.runtime.quarantine import GroupKeys
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.encoding.codec import Codec
 from statefx.state.view.timers import timer_key
@@ -48,6 +49,7 @@ class Router:
     what: str
     """What is to be done with the bolt; messages name it."""
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
+    _quarantined: GroupKeys = field(init=False)
     _shown: dict[Group, set[int]] = field(default_factory=dict, init=False)
     """Hashes of different keys that name the task in which they lie, no more of each group than are needed."""
     _own: set[int] = field(default_factory=set, init=False)
@@ -55,6 +57,7 @@ class Router:
 
     def __post_init__(self) -> None:
         self._hash = row_hasher(self.schema, self.schema.names)
+        self._quarantined = GroupKeys(self.schema.types)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A codec stays where it is; whoever finds tasks of keys, and not of what is stored, needs none.
@@ -85,6 +88,9 @@ class Router:
                     run.add(stored, value)
                 continue
             if space == Space.SYSTEM.value:  # how far the search for entries that are over has come: it begins anew
+                continue
+            if space == Space.QUARANTINE.value:  # its key is what is grouped by, whatever the bolt's own keys are
+                runs[self._hash(self._quarantined.fields(stored)) % now].add(stored, value)
                 continue
             key = self._key_of(stored, kind, name)
             hashed = self._hash_of(key, name)

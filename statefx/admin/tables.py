@@ -9,6 +9,7 @@ from typing import Any
 
 from statefx.admin.columns import json_text
 from statefx.admin.explaining import Explained
+from statefx.admin.quarantined import quarantined as listed_quarantined
 from statefx.admin.reading import check_started, openState
 from statefx.admin.resolving import resolve
 from statefx.admin.transactions import time_text
@@ -147,6 +148,15 @@ def entries(
                 yield {"task": owner, "key": key, "value": value}
 
     return Listing(("task", "key", "value"), rows(), lambda row: (row["task"], repr(row["key"]), repr(row["value"])))
+
+
+def quarantined(
+    checkpointLocation: str | os.PathLike[str], component: str, config: Mapping[str, Any] | None
+) -> Listing:
+    """Return what `statefx.quarantined` does."""
+    header = ("key", "task", "rows", "first", "txid", "error")
+    rows = (_fields(each, *header) for each in listed_quarantined(checkpointLocation, component, config))
+    return Listing(header, rows, lambda row: tuple(row.values()))
 
 
 def explained(found: Explained) -> Listing:

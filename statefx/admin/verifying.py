@@ -262,6 +262,8 @@ def _shown(key: bytes, codec: Codec) -> str:
             kind, name = name_of(key)
             head = len(key) - len(key.split(b"\0", 2)[2])
             return f"{kind.value} {name}: {codec_for(codec, key[:head])[0].decode_key(key)!r}"
+        if key[:1] == Space.QUARANTINE.value:
+            return f"quarantine: {key[1:].decode()}"
     except (StatefxError, ValueError):
         pass
     return repr(key)

@@ -11,16 +11,24 @@ from statefx.errors import TopologyError
 from statefx.operators.bolts import BasicBolt
 from statefx.operators.collector import Collector
 from statefx.operators.json_values import JsonRows, refuse_keys
-from statefx.operators.schema import parse_schema
+from statefx.operators.schema import parse_schema, to_ddl
 
 DEAD_LETTER = "deadLetter"
 """The stream of a bolt to which its dead letters go."""
 
 DEAD_LETTERS = parse_schema(
     "row string, source string, stream string, error string, message string, "
-    "bolt string, task int, hook string, txid long, position long"
+    "bolt string, task int, hook string, txid long, position long, number long"
 )
-"""The fields of a dead letter: the row as a JSON object, where it came from, what was raised, and where."""
+"""The fields of a dead letter: the row as a JSON object, where it came from, what was raised, and where.
+
+`number` is of a key in quarantine: in which order the rows of the key are to be executed. A row that was held back
+behind another one has no `error`.
+"""
+
+NUMBER = "__number"
+"""The last field of rows that are replayed to a bolt with keys in quarantine, which does not see it: the number of the
+letter, ``~number`` if it is to be forgotten, or null."""
 
 
 class ReplayDeadLetters(BasicBolt):
@@ -35,6 +43,11 @@ class ReplayDeadLetters(BasicBolt):
         The fields of the rows, as the bolt had them as its input: Spark DDL such as ``"account string, cents long"``.
     bolt, source, stream : str, optional
         Take only the letters of this bolt, of rows from this component, of this stream of it.
+    quarantined : bool
+        The rows go to a bolt with ``onError="quarantineKey"``. The letters' field ``number`` is needed: each row is
+        executed once, however often it is replayed, and none before those of its key that came earlier.
+    forget : bool
+        The bolt is not to execute the rows, but to forget them; with `quarantined` alone.
 
     Raises
     ------
@@ -51,13 +64,25 @@ class ReplayDeadLetters(BasicBolt):
     """
 
     def __init__(
-        self, fields: Any, *, bolt: str | None = None, source: str | None = None, stream: str | None = None
+        self,
+        fields: Any,
+        *,
+        bolt: str | None = None,
+        source: str | None = None,
+        stream: str | None = None,
+        quarantined: bool = False,
+        forget: bool = False,
     ) -> None:
         schema = parse_schema(fields)
         if not schema.names:
             raise TopologyError("ReplayDeadLetters takes the fields of the rows, as in 'account string, cents long'")
         refuse_keys(schema, "ReplayDeadLetters")
-        self.outputFields = fields
+        if forget and not quarantined:
+            raise TopologyError(
+                "ReplayDeadLetters: only rows that wait in quarantine can be forgotten: quarantined=True"
+            )
+        self.quarantined, self._forget = quarantined, forget
+        self.outputFields = f"{to_ddl(schema)}, {NUMBER} bigint" if quarantined else fields
         self._rows = JsonRows(schema)
         wanted = {"bolt": bolt, "source": source, "stream": stream}
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
@@ -67,5 +92,10 @@ class ReplayDeadLetters(BasicBolt):
         for name, value in self._wanted.items():
             batch = batch.filter(pc.equal(batch.column(batch.schema.get_field_index(name)), value))
         texts = batch.column(batch.schema.get_field_index("row")).to_pylist()
-        if texts:
-            collector.emitBatch(self._rows.decode([text.encode() for text in texts]))
+        if not texts:
+            return
+        rows = self._rows.decode([text.encode() for text in texts])
+        if self.quarantined:
+            numbers = batch.column("number").cast(pa.int64())
+            rows = rows.append_column(NUMBER, pc.bit_wise_not(numbers) if self._forget else numbers)
+        collector.emitBatch(rows)

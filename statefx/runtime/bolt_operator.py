@@ -151,6 +151,8 @@ class BoltOperator(TaskOperator):
         if self._task.trees is not None and self._task.deployment.plan.tracks(edge):
             roots = self._roots(batch.column(batch.num_columns - 1))
             batch = batch.select(range(batch.num_columns - 1))
+        if self._guarded is not None and not self._broadcasting:
+            batch = self._guarded.received(edge, batch)
         if self._windows is not None:
             self._windows.feed(edge, batch)
             return False
@@ -168,8 +170,8 @@ class BoltOperator(TaskOperator):
         if new is None:
             by_hand = trees is not None and trees.by_hand
             new = self._classes[edge.id] = tuple_maker(batch.schema, source, edge.stream, rooted=by_hand)
-        if self._guarded is not None:
-            columns = self._guarded.take(edge, batch, columns)
+        if self._guarded is not None and not self._broadcasting:
+            columns = self._guarded.take(batch, columns)
         self._tuples = map(new, zip(*columns, strict=True))
         if trees is not None:
             own: Iterable[Roots] = repeat(None) if roots is None else roots
@@ -182,7 +184,7 @@ class BoltOperator(TaskOperator):
         assert bolt is not None
         with self._hook("executeBatch"):
             if self._guarded is not None:
-                self._guarded.run_batch(lambda part: bolt.executeBatch(part, collector), edge, batch)
+                self._guarded.run_batch(lambda part: bolt.executeBatch(part, collector), batch)
                 return
             returned: object = bolt.executeBatch(batch, collector)  # type: ignore[func-returns-value]  # users' may
             check_nothing("executeBatch", returned)

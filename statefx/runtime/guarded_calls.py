@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from statefx.errors import FailedException
-from statefx.operators.dead_letters import DEAD_LETTER
+from statefx.errors import FailedException, SchemaError
+from statefx.operators.dead_letters import DEAD_LETTER, NUMBER
 from statefx.operators.json_values import JsonRows
 from statefx.operators.user_errors import cause_of
 from statefx.plan.levels import name_shown
@@ -17,6 +17,7 @@ from statefx.protocol.barrier import SetAside
 from statefx.runtime.bolts import check_nothing
 from statefx.runtime.guarding import CallGuard, is_of_row
 from statefx.runtime.operator import TaskAttempt
+from statefx.runtime.quarantine import GroupKeys, Quarantine, shown_key
 from statefx.state.view.lent import LentState
 from statefx.topology.graph import Edge, OnError
 
@@ -37,12 +38,22 @@ class GuardedCalls:
     _batch: pa.RecordBatch
     _left: Iterator[Any]
     """Of the rows of the batch that have not been given to the bolt, one value each: it tells how many they are."""
+    _keys: list[bytes] | None = None
+    """The keys of the rows of the batch, if some may be in quarantine."""
+    _numbers: list[int | None] | None = None
+    """Of rows that are replayed, the numbers of their letters."""
 
     def __init__(self, task: TaskAttempt, guard: CallGuard, state: LentState | None) -> None:
         self._task = task
         self._guard = guard
         self._state = state
-        self._writes_letters = task.deployment.plan.components[task.id.component].on_error is OnError.DEAD_LETTER
+        mode = task.deployment.plan.components[task.id.component].on_error
+        self._writes_letters = mode.writes_letters
+        self._quarantine: Quarantine | None = None
+        if mode is OnError.QUARANTINE_KEY:
+            assert state is not None  # the builder refuses others
+            self._quarantine = Quarantine(state)
+        self._group_keys: dict[int, GroupKeys] = {}
         self._forms: dict[int, JsonRows] = {}
         self._rows = 0
         self._why = ""
@@ -52,10 +63,37 @@ class GuardedCalls:
         """What was set aside in this attempt."""
         return SetAside(self._rows, self._why)
 
-    def take(self, edge: Edge, batch: pa.RecordBatch, columns: list[list[Any]]) -> list[Any]:
-        """Take note of the batch that the bolt is given next; return its `columns`, which are to be read in order."""
+    def received(self, edge: Edge, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Take note of a batch; return it as the bolt has it."""
+        self._edge, self._keys, self._numbers = edge, None, None
+        if self._quarantine is not None and batch.schema.names[-1] == NUMBER:
+            last = batch.num_columns - 1
+            self._numbers = batch.column(last).to_pylist()
+            batch = batch.select(range(last))
+        return batch
+
+    @property
+    def _may_hold_back(self) -> bool:
+        """Whether keys of rows have to be looked up: rows cost no more as long as nothing is in quarantine."""
+        return self._quarantine is not None and (self._numbers is not None or not self._quarantine.empty)
+
+    def _keys_of(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Return the grouping's key of each row, and read at once what waits of them."""
+        assert self._quarantine is not None
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in self._edge.grouping.fields]
+        form = self._group_keys.get(self._edge.id)
+        if form is None:
+            form = self._group_keys[self._edge.id] = GroupKeys([column.type for column in columns])
+        keys = form.keys(columns)
+        self._quarantine.prefetch(keys)
+        return keys
+
+    def take(self, batch: pa.RecordBatch, columns: list[list[Any]]) -> list[Any]:
+        """Take note of the tuples that come next; return their `columns`, which are to be read in order."""
         # No row is counted on its way: that would cost as much as to write down what it changes.
-        self._edge, self._batch, self._left = edge, batch, iter(columns[0])
+        self._batch, self._left = batch, iter(columns[0])
+        if self._may_hold_back:
+            self._keys = self._keys_of(batch)
         return [self._left, *columns[1:]]
 
     def run_tuples(self, execute: Callable[..., object], tuples: Iterator[Any]) -> bool:
@@ -63,6 +101,7 @@ class GuardedCalls:
         task, guard, journal = self._task, self._guard, self._guard.journal
         collector, outbox, trees = task.collector, task.outbox, task.trees
         clear = journal.clear
+        execute = self._holding(execute)
         guard.begin(self._state)
         try:
             for tup in tuples:
@@ -80,8 +119,7 @@ class GuardedCalls:
                     if not is_of_row(error):
                         raise
                     guard.undo()
-                    at = self._batch.num_rows - operator.length_hint(self._left) - 1
-                    self._set_aside(error, "execute", self._batch.slice(at, 1))
+                    execute = self._set_tuple_aside(error, execute)
                 if given is not None:
                     check_nothing("execute", given)
                 if journal:
@@ -96,17 +134,24 @@ class GuardedCalls:
                 trees.anchor.root = None
         return False
 
-    def run_batch(self, execute: Callable[[pa.RecordBatch], object], edge: Edge, batch: pa.RecordBatch) -> None:
+    def run_batch(self, execute: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> None:
         """Give the bolt a batch; if it raises an error the halves of it, until the rows that are to blame are alone.
 
-        Rows keep their order. A batch that can be dealt with in halves alone has no bad row.
+        Rows keep their order. A batch that can be dealt with in halves alone has no bad row. Rows that are replayed
+        come one by one: whether one may be executed depends on what has become of the one before.
         """
-        self._edge = edge
+        parts: list[tuple[pa.RecordBatch, int | None]] = [(batch, None)]
+        if self._numbers is not None:
+            parts = [(batch.slice(at, 1), number) for at, number in enumerate(self._numbers)][::-1]
         self._guard.begin(self._state)
         try:
-            parts = [batch]
             while parts:
-                part = parts.pop()
+                part, number = parts.pop()
+                if self._may_hold_back:
+                    part = self._let_through(part, number)
+                    self._guard.keep()
+                    if not part.num_rows:
+                        continue
                 try:
                     given = execute(part)
                 except Exception as error:
@@ -115,34 +160,146 @@ class GuardedCalls:
                     self._guard.undo()
                     if part.num_rows > 1:
                         half = part.num_rows // 2
-                        parts += [part.slice(half), part.slice(0, half)]
+                        parts += [(part.slice(half), None), (part.slice(0, half), None)]
                         continue
-                    self._set_aside(error, "executeBatch", part)
+                    key = None if self._quarantine is None else self._keys_of(part)[0]
+                    self._set_aside(error, "executeBatch", part, key, number)
                 else:
                     check_nothing("executeBatch", given)
+                    if number is not None:
+                        self._dealt_with(self._keys_of(part)[0])
                 self._guard.keep()
         finally:
             self._guard.end()
 
-    def _set_aside(self, error: Exception, hook: str, row: pa.RecordBatch) -> None:
-        """Count a row, and emit it as a dead letter if the bolt has them."""
-        task, number = self._task, self._rows
-        self._rows += 1
+    # ---- keys in quarantine
+
+    @property
+    def _at(self) -> int:
+        """The place in its batch of the tuple that the bolt was given last."""
+        at: int = self._batch.num_rows - operator.length_hint(self._left) - 1
+        return at
+
+    def _holding(self, execute: Callable[..., object]) -> Callable[..., object]:
+        """Return what executes tuples of the batch, but for those that are held back."""
+        if self._keys is None:
+            return execute
+
+        def execute_or_hold(tup: Any, collector: Any) -> object:
+            assert self._keys is not None
+            at = self._at
+            key, number = self._keys[at], None if self._numbers is None else self._numbers[at]
+            if not self._may_pass(self._batch.slice(at, 1), key, number):
+                return None
+            given = execute(tup, collector)
+            if number is not None:
+                self._dealt_with(key)
+            return given
+
+        return execute_or_hold
+
+    def _let_through(self, part: pa.RecordBatch, number: int | None) -> pa.RecordBatch:
+        """Return the rows of a part that may be executed; the others are held back."""
+        passing = [
+            self._may_pass(part.slice(at, 1), key, number) for at, key in enumerate(self._keys_of(part))
+        ]  # fmt: skip
+        return part if all(passing) else part.filter(pa.array(passing))
+
+    def _may_pass(self, row: pa.RecordBatch, key: bytes, number: int | None) -> bool:
+        """Tell whether a row may be executed: no row of its key waits, or it is the first that does.
+
+        Else it becomes a letter, again if it was one; what was dealt with already, or is to be forgotten, is dropped.
+        """
+        assert self._quarantine is not None
+        found = self._quarantine.get(key)
+        is_to_forget = number is not None and number < 0
+        letter = ~number if number is not None and is_to_forget else number
+        if found is None and letter is None:
+            return True
+        if letter is not None and (found is None or not found.first <= letter < found.next):
+            # It was replayed before: twice would count twice.
+            self._count(f"letter {letter} of key {self._shown(key)} does not wait: it was dealt with already")
+            return False
+        assert found is not None
+        if letter == found.first:
+            if is_to_forget:
+                self._quarantine.dealt_with(key, found)
+            return not is_to_forget
+        if letter is None:
+            letter = self._quarantine.hold(key, found)
+        since = f"in transaction {found.txid} a row of key {self._shown(key)} raised {found.why}"
+        position = self._count(f"held back, since {since}")
+        self._write(row, None, None, f"held back: {since}", position, ~letter if is_to_forget else letter)
+        return False
+
+    def _dealt_with(self, key: bytes) -> None:
+        """Take note that a row that was replayed has been executed."""
+        assert self._quarantine is not None
+        found = self._quarantine.get(key)
+        if found is not None:
+            self._quarantine.dealt_with(key, found)
+
+    def _shown(self, key: bytes) -> str:
+        return shown_key(self._group_keys[self._edge.id].fields(key))
+
+    # ---- rows that are set aside
+
+    def _set_tuple_aside(self, error: Exception, execute: Callable[..., object]) -> Callable[..., object]:
+        """Set aside the tuple that the bolt was given last; return what executes those behind it."""
+        at, key, number = self._at, None, None
+        if self._quarantine is not None:
+            if self._keys is None:  # of the batch, nothing was in quarantine so far
+                self._keys = self._keys_of(self._batch)
+                execute = self._holding(execute)
+            key, number = self._keys[at], None if self._numbers is None else self._numbers[at]
+        self._set_aside(error, "execute", self._batch.slice(at, 1), key, number)
+        return execute
+
+    def _set_aside(
+        self, error: Exception, hook: str, row: pa.RecordBatch, key: bytes | None, number: int | None
+    ) -> None:
+        """Count a row, put its key in quarantine, and emit it as a dead letter, if the bolt has these."""
         if self._why and not self._writes_letters:
+            self._rows += 1
             return
         cause = cause_of(error)
-        self._why = self._why or f"task {task.id.task}, {hook}: {cause}"
-        if self._writes_letters:
-            where: Sequence[Any] = (task.id.component, task.id.task, hook, task.txid, number)
-            source = name_shown(self._edge.source), self._edge.stream
-            letter = (self._json(row, error), *source, type(error).__name__, cause, *where)
-            task.collector.emit(letter, stream=DEAD_LETTER)
+        of = "" if key is None else f" of a row of key {self._shown(key)}, which is held back from now on"
+        position = self._count(f"{hook}: {cause}{of}")
+        if self._quarantine is not None and key is not None and number is None:
+            number = self._quarantine.begin(key, self._task.txid, position, cause)
+        self._write(row, error, hook, cause, position, number)
 
-    def _json(self, row: pa.RecordBatch, error: Exception) -> str:
+    def _count(self, why: str) -> int:
+        """Count a row; return how many there were before."""
+        self._rows += 1
+        self._why = self._why or f"task {self._task.id.task}, {why}"
+        return self._rows - 1
+
+    def _write(
+        self,
+        row: pa.RecordBatch,
+        error: Exception | None,
+        hook: str | None,
+        message: str,
+        position: int,
+        number: int | None,
+    ) -> None:
+        """Emit a row as a dead letter, if the bolt has these."""
+        if self._writes_letters:
+            task = self._task
+            source = name_shown(self._edge.source), self._edge.stream
+            raised = None if error is None else type(error).__name__
+            where = (task.id.component, task.id.task, hook, task.txid, position, number)
+            task.collector.emit((self._json(row, error), *source, raised, message, *where), stream=DEAD_LETTER)
+
+    def _json(self, row: pa.RecordBatch, error: Exception | None) -> str:
         form = self._forms.get(self._edge.id)
         if form is None:
             form = self._forms[self._edge.id] = JsonRows(row.schema)
         try:
             return form.encode(row)[0].decode()
         except ValueError as unwritable:  # no JSON, no letter: the row must not be lost
-            raise error from unwritable
+            why = SchemaError(
+                f"a row can't be written as a dead letter: {unwritable}", component=self._task.id.component
+            )
+            raise error or why from unwritable

@@ -359,10 +359,12 @@ class TopologyBuilder:
             The object, not the class; it is pickled to the executors. One object may be added under several ids.
         parallelism : int
             The number of tasks, 1 or more. For a stateful bolt it is part of the checkpoint's identity.
-        onError : {"fail", "skip", "deadLetter"}
+        onError : {"fail", "skip", "deadLetter", "quarantineKey"}
             What becomes of a row of which ``execute`` or ``executeBatch`` raises an error. By default it ends the
             query. Else what that call has changed in state and what it has emitted is undone, and the others go on:
             ``"skip"`` leaves the row at that, and ``"deadLetter"`` emits it to the bolt's stream ``"deadLetter"``.
+            ``"quarantineKey"`` does so with all later rows of the row's key too, the fields of the bolt's
+            ``fieldsGrouping``, until the letters were replayed.
         timestamp : str or Mapping of str to str, optional
             Which field of what it emits has the event time, as of `setSpout`: as for a bolt that parses. What reads
             from the bolt goes by these times, and no longer by those of the bolt's own input.

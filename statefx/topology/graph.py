@@ -64,6 +64,12 @@ class OnError(StrEnum):
     FAIL = "fail"
     SKIP = "skip"
     DEAD_LETTER = "deadLetter"
+    QUARANTINE_KEY = "quarantineKey"
+
+    @property
+    def writes_letters(self) -> bool:
+        """Whether the row becomes a dead letter."""
+        return self in (OnError.DEAD_LETTER, OnError.QUARANTINE_KEY)
 
 
 @dataclass(frozen=True, eq=False)  # each is itself alone: what users give may have an == of any meaning, or no hash

@@ -420,7 +420,7 @@ def _no_letters():
 @pytest.mark.parametrize(
     ("mistake", "text"),
     [
-        (_unknown, "onError is one of 'fail', 'skip', 'deadLetter', not 'ignore'"),
+        (_unknown, "onError is one of 'fail', 'skip', 'deadLetter', 'quarantineKey', not 'ignore'"),
         (_unread, "nobody reads its dead letters"),
         (_windows, "comes of no single row"),
         (_combines, "one of a sum of many rows"),

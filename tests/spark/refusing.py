@@ -54,7 +54,7 @@ class Balances(StatefulBolt):
         self.places.pass_by(phase, self.context, self.context.txid)
 
 
-def refusing(spark, work, inputs):
+def refusing(spark, work, inputs, mode):
     builder = TopologyBuilder("refusing")
     if inputs == "frames":
         folder = Path(work, "in")
@@ -66,7 +66,7 @@ def refusing(spark, work, inputs):
         builder.setStream("rows", spark.readStream.schema(FIELDS).option("maxFilesPerTrigger", 1).json(str(folder)))
     else:
         builder.setSpout("rows", MemoryTransactionalSpout([ROWS], FIELDS, takePerBatch=ROWS_EACH))
-    builder.setBolt("balances", Balances(work), 2, onError="deadLetter").fieldsGrouping("rows", "user")
+    builder.setBolt("balances", Balances(work), 2, onError=mode).fieldsGrouping("rows", "user")
     for name, stream in (("out", "default"), ("log", "log"), ("letters", "deadLetter")):
         builder.setSink(name, FileSink(f"{work}/{name}", format="json")).globalGrouping("balances", stream=stream)
     builder.setBolt("again", ReplayDeadLetters(FIELDS)).globalGrouping("balances", stream="deadLetter")
@@ -87,16 +87,16 @@ def left(work):
     return found
 
 
-def begun(spark, work, inputs, engine, trigger=ONCE):
+def begun(spark, work, inputs, engine, mode, trigger=ONCE):
     """Return what `submit` is given."""
     settings = {"topology.state.provider": "rocksdb", "topology.transaction.retry.delay.ms": 10}
-    return refusing(spark, work, inputs), spark, f"{work}/ck", {"topology.engine": engine, **settings}, trigger
+    return refusing(spark, work, inputs, mode), spark, f"{work}/ck", {"topology.engine": engine, **settings}, trigger
 
 
-def main(work, provider, options, trigger, inputs, engine):
+def main(work, provider, options, trigger, inputs, engine, mode="deadLetter"):
     master, settings = ("local[12]", PIPELINED) if engine == "pipelined" else ("local[2]", {})
     spark = session(master, **{"spark.executorEnv.PYTHONPATH": os.getcwd(), **settings})
-    query = submit(*begun(spark, work, inputs, engine, trigger))
+    query = submit(*begun(spark, work, inputs, engine, mode, trigger))
     tell(recoveries=query.recoveries)
     query.awaitTermination()
     aside = [each["rowsSetAside"].get("balances", 0) for each in query.recentProgress]

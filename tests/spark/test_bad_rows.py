@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from statefx import quarantined
 from tests.spark.refusing import BAD, ROWS, left
 from tests.spark.spouting import Places
 
@@ -22,9 +23,10 @@ KILLS = [
 
 @pytest.fixture
 def start(drivers, place):
-    def started(name, inputs, engine):
+    def started(name, inputs, engine, mode="deadLetter"):
         (place / name).mkdir(exist_ok=True)
-        return drivers(place / name, program="tests.spark.refusing", more={"inputs": inputs, "engine": engine})
+        more = {"inputs": inputs, "engine": engine, "mode": mode}
+        return drivers(place / name, program="tests.spark.refusing", more=more)
 
     return started
 
@@ -65,3 +67,32 @@ def test_drivers_and_workers_are_killed_and_each_letter_is_there_once(start, pla
     start("killed", inputs, engine).end()
     assert (place / "killed" / "killed-emit").exists()
     assert left(place / "killed") == calm
+
+
+def test_keys_in_quarantine_stay_there_whoever_is_killed(start, place):
+    """A driver is killed in a call that is about to be undone, and a worker when everything is held back."""
+    (place / "killed").mkdir()
+    places = Places(place / "killed")
+    places.hold("emit", 1, 2)
+    driver = start("killed", "spouts", "pipelined", "quarantineKey")
+    driver.wait_until(lambda log: places.held("emit", 1), "a bad row of transaction 2")
+    driver.kill()
+    places.release()
+    places.kill("commit", 5)
+    start("killed", "spouts", "pipelined", "quarantineKey").end()
+    assert (place / "killed" / "killed-commit").exists()
+
+    balances, waiting = {}, {}
+    for user, cents, number in ROWS:
+        if user in waiting or cents < 0:
+            waiting.setdefault(user, []).append(number)
+        else:
+            balances[user] = balances.get(user, 0) + cents
+    found = left(place / "killed")
+    assert {**found["state"][0], **found["state"][1]} == balances
+    letters = sorted(found["letters"], key=lambda letter: letter["number"])
+    held = [(row["user"], row["number"]) for row in (json.loads(letter["row"]) for letter in letters)]
+    assert {user: [number for other, number in held if other == user] for user in waiting} == waiting
+    assert len(held) == sum(map(len, waiting.values()))
+    keys = quarantined(place / "killed" / "ck", "balances")
+    assert {each.key: each.rows for each in keys} == {user: len(numbers) for user, numbers in waiting.items()}

@@ -14,14 +14,16 @@ class Space(Enum):
     before UTF-8.
 
     `USER` is what the state shows that ``initState`` is given; in `NAMED`, what is kept under each name has a range of
-    its own (`head_of`). `SYSTEM` has how far the search for entries that are over has come. The others are reserved
-    now, for a key's first byte can't be put in later without rewriting all state.
+    its own (`head_of`). `SYSTEM` has how far the search for entries that are over has come, and `QUARANTINE` the keys
+    of the grouping whose rows are held back. The others are reserved now, for a key's first byte can't be put in later
+    without rewriting all state.
     """
 
     USER = b"u"
     NAMED = b"n"
     TIMERS = b"t"
     SYSTEM = b"s"
+    QUARANTINE = b"q"
 
 
 class Kind(Enum):

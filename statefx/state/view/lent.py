@@ -15,8 +15,12 @@ from statefx.state.contract.spaces import Kind, Space, head_of, name_of
 from statefx.state.contract.store import SnapshotRef, StateStore, Version
 from statefx.state.view.entries import Entries, Lent
 from statefx.state.view.keyvalue import KeyValueState, MapState
+from statefx.state.view.overlay import Overlay
 from statefx.state.view.transaction import Phase, StateTransaction
 from statefx.state.view.undo import Journal
+
+_QUARANTINE_BYTES = 16 << 20
+"""Bound on what is remembered of keys that were looked up in quarantine."""
 
 _REMEDIES = {
     "prepareCommit": "it is prepared when prePrepare has returned",
@@ -101,8 +105,8 @@ def succeeded(state: LentState, reopened: Callable[[], StateStore], clock_ms: in
         setattr(heir, name, getattr(state, name))
     # What shows names ends with its transaction. Names that it has not taken are forgotten: a bolt may well have
     # another one each day.
-    raw = Space.TIMERS.value
-    heir._named = {head: each for head, each in state._named.items() if head in state._views or head[:1] == raw}
+    raw = Space.TIMERS.value, Space.QUARANTINE.value
+    heir._named = {head: each for head, each in state._named.items() if head in state._views or head[:1] in raw}
     heir._views = {}
     heir._relink()
     heir._set_clock(clock_ms)
@@ -130,6 +134,11 @@ def snapshot(state: LentState) -> SnapshotRef | None:
 def windows_of(state: LentState, name: str) -> MapState[Any, Any]:
     """Return what is kept under a name of the windows of a windowed bolt."""
     return state._view(Kind.WINDOWS, name, partial(MapState, state))
+
+
+def quarantine_of(state: LentState) -> Overlay:
+    """Return what is kept of keys whose rows are held back."""
+    return state._raw_overlay(Space.QUARANTINE.value, _QUARANTINE_BYTES)
 
 
 def close(state: LentState) -> None:

@@ -1,0 +1,139 @@
+"""Keys of a bolt's grouping whose rows are held back, for a row of theirs could not be dealt with.
+
+::
+
+    a row of the key raises an error -> letter n                     first letter that waits: n, next: n + 1
+    a later row                      -> letter n + 1, not executed                         n,       n + 2
+    letter n is replayed             -> executed                                       n + 1,       n + 2
+    letter n + 1 is replayed         -> executed, and nothing waits: the key is free again
+
+The letters of a key are numbered in the order of its rows. Only the first that waits is executed, whenever it comes,
+so that no row passes another one. Numbers are never given twice in a history: they begin with the transaction in which
+the key was put in quarantine.
+
+All of it lies in the bolt's own store, and is prepared with its state. Nothing of it is in memory but what was looked
+up: a topology may have millions of such keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statefx.operators.json_values import JsonRows
+from statefx.state.contract.spaces import Space, end_of
+from statefx.state.view import lent
+from statefx.state.view.lent import LentState
+from statefx.state.view.pending import ABSENT
+
+_HEAD = Space.QUARANTINE.value
+
+_TXID_SHIFT = 32
+"""A task has fewer rows in a transaction, and a checkpoint has fewer than 2**31 transactions."""
+
+
+_WHY_MAX = 300
+"""Of an error, so many characters are kept with each key."""
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """The letters of a key that wait.
+
+    Attributes
+    ----------
+    first, next : int
+        The number of the first one, and of the next row of the key that comes.
+    txid : int
+        The transaction in which a row of the key has raised an error.
+    why : str
+        That error, in one line.
+    """
+
+    first: int
+    next: int
+    txid: int
+    why: str
+
+
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(Held).decode
+
+
+class GroupKeys:
+    """Writes the fields of a grouping as the keys under which `Quarantine` has them, and reads them.
+
+    Inputs may call the fields by other names: those of a key are called by their place.
+    """
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        self._types = types
+        self._rows = JsonRows(pa.schema([(f"_{place}", kind) for place, kind in enumerate(types)]))
+
+    def keys(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        """Return the key of each row; ValueError: JSON does not have a value."""
+        # 0.0 and -0.0 are one to the grouping's hash.
+        plain = [
+            pc.add(each, pa.scalar(0.0, each.type)) if pa.types.is_floating(each.type) else each for each in columns
+        ]
+        batch = pa.RecordBatch.from_arrays(plain, schema=self._rows.schema)
+        return [_HEAD + key for key in self._rows.encode(batch)]
+
+    def fields(self, stored: bytes) -> tuple[Any, ...]:
+        """Return the values of the grouping's fields."""
+        (row,) = self._rows.decode([stored[len(_HEAD) :]]).to_pylist()
+        return tuple(row.values())
+
+
+def shown_key(fields: tuple[Any, ...]) -> str:
+    """Return a grouping's key as messages name it."""
+    return repr(fields[0] if len(fields) == 1 else fields)
+
+
+def held(value: bytes) -> Held:
+    """Return what is stored of a key."""
+    return _decode(value)
+
+
+class Quarantine:
+    """The keys of one task that are in quarantine, in one attempt.
+
+    Attributes
+    ----------
+    empty : bool
+        Whether no key was there when the attempt began, and none was put there since: no row has to be looked up.
+    """
+
+    def __init__(self, state: LentState) -> None:
+        self._entries = lent.quarantine_of(state)
+        self.empty = next(self._entries.scan_below(_HEAD, end_of(_HEAD)), None) is None
+
+    def prefetch(self, keys: Sequence[bytes]) -> None:
+        """Read what is not known of keys, at once."""
+        self._entries.prefetch(keys)
+
+    def get(self, key: bytes) -> Held | None:
+        """Return what waits of a key; None if it is not in quarantine."""
+        found = self._entries.find((bytes, key, key))
+        return None if found is ABSENT else _decode(found)
+
+    def begin(self, key: bytes, txid: int, position: int, why: str) -> int:
+        """Put a key in quarantine, for a row that is the letter of this position; return the letter's number."""
+        number = (txid << _TXID_SHIFT) + position
+        self._entries.put(key, _encode(Held(number, number + 1, txid, why[:_WHY_MAX])))
+        self.empty = False
+        return number
+
+    def hold(self, key: bytes, found: Held) -> int:
+        """Take note that a row of the key waits behind the others; return its number."""
+        self._entries.put(key, _encode(msgspec.structs.replace(found, next=found.next + 1)))
+        return found.next
+
+    def dealt_with(self, key: bytes, found: Held) -> None:
+        """Take note that the first letter of the key was executed, or is to be forgotten."""
+        if found.first + 1 == found.next:
+            self._entries.delete((bytes, key, key))
+        else:
+            self._entries.put(key, _encode(msgspec.structs.replace(found, first=found.first + 1)))
