@@ -21,7 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -321,7 +321,16 @@ class Rescaler:
         cache = os.path.join(folder, "cache")
         context = StateContext(state.generation, EMPTY, storage, cache)
         with closing(self.provider.newState(namespace, context)) as store:
-            written = prepare_as(store, state.committed, token, given)
+            try:
+                written = prepare_as(store, state.committed, token, given)
+            except StateError as error:
+                if error.data.get("errno") is None:
+                    raise
+                raise StateError(
+                    f"{error.message}. Nothing was changed: the checkpoint needs room for the state once more. Make "
+                    "room, or see why the place refuses, and do it again",
+                    **error.data,
+                ) from error
         there = given.sum or sum_of(runs.scan(None, None))
         context = StateContext(state.generation, Version(state.committed, token), storage, cache, read_only=True)
         summing = Summing()
@@ -354,7 +363,7 @@ class Run:
         self._values: list[bytes] = []
         self._bytes = 0
         with self._refusals():
-            self._file: BinaryIO = stack.enter_context(open(path, "wb"))  # noqa: SIM115 - the stack closes it
+            self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - the stack closes it
         stack.push(self._end)
 
     def add(self, key: bytes, value: bytes) -> None:
@@ -385,8 +394,12 @@ class Run:
             yield from zip(keys, values, strict=True)
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:  # else nobody reads it, and a second error would hide the first
-            self._flush()
+        try:
+            if error is None:  # else nobody reads it
+                self._flush()
+        finally:
+            with suppress(OSError):  # what is left after a refusal is refused again, which would hide the first error
+                self._file.close()
 
     def _flush(self) -> None:
         if self._keys:
