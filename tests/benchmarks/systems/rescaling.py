@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import resource
 import shutil
 import sys
 import time
@@ -64,7 +63,9 @@ def measured(
     began, used = time.perf_counter(), time.process_time()
     call(work, config)
     seconds, processor = time.perf_counter() - began, time.process_time() - used
-    return seconds, processor, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    # ru_maxrss has that of the process before exec as well, which filled the state
+    status = Path("/proc/self/status").read_text()
+    return seconds, processor, int(status.partition("VmHWM:")[2].split()[0]) / 1e3
 
 
 def main() -> None:
