@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.schema import parse_schema, to_ddl
+from statefx.state.contract.blocks import in_blocks
 from statefx.state.contract.spaces import Kind, Space, end_of, head_of
 from statefx.state.contract.store import StateStore
 from statefx.state.encoding.codec import Codec, StandardCodec
@@ -29,9 +29,6 @@ OWN = (pa.field("task", pa.int32()), pa.field("space", pa.string()))
 
 Entries = Iterator[tuple[list[bytes], list[bytes]]]
 """Keys and their values, in order of the keys, many at a time."""
-
-_SCANNED = 8192
-"""Entries of one batch of a store that has no files."""
 
 CHANGES = ("op", "before", "after")
 """Columns of a comparison, beside the key's."""
@@ -145,9 +142,7 @@ def shown_of(kind: Kind | None, name: str, codec: Codec, start: Any = None, stop
 
 def scanned(store: StateStore, shown: Shown) -> Entries:
     """Yield what a store has of a range, many entries at a time."""
-    rows = store.scan(shown.low, shown.high)
-    while batch := list(islice(rows, _SCANNED)):
-        yield [key for key, _ in batch], [value for _, value in batch]
+    yield from in_blocks(store.scan(shown.low, shown.high))
 
 
 def with_origin(columns: list[pa.Array], task: int, space: str, schema: pa.Schema) -> pa.RecordBatch:
@@ -188,7 +183,7 @@ class Decoder:
         """Return the columns of keys, which are in order."""
         fields = self._form.fields("key")
         if self._form.key is not None and self._standard and len(fields) == 1:
-            quick = _quick_keys(data, self._head, fields[0].type)
+            quick = quick_keys(data, self._head, fields[0].type)
             if quick is not None:
                 return [quick]
         return self._columns("key", list(map(self._codec.decode_key, data)), data)
@@ -244,7 +239,7 @@ def _elements(thing: Any, names: Sequence[str]) -> Sequence[Any]:
     return thing
 
 
-def _quick_keys(data: list[bytes], head: bytes, kind: pa.DataType) -> pa.Array | None:
+def quick_keys(data: list[bytes], head: bytes, kind: pa.DataType) -> pa.Array | None:
     """Return a column of keys that are all strings, or all ints, made by passes over all of their bytes; else None.
 
     Keys are in order, and their type stands before them: if it is that of the first and of the last, it is that of all.

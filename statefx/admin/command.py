@@ -354,7 +354,9 @@ def rescale(
         given[bolt] = int(number)
     _check_yes(yes, f"this would give other tasks to {', '.join(given)} of {checkpoint}")
     keys = dict.fromkeys(by_key, _itself)
-    click.echo(rescaling.rescale(checkpoint, given, config, groupingKey=keys))
+    with _bar("rescale") as progress:
+        done = rescaling.rescale(checkpoint, given, config, groupingKey=keys, progress=progress)
+    click.echo(done)
 
 
 def _itself(key: Any) -> Any:

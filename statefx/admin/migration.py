@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 import tempfile
 import time
 import uuid
@@ -23,6 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, overload
 
+import numpy as np
 from xxhash import xxh3_128
 
 from statefx.admin.reading import check_idle, check_started, kept_options, open_task
@@ -42,13 +42,12 @@ from statefx.errors import (
 from statefx.protocol.identity import EMPTY, Namespace, TaskId, Version
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Migrated
+from statefx.state.contract.blocks import in_blocks
 from statefx.state.contract.store import StateContext, StateProvider, StateStore, Write, prepare_as
 from statefx.state.registry import load_provider, name_of, resolve
 from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
-
-_LENGTHS = struct.Struct(">QQ")
 
 
 @dataclass(frozen=True)
@@ -336,15 +335,35 @@ class Sum(NamedTuple):
 
 def sum_of(entries: Iterable[tuple[bytes, bytes]]) -> Sum:
     """Sum up `entries`; equal sums are equal entries in equal order."""
-    keys = size = 0
-    checksum = xxh3_128()
-    for key, value in entries:
-        keys += 1
-        size += len(key) + len(value)
-        checksum.update(_LENGTHS.pack(len(key), len(value)))  # where one ends and the next begins
-        checksum.update(key)
-        checksum.update(value)
-    return Sum(keys, size, checksum.hexdigest())
+    summing = Summing()
+    for keys, values in in_blocks(entries):
+        summing.add(keys, values)
+    return summing.sum
+
+
+class Summing:
+    """Sums up entries that come in blocks; how they are cut into blocks makes no difference."""
+
+    def __init__(self) -> None:
+        self._keys = self._bytes = 0
+        # Lengths tell where one ends and the next begins. Each part is a stream of its own, so that it can be summed up
+        # by a pass over all of a block.
+        self._parts = [(xxh3_128(), xxh3_128()) for _ in range(2)]
+
+    def add(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Take the next entries."""
+        for part, (lengths, data) in zip((keys, values), self._parts, strict=True):
+            sizes = np.fromiter(map(len, part), np.dtype("<u8"), len(part))
+            lengths.update(sizes.tobytes())
+            data.update(b"".join(part))
+            self._bytes += int(sizes.sum())
+        self._keys += len(keys)
+
+    @property
+    def sum(self) -> Sum:
+        """What they amount to."""
+        digests = b"".join(each.digest() for part in self._parts for each in part)
+        return Sum(self._keys, self._bytes, xxh3_128(digests).hexdigest())
 
 
 class Scanned(Protocol):

@@ -6,6 +6,7 @@ import heapq
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from operator import itemgetter
 from types import TracebackType
@@ -26,11 +27,14 @@ from statefx.errors import (
     StateCorruptedError,
 )
 from statefx.plan.deployment import cache_folder
-from statefx.protocol.identity import TaskId
+from statefx.protocol.identity import Namespace, TaskId
 from statefx.protocol.log_state import LogState
 from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.protocol.transaction import Phase
 from statefx.state import Codec, KeyValueState, MapState, load_provider
+from statefx.state.changelog.chain import Changelog
+from statefx.state.changelog.store import ChangelogProvider
+from statefx.state.contract.blocks import in_blocks
 from statefx.state.contract.spaces import Kind
 from statefx.state.contract.store import EMPTY, StateContext, StateProvider, StateStore, Version
 from statefx.state.encoding.options import Encoding
@@ -499,9 +503,34 @@ def open_task(
     provider: StateProvider, folders: Folders, state: LogState, component: str, task: int
 ) -> tuple[StateStore, Version]:
     """Open the state of one task for reading, at the newest decided version of `state`, and return both."""
+    context = _context_of(folders, state, component, task)
+    return provider.newState(state.namespace(TaskId(component, task)), context), context.version
+
+
+def task_blocks(
+    provider: StateProvider, folders: Folders, state: LogState, component: str, task: int
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield the state of one task, at the newest decided version of `state`, many entries at a time."""
+    context = _context_of(folders, state, component, task)
+    return blocks_at(provider, state.namespace(TaskId(component, task)), context)
+
+
+def blocks_at(
+    provider: StateProvider, namespace: Namespace, context: StateContext
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield what ``context.version`` holds, in order; files are read side by side, verified, and no cache is built."""
+    if isinstance(provider, ChangelogProvider):
+        changelog = Changelog(namespace, context.storage)
+        yield from changelog.route(context.version, context.snapshot, None).entries(None, None)
+        return
+    with closing(provider.newState(namespace, context)) as store:
+        yield from in_blocks(store.scan(None, None))
+
+
+def _context_of(folders: Folders, state: LogState, component: str, task: int) -> StateContext:
     name = str(TaskId(component, task))
     kept = state.snapshots.get(name, ())
-    context = StateContext(
+    return StateContext(
         generation=state.generation,
         version=state.heads_to_come().get(name, EMPTY),
         storage=folders.storage,
@@ -509,5 +538,3 @@ def open_task(
         snapshot=kept[-1] if kept else None,
         read_only=True,
     )
-    store = provider.newState(state.namespace(TaskId(component, task)), context)
-    return store, context.version

@@ -14,36 +14,37 @@ Which task a key belongs to is shown, see `statefx.admin.routing`.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import os
 import struct
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
+from types import TracebackType
 from typing import Any, BinaryIO
 
 import msgpack
 import pyarrow as pa
 
-from statefx.admin.migration import Entries, Scanned, Sum, sum_of
-from statefx.admin.reading import codec_of, open_task
+from statefx.admin.migration import Entries, Scanned, Sum, Summing, sum_of
+from statefx.admin.reading import blocks_at, codec_of, task_blocks
 from statefx.admin.routing import GroupingKey, Router, remedy
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
 from statefx.coordinator.log import TransactionLog
-from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
+from statefx.errors import CheckpointError, ConfigError, StateCorruptedError, StateError
 from statefx.operators.ddl import parse_type
 from statefx.protocol.identity import EMPTY, TaskId, Version
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
+from statefx.state.changelog.merging import image_of
+from statefx.state.contract.blocks import Block, InBlocks, in_blocks
 from statefx.state.contract.store import StateContext, StateProvider, prepare_as
 from statefx.state.encoding.codec import Codec
 from statefx.storage import Storage
@@ -56,6 +57,11 @@ _RUN_BYTES = 256 << 10
 """Of a run, so much is in memory; as many are written at a time as there are new tasks."""
 
 _FRAME = struct.Struct(">I")
+
+Progress = Callable[[int, int], object]
+
+_PASSES = 3
+"""State is read, written, and read back."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ def rescale(
     config: Mapping[str, Any] | None = None,
     *,
     groupingKey: Mapping[str, GroupingKey] | None = None,
+    progress: Progress | None = None,
 ) -> Rescaling:
     """Give stateful bolts another number of tasks; their topology must not run.
 
@@ -105,6 +112,8 @@ def rescale(
         Bolt to a function that is given a key of its state (of what is kept under a name: name and key) and returns
         the field, or the tuple of fields, that its grouping hashes. Not needed where a key is that field or these
         fields, or a tuple that begins with them, and the bolt has more than one task and more than a few keys.
+    progress : callable (done, total), optional
+        Is told the bytes that were read, written and read back, and about how many there are.
 
     Returns
     -------
@@ -120,6 +129,8 @@ def rescale(
         ``fieldsGrouping``, or it keeps what belongs to a task and not to a key; nothing was changed.
     StateCorruptedError
         What is read is damaged, or what was read back is not what was written; the bolt is as it was.
+    StateError
+        A disk is full, that of the checkpoint or that of temporary files; the bolt is as it was.
 
     Contract
     --------
@@ -136,7 +147,7 @@ def rescale(
     """
     folders, found = found_checkpoint(checkpointLocation)
     provider = provider_of(found, config)
-    return Rescaler(folders, provider, dict(groupingKey or {})).run(found, tasks)
+    return Rescaler(folders, provider, dict(groupingKey or {}), progress=progress).run(found, tasks)
 
 
 @dataclass
@@ -149,6 +160,9 @@ class Rescaler:
     opened: Callable[[Storage], TransactionLog] = TransactionLog
     clock: Callable[[], float] = time.monotonic
     adopt: frozenset[str] = NOTHING_ADOPTED
+    progress: Progress | None = None
+    _done: int = field(default=0, init=False)
+    _total: int = field(default=0, init=False)
 
     def run(self, found: LogState, tasks: Mapping[str, int]) -> Rescaling:
         """Do it."""
@@ -163,6 +177,7 @@ class Rescaler:
         tokens: dict[str, str] = {}
         sizes: dict[str, int] = {}
         sums: list[Sum] = []
+        self._total = _PASSES * self._size(state, changed) if self.progress else 0
         for bolt, now in changed.items():
             with tempfile.TemporaryDirectory(prefix="statefx-rescale-", ignore_cleanup_errors=True) as folder:
                 self._rescaled(state, bolt, now, folder, tokens, sizes, sums)
@@ -173,8 +188,24 @@ class Rescaler:
             sum(each.bytes for each in sums),
             self.clock() - began,
         )
+        if self.progress is not None:
+            self.progress(self._done, self._done)
         logger.info("%s: %s", self.folders.location, done)
         return done
+
+    def _size(self, state: LogState, bolts: Iterable[str]) -> int:
+        """Return about how many bytes the state of bolts has: its files, with some that are not needed any more."""
+        ids = [TaskId(bolt, task) for bolt in bolts for task in range(state.topology.stateful[bolt].parallelism)]
+        prefixes = [f"{state.namespace(each).prefix}/" for each in ids]
+        return sum(file.size_bytes for prefix in prefixes for file in self.folders.storage.list(prefix))
+
+    def _told(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield blocks, and tell how far this is."""
+        for keys, values in blocks:
+            yield keys, values
+            if self.progress is not None:
+                self._done += sum(map(len, keys)) + sum(map(len, values))
+                self.progress(self._done, max(self._done, self._total))
 
     # ---- what is refused
 
@@ -267,11 +298,13 @@ class Rescaler:
         router = self.router(bolt, state.topology.stateful[bolt])
         runs: list[list[Run]] = [[] for _ in range(now)]
         for task in range(was):
-            with closing(open_task(self.provider, self.folders, state, bolt, task)[0]) as store, ExitStack() as stack:
+            with ExitStack() as stack:
                 own = [Run(os.path.join(folder, f"{task}-{number}"), stack) for number in range(now)]
-                router.route(store.scan(None, None), task, was, own)
+                blocks = task_blocks(self.provider, self.folders, state, bolt, task)
+                router.route_blocks(self._told(blocks), task, was, own)
             for number, run in enumerate(own):
-                runs[number].append(run)
+                if run.keys:
+                    runs[number].append(run)
             logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, was)
         router.check_proof(was)
         for task in range(now):
@@ -283,15 +316,28 @@ class Rescaler:
     def written(self, state: LogState, task: TaskId, runs: Scanned, folder: str) -> tuple[str, int, Sum]:
         """Write the state of a new task; return its token, its size and what it holds."""
         namespace, storage, token = state.namespace(task), self.folders.storage, uuid.uuid4().hex
-        there = sum_of(runs.scan(None, None))
+        count = runs.keys if isinstance(runs, _Runs) else sum_of(runs.scan(None, None)).keys
+        given = _Given(runs, count, self._told)
         cache = os.path.join(folder, "cache")
         context = StateContext(state.generation, EMPTY, storage, cache)
         with closing(self.provider.newState(namespace, context)) as store:
-            written = prepare_as(store, state.committed, token, Entries(runs, there.keys))
+            try:
+                written = prepare_as(store, state.committed, token, given)
+            except StateError as error:
+                if error.data.get("errno") is None:
+                    raise
+                raise StateError(
+                    f"{error.message}. Nothing was changed: the checkpoint needs room for the state once more. Make "
+                    "room, or see why the place refuses, and do it again",
+                    **error.data,
+                ) from error
+        there = given.sum or sum_of(runs.scan(None, None))
         context = StateContext(state.generation, Version(state.committed, token), storage, cache, read_only=True)
-        with closing(self.provider.newState(namespace, context)) as store:
-            found = sum_of(store.scan(None, None))
-        if found != there:
+        summing = Summing()
+        for keys, values in self._told(blocks_at(self.provider, namespace, context)):
+            summing.add(keys, values)
+        found = summing.sum
+        if found != there or found.keys != count:
             raise StateCorruptedError(
                 f"what was written of {task} is not what was read: {found} for {there}. Nothing was changed; look for "
                 "the fault in the provider or the disk",
@@ -304,15 +350,21 @@ class Rescaler:
 
 
 class Run:
-    """Entries in key order, in a temporary file."""
+    """Entries in key order, in a temporary file.
+
+    Raises StateError: the file system refused, for instance because the disk is full.
+    """
 
     def __init__(self, path: str, stack: ExitStack) -> None:
         self.path = path
+        self.keys = 0
+        """How many it has."""
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
         self._bytes = 0
-        self._file: BinaryIO = stack.enter_context(open(path, "wb"))  # noqa: SIM115 - the stack closes it
-        stack.callback(self._flush)
+        with self._refusals():
+            self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - the stack closes it
+        stack.push(self._end)
 
     def add(self, key: bytes, value: bytes) -> None:
         """Take an entry; keys come in order."""
@@ -322,26 +374,101 @@ class Run:
         if self._bytes > _RUN_BYTES:
             self._flush()
 
-    def _flush(self) -> None:
-        if self._keys:
-            frame = msgpack.packb([self._keys, self._values])
-            self._file.write(_FRAME.pack(len(frame)))
-            self._file.write(frame)
-            self._keys, self._values, self._bytes = [], [], 0
+    def extend(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Take many entries."""
+        self._keys.extend(keys)
+        self._values.extend(values)
+        self._bytes += sum(map(len, keys)) + sum(map(len, values))
+        if self._bytes > _RUN_BYTES:
+            self._flush()
 
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+    def blocks(self) -> Iterator[Block]:
+        """Yield all entries."""
         with open(self.path, "rb") as file:
             while head := file.read(_FRAME.size):
                 keys, values = msgpack.unpackb(file.read(_FRAME.unpack(head)[0]))
-                yield from zip(keys, values, strict=True)
+                yield keys, values
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        for keys, values in self.blocks():
+            yield from zip(keys, values, strict=True)
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:  # else nobody reads it
+                self._flush()
+        finally:
+            with suppress(OSError):  # what is left after a refusal is refused again, which would hide the first error
+                self._file.close()
+
+    def _flush(self) -> None:
+        if self._keys:
+            frame = msgpack.packb([self._keys, self._values])
+            with self._refusals():
+                self._file.write(_FRAME.pack(len(frame)))
+                self._file.write(frame)
+                self._file.flush()
+            self.keys += len(self._keys)
+            self._keys, self._values, self._bytes = [], [], 0
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            folder = os.path.dirname(self.path)
+            raise StateError(
+                f"{folder}: a temporary file cannot be written: {error.strerror}. Nothing was changed. State needs as "
+                "much room there as it has: make room, or name another folder with TMPDIR, and do it again",
+                path=self.path,
+                errno=error.errno,
+            ) from error
 
 
+@dataclass(frozen=True)
 class _Runs:
-    """The runs of a new task, as a store is scanned."""
+    """The runs of a new task, which are merged as they are read."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = runs
+    runs: Sequence[Run]
+
+    @property
+    def keys(self) -> int:
+        """How many entries they have."""
+        return sum(run.keys for run in self.runs)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all entries in key order; no key is in two of them."""
+        if len(self.runs) == 1:  # as many tasks as before, times a number: of one task's keys nothing is to be merged
+            return self.runs[0].blocks()
+        return image_of([((keys, [*values]) for keys, values in run.blocks()) for run in self.runs])
 
     def scan(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield all entries in key order."""
-        return heapq.merge(*self._runs, key=itemgetter(0))
+        for keys, values in self.blocks():
+            yield from zip(keys, values, strict=True)
+
+
+class _Given(Entries):
+    """The entries of a new task as they are given to its store; summed up while they are, so that they are read once.
+
+    `sum` is None until all of them were taken in one go.
+    """
+
+    def __init__(self, source: Scanned, count: int, told: Callable[[Iterable[Block]], Iterator[Block]]) -> None:
+        super().__init__(source, count)
+        self._source = source
+        self._told = told
+        self.sum: Sum | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield them in blocks."""
+        summing, source = Summing(), self._source
+        blocks = source.blocks() if isinstance(source, InBlocks) else in_blocks(source.scan(None, None))
+        for keys, values in self._told(blocks):
+            summing.add(keys, values)
+            yield keys, values
+        self.sum = summing.sum
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes | None]]:
+        for keys, values in self.blocks():
+            yield from zip(keys, values, strict=True)

@@ -7,17 +7,21 @@ name the very task that the key lies in, for every key. What can't be proved so 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from statefx.admin.columns import quick_keys
 from statefx.errors import CheckpointError, SchemaError
-from statefx.plan.hashing import row_hasher
+from statefx.plan.hashing import hashes_of, row_hasher
 from statefx.runtime.quarantine import GroupKeys
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
-from statefx.state.encoding.codec import Codec
+from statefx.state.encoding.codec import Codec, StandardCodec
 from statefx.state.view.timers import timer_key
 
 GroupingKey = Callable[[Any], Any]
@@ -35,6 +39,13 @@ class Taker(Protocol):
 
     def add(self, key: bytes, value: bytes) -> None:
         """Take an entry."""
+
+
+class BlockTaker(Taker, Protocol):
+    """What takes entries one by one, and many at a time."""
+
+    def extend(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Take entries, which come in order behind those that it has."""
 
 
 @dataclass
@@ -74,6 +85,62 @@ class Router:
                     f"it has {len(shown)} keys{_of(name)}, which lie in its {was} tasks as if they were its grouping's "
                     f"fields ({', '.join(self.fields)}); with so few that may be chance. {remedy(self.bolt)}"
                 )
+
+    def route_blocks(
+        self, blocks: Iterable[tuple[list[bytes], list[bytes]]], task: int, was: int, runs: Sequence[BlockTaker]
+    ) -> None:
+        """Do as `route` does, with no step for each key where a block's keys are all of one plain type."""
+        self.route(self._slow(blocks, task, was, runs), task, was, runs)
+
+    def _slow(
+        self, blocks: Iterable[tuple[list[bytes], list[bytes]]], task: int, was: int, runs: Sequence[BlockTaker]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Route the blocks that can be routed as a whole; yield the entries of the others."""
+        now = len(runs)
+        for keys, values in blocks:
+            plain = self._plain(keys)
+            # One that lies wrong is left to the slow way, which names it.
+            if plain is None or (plain[1] % was != task).any():
+                yield from zip(keys, values, strict=True)
+                continue
+            group, hashes = plain
+            self._show(group, hashes)
+            if now == 1:
+                runs[0].extend(keys, values)
+                continue
+            targets = hashes % now
+            for target in np.flatnonzero(np.bincount(targets, minlength=now)).tolist():
+                chosen = (targets == target).tolist()
+                runs[target].extend(list(compress(keys, chosen)), list(compress(values, chosen)))
+
+    def _plain(self, keys: list[bytes]) -> tuple[Group, npt.NDArray[np.int64]] | None:
+        """Return of whom the keys are, and their hashes, if all are the one field of the grouping; None: look at each.
+
+        Keys are in order: if the first and the last begin alike, all do.
+        """
+        if self.given is not None or len(self.schema) != 1 or type(self.codec) is not StandardCodec:
+            return None
+        first, name = keys[0], None
+        head = first[:1]
+        if head == Space.NAMED.value:
+            kind, name = name_of(first)
+            if kind is not Kind.MAP:
+                return None
+            head = head_of(kind, name)
+        elif head != Space.USER.value:
+            return None
+        column = quick_keys(keys, head, self.schema.types[0]) if keys[-1].startswith(head) else None
+        return None if column is None else ((first[:1], name), hashes_of([column]))
+
+    def _show(self, group: Group, hashes: npt.NDArray[np.int64]) -> None:
+        """Note what is needed of keys that lie where they belong, as `route` does of each."""
+        known = self._shown.setdefault(group, set())
+        if len(known) < PROOF_BITS:
+            known.update(np.unique(hashes)[: PROOF_BITS - len(known)].tolist())
+        if group[0] == Space.USER.value:  # the state itself comes last
+            few = {each for other in self._shown.values() if other is not known for each in other}
+            if few:
+                self._own.update(hashes[np.isin(hashes, np.array(list(few), np.int64))].tolist())
 
     def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[Taker]) -> None:
         """Give each entry of a task to the run of its new task."""

@@ -94,16 +94,24 @@ def task_chooser(schema: pa.Schema, parallelism: int) -> Callable[[Sequence[pa.A
             return choose([found.dictionary]).take(found.indices)
         if not plain:
             return choose_by_row(countable)
-        hashes = np.full(len(countable[0]), SEED, np.uint64)
-        for column in countable:
-            hashes = _fold_column(column, hashes)
-        return pa.array(hashes.view(np.int64) % parallelism).cast(pa.int32())
+        return pa.array(hashes_of(countable) % parallelism).cast(pa.int32())
 
     def choose_by_row(columns: Sequence[pa.Array]) -> pa.Array:
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         return pa.array([hasher(row) % parallelism for row in rows], pa.int32())
 
     return choose
+
+
+def hashes_of(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    """Return what `row_hasher` does for each row of these columns, whose types are flat: no nested ones, no decimals.
+
+    Dates and timestamps are given as the numbers that they are.
+    """
+    hashes = np.full(len(columns[0]), SEED, np.uint64)
+    for column in columns:
+        hashes = _fold_column(column, hashes)
+    return hashes.view(np.int64)
 
 
 _MANY = 256

@@ -331,7 +331,7 @@ def file_cases(args: argparse.Namespace) -> list[Case]:
                  min(args.batches, 10), ("--part", "sweep", "--there", str(there), "--tasks", str(tasks)),
                  reference=there == 125)
         )  # fmt: skip
-    many = inputs.Shape(2 * args.rows, 1)
+    many = inputs.Shape(20 * args.rows, 1)
     found.append(Case(f"Other tasks for state of {many.keys:,} keys, RocksDB, keys a second", "in turns",
                       "rescaling.py", many, 0, 1))  # fmt: skip
     return found

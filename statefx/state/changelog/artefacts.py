@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import msgpack
 import msgspec
@@ -28,6 +28,7 @@ from xxhash import xxh3_64_digest, xxh3_128
 
 from statefx.errors import StateCorruptedError, StateError
 from statefx.protocol.identity import Namespace, Version
+from statefx.state.contract.blocks import InBlocks, in_blocks, regrouped
 from statefx.state.contract.store import Write
 from statefx.storage import Storage, Stored
 
@@ -40,7 +41,6 @@ HEAD = struct.Struct(">8sIIQQ16s")
 SEAL_BYTES = 16
 _CHECKSUM_DIGITS = 2 * SEAL_BYTES
 CHUNK = struct.Struct(">I8s")
-_CHUNK_ENTRIES = 8192
 _CHUNK_BYTES = 4 << 20
 
 _REMEDY = (
@@ -214,12 +214,11 @@ def _write_to(file: BinaryIO, prefix: str, identity: Identity, entries: Iterable
 
 def _pack(entries: Iterable[Write]) -> Iterator[tuple[int, bytes]]:
     """Yield (entries, payload); chunk bounds depend on the entries alone, so equal images are equal files."""
-    source = iter(entries)
+    blocks: Iterator[tuple[list[bytes], list[Any]]]
+    blocks = regrouped(entries.blocks()) if isinstance(entries, InBlocks) else in_blocks(entries)
     packer = msgpack.Packer(use_bin_type=True)
     last: bytes | None = None
-    while batch := list(islice(source, _CHUNK_ENTRIES)):
-        keys = [key for key, _ in batch]
-        values = [value for _, value in batch]
+    for keys, values in blocks:
         if (last is not None and keys[0] <= last) or any(map(operator.ge, keys, islice(keys, 1, None))):
             raise ValueError("entries must be sorted by key, each key once")
         last = keys[-1]
