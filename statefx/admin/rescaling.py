@@ -31,9 +31,10 @@ from typing import Any, BinaryIO
 import msgpack
 import pyarrow as pa
 
+from statefx.admin.layouts import own_entries
 from statefx.admin.migration import Entries, Scanned, Sum, sum_of
 from statefx.admin.reading import codec_of, open_task
-from statefx.admin.routing import GroupingKey, Router, remedy
+from statefx.admin.routing import GroupingKey, Router
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
@@ -56,6 +57,8 @@ _RUN_BYTES = 256 << 10
 """Of a run, so much is in memory; as many are written at a time as there are new tasks."""
 
 _FRAME = struct.Struct(">I")
+
+MOVED = "given other tasks"
 
 
 @dataclass(frozen=True)
@@ -212,20 +215,22 @@ class Rescaler:
             raise CheckpointError(f"another one has rescaled the checkpoint in {self.folders.location} meanwhile")
 
     def _check_routing(self, bolt: str, known: StatefulIdentity) -> None:
-        if known.windows:
+        if known.layout and not any(kind == "fields" for kind, *_ in known.routing):
             raise CheckpointError(
-                f"bolt {bolt!r} can't be given other tasks: it keeps windows, whose entries are not moved yet. Give "
-                "its rows to a bolt of a new name",
+                f"bolt {bolt!r} can't be given other tasks: behind a grouping other than fieldsGrouping its windows "
+                "belong to a task and to no key. Give its rows to a bolt of a new name",
                 component=bolt,
             )
-        self.check_grouping(bolt, known, "given other tasks")
-        if known.parallelism == 1 and bolt not in self.grouping_key:
-            fields = known.key_fields[0].fields if known.key_fields else ("its field",)
+        if known.joined and max(known.joined) < 0:
             raise CheckpointError(
-                f"bolt {bolt!r} can't be given other tasks: it has one task, which holds every key, so nothing proves "
-                f"that its keys are the grouping's fields ({', '.join(fields)}). {remedy(bolt)}",
+                f"bolt {bolt!r} can't be given other tasks: its inputs are not grouped by the fields that it joins by. "
+                "Group both by these, start it once with the tasks of now, and rescale then",
                 component=bolt,
             )
+        self.check_grouping(bolt, known, MOVED)
+        router = self.router(bolt, known)
+        if known.parallelism == 1 and router.given is None and router.own is None:
+            raise CheckpointError(f"bolt {bolt!r} can't be given other tasks: {router.alone()}", component=bolt)
 
     def check_grouping(self, bolt: str, known: StatefulIdentity, what: str) -> None:
         """Refuse a bolt whose grouping does not say which task a key belongs to."""
@@ -240,16 +245,16 @@ class Rescaler:
 
     # ---- keys and tasks
 
-    def router(
-        self, bolt: str, known: StatefulIdentity, codec: Codec | None = None, what: str = "given other tasks"
-    ) -> Router:
+    def router(self, bolt: str, known: StatefulIdentity, codec: Codec | None = None, what: str = MOVED) -> Router:
         """Return what finds the task of a bolt's keys."""
         (types,) = (types for kind, *types in known.routing if kind == "fields")
         fields = tuple(f"field {number + 1}" for number in range(len(types)))
         if known.key_fields:
             fields = known.key_fields[0].fields
         schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
-        return Router(bolt, fields, schema, codec_of(bolt, known, codec), self.grouping_key.get(bolt), what)
+        written = codec_of(bolt, known, codec)
+        own = own_entries(bolt, known, len(fields), written) if what == MOVED else None
+        return Router(bolt, fields, schema, written, self.grouping_key.get(bolt), what, own)
 
     def _rescaled(
         self,
@@ -274,9 +279,15 @@ class Rescaler:
                 runs[number].append(run)
             logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, was)
         router.check_proof(was)
+        with ExitStack() as stack:
+            common = Run(os.path.join(folder, "common"), stack)
+            for entry in router.common():
+                common.add(*entry)
         for task in range(now):
             name = str(TaskId(bolt, task))
-            tokens[name], sizes[name], copied = self.written(state, TaskId(bolt, task), _Runs(runs[task]), folder)
+            tokens[name], sizes[name], copied = self.written(
+                state, TaskId(bolt, task), _Runs([*runs[task], common]), folder
+            )
             sums.append(copied)
             logger.info("state of %s is written: %d keys (%d of %d)", name, copied.keys, task + 1, now)
 

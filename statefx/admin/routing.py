@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from statefx.admin.layouts import OwnEntries, Pieces, Source
 from statefx.errors import CheckpointError, SchemaError
 from statefx.plan.hashing import row_hasher
 from statefx.state.contract.spaces import Kind, Space, head_of, name_of
@@ -47,6 +49,8 @@ class Router:
     given: GroupingKey | None
     what: str
     """What is to be done with the bolt; messages name it."""
+    own: OwnEntries | None = None
+    """What statefx keeps for the bolt; None: all is the bolt's, or nobody asks for the rest."""
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
     _shown: dict[Group, set[int]] = field(default_factory=dict, init=False)
     """Hashes of different keys that name the task in which they lie, no more of each group than are needed."""
@@ -64,6 +68,8 @@ class Router:
         """Refuse what may be chance: of keys that are not what is grouped by, each lies right with 1 in `was`."""
         if self.given is not None:
             return
+        if was == 1 and self._shown:
+            raise self._refused(self.alone())
         for (space, name), shown in self._shown.items():
             # A key of a map, or of a timer, that is one of the state itself is as sure as that.
             if len(shown) * math.log2(was) < PROOF_BITS and (space == Space.USER.value or not shown <= self._own):
@@ -72,10 +78,18 @@ class Router:
                     f"fields ({', '.join(self.fields)}); with so few that may be chance. {remedy(self.bolt)}"
                 )
 
+    def alone(self) -> str:
+        """Say why one task proves nothing."""
+        return (
+            "it has one task, which holds every key, so nothing proves that its keys are the grouping's fields "
+            f"({', '.join(self.fields)}). {remedy(self.bolt)}"
+        )
+
     def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[Taker]) -> None:
-        """Give each entry of a task to the run of its new task."""
+        """Give each entry of a task to the run of its new task; but for what `common` returns when all were read."""
         now, user = len(runs), Space.USER.value
         few: set[int] | None = None
+        source = Source(task, was, partial(self._target, task, was, now))
         for stored, value in entries:
             space, (kind, name) = stored[:1], (None, None)
             if space == Space.NAMED.value:
@@ -85,6 +99,10 @@ class Router:
                     run.add(stored, value)
                 continue
             if space == Space.SYSTEM.value:  # how far the search for entries that are over has come: it begins anew
+                continue
+            pieces = None if self.own is None else self.own.pieces(stored, value, kind, name or "", source)
+            if pieces is not None:
+                _give(pieces, runs)
                 continue
             key = self._key_of(stored, kind, name)
             hashed = self._hash_of(key, name)
@@ -100,6 +118,23 @@ class Router:
                     self._own.add(hashed)
             runs[hashed % now].add(stored, value)
 
+    def common(self) -> list[tuple[bytes, bytes]]:
+        """Return the entries that all new tasks get, in the order of keys."""
+        return [] if self.own is None else self.own.common()
+
+    def _target(self, task: int, was: int, now: int, row: Sequence[Any]) -> int:
+        """Return the new task of an entry that statefx keeps, which lies in `task`, by the fields of its grouping."""
+        try:
+            hashed = self._hash(row)
+        except SchemaError as error:
+            raise self._refused(f"it keeps something of key {row!r}, which its grouping can't hash: {error}") from error
+        if hashed % was != task:
+            raise self._refused(
+                f"what it keeps of key {row!r} lies in task {task}, and rows of that key come to task {hashed % was}: "
+                "executeBatch must return the key that its rows have. Give its rows to a bolt of a new name"
+            )
+        return hashed % now
+
     def task_of(self, key: Any, tasks: int) -> int:
         """Return the task of a key of the state itself; CheckpointError if it does not say what is grouped by."""
         return 0 if tasks == 1 else self._hash_of(key, None) % tasks
@@ -110,7 +145,11 @@ class Router:
             timed = stored[:1] == Space.TIMERS.value
             return self.codec.decode_key(timer_key(stored) if timed else stored[1:])
         if kind is not Kind.MAP:
-            raise self._refused(f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key")
+            raise self._refused(
+                f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key. Let the bolt, with the "
+                "tasks of now, move what is in it into state.map, by keys that it is grouped by, and empty it "
+                f"({'truncate(0)' if kind is Kind.LIST else 'delete()'}). Rescale then"
+            )
         return self.codec.decode_key(stored[len(head_of(kind, name or "")) :])
 
     def _hash_of(self, key: Any, name: str | None) -> int:
@@ -139,6 +178,11 @@ class Router:
 
     def _refused(self, why: str) -> CheckpointError:
         return CheckpointError(f"bolt {self.bolt!r} can't be {self.what}: {why}", component=self.bolt)
+
+
+def _give(pieces: Pieces, runs: Sequence[Taker]) -> None:
+    for new, stored, value in pieces:
+        runs[new].add(stored, value)
 
 
 def remedy(bolt: str) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from statefx.errors import TopologyError
 from statefx.operators import Spout, parse_schema
-from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, ROWS, Acker
+from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, BLOCK, ROWS, Acker
 from statefx.operators.bolts import may_hold
 from statefx.operators.dedup import DEDUP, ID, Dedup
 from statefx.operators.tracked_spouts import TAKEN, TAKEN_ROWS
@@ -94,7 +94,7 @@ def with_acker(topology: Topology, timeout_secs: float, executors: int | None) -
     for component in topology.components:
         if component.id in tracked:
             streams = {ACKS: ROWS}
-            edges.append(Edge(len(edges), component.id, ACKS, ACKER, Grouping("fields", ("root",))))
+            edges.append(Edge(len(edges), component.id, ACKS, ACKER, Grouping("fields", (BLOCK,))))
             if isinstance(component.operator, Spout):
                 streams[ASKS] = ROWS
                 edges.append(Edge(len(edges), component.id, ASKS, ACKER, Grouping("all")))

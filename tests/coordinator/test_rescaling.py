@@ -232,6 +232,38 @@ def test_what_can_not_be_proved_is_refused_and_nothing_is_changed(place, bolt, s
             rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: 5})
 
 
+class Unlisted(Listing):
+    """Its next version: by key, what the version before has kept in a list."""
+
+    def initState(self, state):
+        super().initState(state)
+        self.words, self.found = state.map("words"), state.value("found")
+        for word in self.list:
+            self.words.put(word, self.words.get(word, 0) + 1)
+        self.list.truncate(0)
+        self.found.put(1)
+        self.found.delete()
+
+    def execute(self, tup, collector):
+        self.words.put(tup.word, self.words.get(tup.word, 0) + 1)
+
+
+def test_what_belonged_to_a_task_is_moved_by_the_bolt_as_the_refusal_says(place):
+    with Driver(place) as driver, Driver(place, name="same") as same:
+        send(driver, range(4), topology(2, Listing))
+        with pytest.raises(CheckpointError, match=r"Let the bolt, with the tasks of now, move what is in it into"):
+            rescale(driver.folder, {"count": 4})
+        send(driver, [4], topology(2, Unlisted))
+        send(same, range(5), topology(4, Unlisted))
+        rescale(driver.folder, {"count": 4})
+        for task in range(4):
+            with (
+                openState(driver.folder, "count", task, map="words") as moved,
+                openState(same.folder, "count", task, map="words") as wanted,
+            ):
+                assert dict(moved.items()) == dict(wanted.items())
+
+
 @pytest.mark.parametrize("grouping", ["shuffleGrouping", "partialKeyGrouping", "allGrouping"])
 def test_other_groupings_are_refused(place, grouping):
     with Driver(place) as driver:

@@ -151,7 +151,18 @@ class Model:
         return self.roots[uid]
 
 
-def play(seed, place):
+def kept_by(tester, tasks):
+    """Return what all tasks of the acker know of trees."""
+    found = {}
+    for task in range(tasks):
+        own = tester.state(ACKER, task)
+        assert not own.keys() & found.keys(), "a block of trees lies in one task"
+        found |= own
+    return found
+
+
+def play(seed, place, restarts=0.1):
+    """Live one life; with each restart, the acker may get another number of tasks."""
     for each in (FED, HEARD, BREAKS, DID):
         each.clear()
     SEED[0] = seed
@@ -185,10 +196,13 @@ def play(seed, place):
         outcomes.update(what for what, _ in told)
 
     for _ in range(chance.randrange(6, 20)):
-        if chance.random() < 0.1:
+        if chance.random() < restarts:
             for _ in range(3):  # the acker is told which messages go on
                 step(0)
-            tester = tester.restart()
+            before = kept_by(tester, config["topology.acker.executors"])
+            config["topology.acker.executors"] = chance.randrange(1, 5)
+            tester = tester.restart(config=config)
+            assert kept_by(tester, config["topology.acker.executors"]) == before
             step(0)
         if chance.random() < 0.15:
             BREAKS.append(FailedException("rolled back"))
@@ -197,12 +211,18 @@ def play(seed, place):
     tester.advance(TIMEOUT_SECS + 1)
     step(0)
     assert model.open == {}
-    assert [tester.state(ACKER, task) for task in range(config["topology.acker.executors"])] == [
-        {} for _ in range(config["topology.acker.executors"])
-    ]
+    assert kept_by(tester, config["topology.acker.executors"]) == {}
     tester.close()
     assert sum(outcomes.values()) == number
     return outcomes
+
+
+def test_open_trees_go_with_their_block_when_the_acker_gets_other_tasks(place):
+    """They end when they would have ended, and time out when they would have."""
+    outcomes = Counter()
+    for seed in range(4):
+        outcomes += play(seed, place / str(seed), restarts=0.6)
+    assert min(outcomes["ack"], outcomes["fail"]) > 20
 
 
 @pytest.mark.slow
