@@ -21,9 +21,9 @@ import struct
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, BinaryIO
@@ -42,6 +42,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError
 from statefx.operators.ddl import parse_type
 from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.protocol.log_rules import new_name
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
@@ -117,7 +118,7 @@ def rescale(
     Raises
     ------
     ConfigError
-        The arguments are wrong, or state is kept in a server; nothing was changed.
+        The arguments are wrong; nothing was changed.
     CheckpointError
         There is no checkpoint, no such bolt, a transaction is under way, the bolt does not get its rows by
         ``fieldsGrouping``, or it keeps what belongs to a task and not to a key; nothing was changed.
@@ -130,6 +131,7 @@ def rescale(
       that nothing can be shown, and a few keys may lie so by chance: then `groupingKey` has to be given.
     * One record makes it so: after a crash each bolt has its old tasks, or all have their new ones.
     * A driver that runs on the checkpoint is fenced.
+    * State in a server is written under new names there. The former tasks' is deleted by the next start's first sweep.
     * Savepoints of before stay: a checkpoint that is restored has the tasks that it had then.
     * Memory does not grow with state: it is read, sorted into temporary files, and written.
 
@@ -166,10 +168,11 @@ class Rescaler:
         tokens: dict[str, str] = {}
         sizes: dict[str, int] = {}
         sums: list[Sum] = []
+        names = self._names(state, changed)
         for bolt, now in changed.items():
             with tempfile.TemporaryDirectory(prefix="statefx-rescale-", ignore_cleanup_errors=True) as folder:
-                self._rescaled(state, bolt, now, folder, tokens, sizes, sums)
-        log.append(Rescaled(state.generation, changed, tokens, sizes))
+                self._rescaled(state, bolt, now, names, folder, tokens, sizes, sums)
+        log.append(Rescaled(state.generation, changed, tokens, sizes, names))
         done = Rescaling(
             {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},
             sum(each.keys for each in sums),
@@ -185,11 +188,6 @@ class Rescaler:
         """Return the bolts that get another number of tasks."""
         if not isinstance(tasks, Mapping) or not tasks:
             raise ConfigError(f"rescale: tasks must be a mapping such as {{'count': 8}}, got {tasks!r}")
-        if self.provider.capabilities.shared:
-            raise ConfigError(
-                "rescale: the state is kept in a server, whose entries can't be given other tasks in one step: move it "
-                "to files with statefx.migrate(..., to='rocksdb'), rescale, and move it back"
-            )
         stateful = found.topology.stateful
         for bolt, now in tasks.items():
             if bolt not in stateful:
@@ -209,6 +207,16 @@ class Rescaler:
         for bolt in changed.keys() & holding:
             self._check_routing(bolt, stateful[bolt])
         return changed
+
+    def _names(self, state: LogState, bolts: Iterable[str]) -> dict[str, str]:
+        """Return under which names new tasks keep their state: others where a server has the newest version alone.
+
+        There, new tasks would write over what those of before have, and a crash would leave neither of them whole.
+        """
+        if not self.provider.capabilities.shared:
+            return {}
+        taken = {*state.topology.stateful, *state.kept_as.values()}
+        return {bolt: new_name(bolt, taken, state.generation) for bolt in bolts}
 
     def _check_same(self, tasks: Mapping[str, int], changed: Mapping[str, int], state: LogState) -> None:
         if self._checked(state, tasks) != changed:
@@ -261,6 +269,7 @@ class Rescaler:
         state: LogState,
         bolt: str,
         now: int,
+        names: Mapping[str, str],
         folder: str,
         tokens: dict[str, str],
         sizes: dict[str, int],
@@ -270,6 +279,7 @@ class Rescaler:
         if not any(TaskId.parse(name).component == bolt for name in state.heads):
             return  # nothing has been committed by it
         router = self.router(bolt, state.topology.stateful[bolt])
+        target = replace(state, kept_as={**state.kept_as, **names})
         runs: list[list[Run]] = [[] for _ in range(now)]
         for task in range(was):
             with closing(open_task(self.provider, self.folders, state, bolt, task)[0]) as store, ExitStack() as stack:
@@ -286,7 +296,7 @@ class Rescaler:
         for task in range(now):
             name = str(TaskId(bolt, task))
             tokens[name], sizes[name], copied = self.written(
-                state, TaskId(bolt, task), _Runs([*runs[task], common]), folder
+                target, TaskId(bolt, task), _Runs([*runs[task], common]), folder
             )
             sums.append(copied)
             logger.info("state of %s is written: %d keys (%d of %d)", name, copied.keys, task + 1, now)
@@ -299,6 +309,8 @@ class Rescaler:
         context = StateContext(state.generation, EMPTY, storage, cache)
         with closing(self.provider.newState(namespace, context)) as store:
             written = prepare_as(store, state.committed, token, Entries(runs, there.keys))
+            if not self.provider.capabilities.lazy_commit:  # no later record would tell it
+                store.commit(state.committed, token)
         context = StateContext(state.generation, Version(state.committed, token), storage, cache, read_only=True)
         with closing(self.provider.newState(namespace, context)) as store:
             found = sum_of(store.scan(None, None))
