@@ -18,7 +18,7 @@ from statefx.topology.groupings import Grouping
 
 EXECUTORS = 1
 """Tasks of the acker if nobody says: one takes what hundreds of thousands of held tuples a second come to. Storm takes
-as many as there are workers; here their number is part of the checkpoint, and must not change with the cluster."""
+as many as there are workers; here a start with another number moves state, so it should not come from the cluster."""
 
 
 def with_acknowledging(topology: Topology) -> Topology:
