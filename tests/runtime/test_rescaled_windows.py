@@ -16,7 +16,7 @@ from statefx.coordinator.location import Folders
 from statefx.coordinator.log import read_state
 from statefx.errors import CheckpointError
 from statefx.state import load_provider
-from statefx.state.contract.spaces import Kind, Space, name_of
+from statefx.state.contract.spaces import Space, name_of
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
@@ -160,6 +160,40 @@ def test_no_window_of_the_clock_is_given_again_by_a_task_that_had_none_yet(form,
     assert given > 3
 
 
+@pytest.mark.parametrize("form", [ByTheClock, TuplesByTheClock])
+def test_what_one_task_has_given_is_not_given_again_because_others_had_nothing_for_long(form, tmp_path):
+    of = partial(by_the_clock, windowed(form(), "sliding"))  # of 20 s, by 10 s
+    with TopologyTester(of(4), tmp_path / "ck", now=at(1)) as tester:
+        tester.send({"rows": [(key, 0) for key in "bcdefghij"]})
+        tester.advance(40)
+        assert len(tester.send({}).emitted("windows")) == 18, "all tasks have given some, up to the 40th second"
+        tester.advance(20)
+        tester.send({"rows": [("a", 1)]})
+        tester.advance(10)
+        assert tester.send({}).emitted("windows") == [("a", at(70), [1])]
+    rescale(tmp_path / "ck", {"windows": 1})
+    with TopologyTester(of(1), tmp_path / "ck", now=at(75)) as tester:
+        assert tester.send({}).emitted("windows") == []
+        tester.advance(6)
+        assert tester.send({}).emitted("windows") == [("a", at(80), [1])]
+
+
+@pytest.mark.parametrize("form", [Values, Tuples])
+def test_the_first_window_of_all_tasks_is_the_first_of_the_new_one(form, tmp_path):
+    def of(tasks):
+        builder = TopologyBuilder("windows")
+        builder.setStream("rows", rows(FIELDS), timestamp="at")
+        builder.setBolt("windows", windowed(form(), "sliding"), tasks).fieldsGrouping("rows", "user")
+        return builder.createTopology()
+
+    with TopologyTester(of(4), tmp_path / "ck", now=at(100)) as tester:
+        # The watermark of streams comes one transaction later: nothing ends in this one.
+        tester.send({"rows": [("a", at(1), 0), *((key, at(35), 0) for key in "bcdefghij")]})
+    assert given_tasks(tmp_path / "ck", "windows", 1) == 1
+    with TopologyTester(of(1), tmp_path / "ck", now=at(100)) as tester:
+        assert [shown(row)[:3] for row in tester.send({}).emitted("windows")] == [("a", -10, 10), ("a", 0, 20)]
+
+
 # ---- joins
 
 
@@ -301,22 +335,3 @@ def test_a_bolt_with_windows_and_keys_of_its_own_in_one_task_says_by_what_these_
     with pytest.raises(CheckpointError, match=r"has one task, .*\(user\).*=\{'windows': lambda key: key\}"):
         rescale(tmp_path / "ck", {"windows": 3})
     assert given_tasks(tmp_path / "ck", "windows", 3) == 3
-
-
-def test_marks_of_tasks_become_those_of_all(tmp_path):
-    """Not by what comes out, which is right also where they are earlier than they have to be."""
-    with TopologyTester(by_the_clock(windowed(ByTheClock(), "sliding"), 4), tmp_path / "ck", now=at(3)) as tester:
-        tester.send({"rows": [("a", 1)]})
-        tester.advance(10)
-        tester.send({"rows": [("b", 2)]})
-    rescale(tmp_path / "ck", {"windows": 2})
-    storage = FolderStorage(tmp_path / "ck")
-    state = read_state(storage)
-    provider = kept_provider(state, state.topology.stateful["windows"], "windows", None)
-    marks = []
-    for task in range(2):
-        with closing(open_task(provider, Folders(str(tmp_path / "ck")), state, "windows", task)[0]) as store:
-            named = [key for key, _ in store.scan(Space.NAMED.value, None) if key[:1] == Space.NAMED.value]
-            marks.append([key for key in named if name_of(key) == (Kind.WINDOWS, "marks")])
-    assert marks[0] == marks[1]
-    assert len(marks[0]) == 2
