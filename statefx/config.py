@@ -138,8 +138,8 @@ SETTINGS: tuple[Setting, ...] = (
         "topology.acker.executors",
         "int",
         None,
-        "How many tasks track the trees of tuples that bolts hold over transactions; 0: no tuple may be held. Part of "
-        "the checkpoint: it can't be changed later.",
+        "How many tasks track the trees of tuples that bolts hold over transactions; 0: no tuple may be held. With "
+        "another number, the next start gives them the trees that are open.",
         implied="1",
     ),
     Setting(

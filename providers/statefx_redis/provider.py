@@ -15,6 +15,7 @@ from statefx.state.contract.store import (
     StateProvider,
     StateStore,
     Storage,
+    TaskId,
 )
 from statefx_redis import scripts
 from statefx_redis.answers import damaged, text
@@ -73,7 +74,9 @@ class RedisStateProvider(StateProvider):
 
     def artefacts(self, namespace: Namespace, storage: Storage) -> Sequence[str]:
         """Return the tokens of the namespace's prepared hashes."""
-        server, names = self._server(), Names.of(self._settings.prefix, namespace)
+        return self._tokens(self._server(), Names.of(self._settings.prefix, namespace))
+
+    def _tokens(self, server: Server, names: Names) -> list[str]:
         return list(map(text, server.call(names.tokens, lambda client: client.hkeys(names.tokens))))
 
     def sweep(self, namespace: Namespace, storage: Storage, found: Sequence[str], retained: Retention) -> int:
@@ -85,6 +88,23 @@ class RedisStateProvider(StateProvider):
                 continue
             keys = [names.meta, names.tokens, names.prepared(token)]
             gone += server.eval(scripts.DROP, keys, retained.generation, token)[0] == b"DROPPED"
+        return gone
+
+    def forget(self, lineage: str, kept: Collection[TaskId], generation: int) -> int:
+        """Delete the namespaces that are registered, and none of `kept`."""
+        server, prefix, gone = self._server(), self._settings.prefix, 0
+        keys = lineage_keys(prefix, lineage)
+        tags = {Names.of(prefix, Namespace(lineage, *task)).tag for task in kept}
+        for found in server.call(keys[1], lambda client: client.smembers(keys[1])):
+            names = Names(prefix, text(found))
+            if names.tag in tags or not names.are_of(lineage):
+                continue
+            tokens = self._tokens(server, names)
+            there = [names.meta, names.data, names.order, names.tokens, *map(names.prepared, tokens)]
+            if server.eval(scripts.FORGET, there, generation)[0] == b"DROPPED":
+                # Behind the rest: a namespace that is not registered would be fenced, and forgotten, by nobody.
+                server.eval(scripts.UNREGISTER, keys, generation, names.tag)
+                gone += 1
         return gone
 
     def _server(self) -> Server:

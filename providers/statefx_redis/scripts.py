@@ -261,3 +261,21 @@ redis.call('HDEL', KEYS[2], ARGV[2])
 return {{'DROPPED'}}
 """
 """meta, tokens, prepared; generation, token -> DROPPED, or KEPT."""
+
+FORGET = f"""{_META}
+local wrong = foreign({{'hash', 'hash', 'zset', 'hash'}})
+if wrong then return wrong end
+local m, unsound = meta()
+if unsound then return unsound end
+if not m.known or tonumber(ARGV[1]) < m.generation then return {{'KEPT'}} end
+redis.call('UNLINK', unpack(KEYS))
+return {{'DROPPED'}}
+"""
+"""keys of a namespace, and of all that is prepared in it; generation -> DROPPED; KEPT: it is a newer generation's, or
+about to be written for the first time."""
+
+UNREGISTER = f"""{_NEWEST}
+redis.call('SREM', KEYS[2], ARGV[2])
+return {{'OK'}}
+"""
+"""keys of a lineage; generation, tag -> OK."""

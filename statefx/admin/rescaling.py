@@ -22,7 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -30,9 +30,10 @@ from typing import Any, BinaryIO
 import msgpack
 import pyarrow as pa
 
+from statefx.admin.layouts import own_entries
 from statefx.admin.migration import Entries, Scanned, Sum, Summing, sum_of
 from statefx.admin.reading import blocks_at, codec_of, task_blocks
-from statefx.admin.routing import GroupingKey, Router, remedy
+from statefx.admin.routing import GroupingKey, Router
 from statefx.admin.savepoints import found_checkpoint, provider_of, taken
 from statefx.coordinator.adoption import NOTHING_ADOPTED
 from statefx.coordinator.location import Folders
@@ -40,6 +41,7 @@ from statefx.coordinator.log import TransactionLog
 from statefx.errors import CheckpointError, ConfigError, StateCorruptedError, StateError
 from statefx.operators.ddl import parse_type
 from statefx.protocol.identity import EMPTY, TaskId, Version
+from statefx.protocol.log_rules import new_name
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Rescaled
 from statefx.protocol.topology_identity import StatefulIdentity
@@ -62,6 +64,8 @@ Progress = Callable[[int, int], object]
 
 _PASSES = 3
 """State is read, written, and read back."""
+
+MOVED = "given other tasks"
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ def rescale(
     Raises
     ------
     ConfigError
-        The arguments are wrong, or state is kept in a server; nothing was changed.
+        The arguments are wrong; nothing was changed.
     CheckpointError
         There is no checkpoint, no such bolt, a transaction is under way, the bolt does not get its rows by
         ``fieldsGrouping``, or it keeps what belongs to a task and not to a key; nothing was changed.
@@ -138,6 +142,7 @@ def rescale(
       that nothing can be shown, and a few keys may lie so by chance: then `groupingKey` has to be given.
     * One record makes it so: after a crash each bolt has its old tasks, or all have their new ones.
     * A driver that runs on the checkpoint is fenced.
+    * State in a server is written under new names there. The former tasks' is deleted by the next start's first sweep.
     * Savepoints of before stay: a checkpoint that is restored has the tasks that it had then.
     * Memory does not grow with state: it is read, sorted into temporary files, and written.
 
@@ -178,10 +183,11 @@ class Rescaler:
         sizes: dict[str, int] = {}
         sums: list[Sum] = []
         self._total = _PASSES * self._size(state, changed) if self.progress else 0
+        names = self._names(state, changed)
         for bolt, now in changed.items():
             with tempfile.TemporaryDirectory(prefix="statefx-rescale-", ignore_cleanup_errors=True) as folder:
-                self._rescaled(state, bolt, now, folder, tokens, sizes, sums)
-        log.append(Rescaled(state.generation, changed, tokens, sizes))
+                self._rescaled(state, bolt, now, names, folder, tokens, sizes, sums)
+        log.append(Rescaled(state.generation, changed, tokens, sizes, names))
         done = Rescaling(
             {bolt: (found.topology.stateful[bolt].parallelism, now) for bolt, now in changed.items()},
             sum(each.keys for each in sums),
@@ -213,11 +219,6 @@ class Rescaler:
         """Return the bolts that get another number of tasks."""
         if not isinstance(tasks, Mapping) or not tasks:
             raise ConfigError(f"rescale: tasks must be a mapping such as {{'count': 8}}, got {tasks!r}")
-        if self.provider.capabilities.shared:
-            raise ConfigError(
-                "rescale: the state is kept in a server, whose entries can't be given other tasks in one step: move it "
-                "to files with statefx.migrate(..., to='rocksdb'), rescale, and move it back"
-            )
         stateful = found.topology.stateful
         for bolt, now in tasks.items():
             if bolt not in stateful:
@@ -238,25 +239,37 @@ class Rescaler:
             self._check_routing(bolt, stateful[bolt])
         return changed
 
+    def _names(self, state: LogState, bolts: Iterable[str]) -> dict[str, str]:
+        """Return under which names new tasks keep their state: others where a server has the newest version alone.
+
+        There, new tasks would write over what those of before have, and a crash would leave neither of them whole.
+        """
+        if not self.provider.capabilities.shared:
+            return {}
+        taken = {*state.topology.stateful, *state.kept_as.values()}
+        return {bolt: new_name(bolt, taken, state.generation) for bolt in bolts}
+
     def _check_same(self, tasks: Mapping[str, int], changed: Mapping[str, int], state: LogState) -> None:
         if self._checked(state, tasks) != changed:
             raise CheckpointError(f"another one has rescaled the checkpoint in {self.folders.location} meanwhile")
 
     def _check_routing(self, bolt: str, known: StatefulIdentity) -> None:
-        if known.windows:
+        if known.layout and not any(kind == "fields" for kind, *_ in known.routing):
             raise CheckpointError(
-                f"bolt {bolt!r} can't be given other tasks: it keeps windows, whose entries are not moved yet. Give "
-                "its rows to a bolt of a new name",
+                f"bolt {bolt!r} can't be given other tasks: behind a grouping other than fieldsGrouping its windows "
+                "belong to a task and to no key. Give its rows to a bolt of a new name",
                 component=bolt,
             )
-        self.check_grouping(bolt, known, "given other tasks")
-        if known.parallelism == 1 and bolt not in self.grouping_key:
-            fields = known.key_fields[0].fields if known.key_fields else ("its field",)
+        if known.joined and max(known.joined) < 0:
             raise CheckpointError(
-                f"bolt {bolt!r} can't be given other tasks: it has one task, which holds every key, so nothing proves "
-                f"that its keys are the grouping's fields ({', '.join(fields)}). {remedy(bolt)}",
+                f"bolt {bolt!r} can't be given other tasks: its inputs are not grouped by the fields that it joins by. "
+                "Group both by these, start it once with the tasks of now, and rescale then",
                 component=bolt,
             )
+        self.check_grouping(bolt, known, MOVED)
+        router = self.router(bolt, known)
+        if known.parallelism == 1 and router.given is None and router.own is None:
+            raise CheckpointError(f"bolt {bolt!r} can't be given other tasks: {router.alone()}", component=bolt)
 
     def check_grouping(self, bolt: str, known: StatefulIdentity, what: str) -> None:
         """Refuse a bolt whose grouping does not say which task a key belongs to."""
@@ -271,22 +284,23 @@ class Rescaler:
 
     # ---- keys and tasks
 
-    def router(
-        self, bolt: str, known: StatefulIdentity, codec: Codec | None = None, what: str = "given other tasks"
-    ) -> Router:
+    def router(self, bolt: str, known: StatefulIdentity, codec: Codec | None = None, what: str = MOVED) -> Router:
         """Return what finds the task of a bolt's keys."""
         (types,) = (types for kind, *types in known.routing if kind == "fields")
         fields = tuple(f"field {number + 1}" for number in range(len(types)))
         if known.key_fields:
             fields = known.key_fields[0].fields
         schema = pa.schema([pa.field(f"_{number}", parse_type(each)) for number, each in enumerate(types)])
-        return Router(bolt, fields, schema, codec_of(bolt, known, codec), self.grouping_key.get(bolt), what)
+        written = codec_of(bolt, known, codec)
+        own = own_entries(bolt, known, len(fields), written) if what == MOVED else None
+        return Router(bolt, fields, schema, written, self.grouping_key.get(bolt), what, own)
 
     def _rescaled(
         self,
         state: LogState,
         bolt: str,
         now: int,
+        names: Mapping[str, str],
         folder: str,
         tokens: dict[str, str],
         sizes: dict[str, int],
@@ -296,6 +310,7 @@ class Rescaler:
         if not any(TaskId.parse(name).component == bolt for name in state.heads):
             return  # nothing has been committed by it
         router = self.router(bolt, state.topology.stateful[bolt])
+        target = replace(state, kept_as={**state.kept_as, **names})
         runs: list[list[Run]] = [[] for _ in range(now)]
         for task in range(was):
             with ExitStack() as stack:
@@ -307,9 +322,15 @@ class Rescaler:
                     runs[number].append(run)
             logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, was)
         router.check_proof(was)
+        with ExitStack() as stack:
+            common = Run(os.path.join(folder, "common"), stack)
+            for entry in router.common():
+                common.add(*entry)
         for task in range(now):
             name = str(TaskId(bolt, task))
-            tokens[name], sizes[name], copied = self.written(state, TaskId(bolt, task), _Runs(runs[task]), folder)
+            tokens[name], sizes[name], copied = self.written(
+                target, TaskId(bolt, task), _Runs([*runs[task], *([common] if common.keys else ())]), folder
+            )
             sums.append(copied)
             logger.info("state of %s is written: %d keys (%d of %d)", name, copied.keys, task + 1, now)
 
@@ -331,6 +352,8 @@ class Rescaler:
                     "room, or see why the place refuses, and do it again",
                     **error.data,
                 ) from error
+            if not self.provider.capabilities.lazy_commit:  # no later record would tell it
+                store.commit(state.committed, token)
         there = given.sum or sum_of(runs.scan(None, None))
         context = StateContext(state.generation, Version(state.committed, token), storage, cache, read_only=True)
         summing = Summing()

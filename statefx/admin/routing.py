@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statefx.admin.columns import quick_keys
+from statefx.admin.layouts import OwnEntries, Pieces, Source
 from statefx.errors import CheckpointError, SchemaError
 from statefx.plan.hashing import hashes_of, row_hasher
 from statefx.runtime.quarantine import GroupKeys
@@ -59,6 +61,8 @@ class Router:
     given: GroupingKey | None
     what: str
     """What is to be done with the bolt; messages name it."""
+    own: OwnEntries | None = None
+    """What statefx keeps for the bolt; None: all is the bolt's, or nobody asks for the rest."""
     _hash: Callable[[Sequence[Any]], int] = field(init=False)
     _quarantined: GroupKeys = field(init=False)
     _shown: dict[Group, set[int]] = field(default_factory=dict, init=False)
@@ -78,6 +82,8 @@ class Router:
         """Refuse what may be chance: of keys that are not what is grouped by, each lies right with 1 in `was`."""
         if self.given is not None:
             return
+        if was == 1 and self._shown:
+            raise self._refused(self.alone())
         for (space, name), shown in self._shown.items():
             # A key of a map, or of a timer, that is one of the state itself is as sure as that.
             if len(shown) * math.log2(was) < PROOF_BITS and (space == Space.USER.value or not shown <= self._own):
@@ -85,6 +91,13 @@ class Router:
                     f"it has {len(shown)} keys{_of(name)}, which lie in its {was} tasks as if they were its grouping's "
                     f"fields ({', '.join(self.fields)}); with so few that may be chance. {remedy(self.bolt)}"
                 )
+
+    def alone(self) -> str:
+        """Say why one task proves nothing."""
+        return (
+            "it has one task, which holds every key, so nothing proves that its keys are the grouping's fields "
+            f"({', '.join(self.fields)}). {remedy(self.bolt)}"
+        )
 
     def route_blocks(
         self, blocks: Iterable[tuple[list[bytes], list[bytes]]], task: int, was: int, runs: Sequence[BlockTaker]
@@ -120,6 +133,8 @@ class Router:
         """
         if self.given is not None or len(self.schema) != 1 or type(self.codec) is not StandardCodec:
             return None
+        if self.own is not None:  # the keys that statefx keeps need no proof, and stand within others
+            return None
         first, name = keys[0], None
         head = first[:1]
         if head == Space.NAMED.value:
@@ -143,21 +158,19 @@ class Router:
                 self._own.update(hashes[np.isin(hashes, np.array(list(few), np.int64))].tolist())
 
     def route(self, entries: Iterator[tuple[bytes, bytes]], task: int, was: int, runs: Sequence[Taker]) -> None:
-        """Give each entry of a task to the run of its new task."""
+        """Give each entry of a task to the run of its new task; but for what `common` returns when all were read."""
         now, user = len(runs), Space.USER.value
         few: set[int] | None = None
+        source = Source(task, was, partial(self._target, task, was, now))
         for stored, value in entries:
             space, (kind, name) = stored[:1], (None, None)
             if space == Space.NAMED.value:
                 kind, name = name_of(stored)
-            if kind is Kind.BROADCAST:
-                for run in runs if task == 0 else ():  # all tasks hold the same
-                    run.add(stored, value)
+            if self._without_proof(stored, value, kind, task, runs):
                 continue
-            if space == Space.SYSTEM.value:  # how far the search for entries that are over has come: it begins anew
-                continue
-            if space == Space.QUARANTINE.value:  # its key is what is grouped by, whatever the bolt's own keys are
-                runs[self._hash(self._quarantined.fields(stored)) % now].add(stored, value)
+            pieces = None if self.own is None else self.own.pieces(stored, value, kind, name or "", source)
+            if pieces is not None:
+                _give(pieces, runs)
                 continue
             key = self._key_of(stored, kind, name)
             hashed = self._hash_of(key, name)
@@ -173,6 +186,36 @@ class Router:
                     self._own.add(hashed)
             runs[hashed % now].add(stored, value)
 
+    def _without_proof(self, stored: bytes, value: bytes, kind: Kind | None, task: int, runs: Sequence[Taker]) -> bool:
+        """Give away an entry whose key is not the bolt's; tell whether it is one."""
+        space = stored[:1]
+        if kind is Kind.BROADCAST:
+            for run in runs if task == 0 else ():  # all tasks hold the same
+                run.add(stored, value)
+            return True
+        if space == Space.QUARANTINE.value:  # its key is what is grouped by, whatever the bolt's own keys are
+            runs[self._hash(self._quarantined.fields(stored)) % len(runs)].add(stored, value)
+            return True
+        # How far the search for entries that are over has come: it begins anew.
+        return space == Space.SYSTEM.value
+
+    def common(self) -> list[tuple[bytes, bytes]]:
+        """Return the entries that all new tasks get, in the order of keys."""
+        return [] if self.own is None else self.own.common()
+
+    def _target(self, task: int, was: int, now: int, row: Sequence[Any]) -> int:
+        """Return the new task of an entry that statefx keeps, which lies in `task`, by the fields of its grouping."""
+        try:
+            hashed = self._hash(row)
+        except SchemaError as error:
+            raise self._refused(f"it keeps something of key {row!r}, which its grouping can't hash: {error}") from error
+        if hashed % was != task:
+            raise self._refused(
+                f"what it keeps of key {row!r} lies in task {task}, and rows of that key come to task {hashed % was}: "
+                "executeBatch must return the key that its rows have. Give its rows to a bolt of a new name"
+            )
+        return hashed % now
+
     def task_of(self, key: Any, tasks: int) -> int:
         """Return the task of a key of the state itself; CheckpointError if it does not say what is grouped by."""
         return 0 if tasks == 1 else self._hash_of(key, None) % tasks
@@ -183,7 +226,11 @@ class Router:
             timed = stored[:1] == Space.TIMERS.value
             return self.codec.decode_key(timer_key(stored) if timed else stored[1:])
         if kind is not Kind.MAP:
-            raise self._refused(f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key")
+            raise self._refused(
+                f"it keeps state.{kind.value}({name!r}), which belongs to a task and to no key. Let the bolt, with the "
+                "tasks of now, move what is in it into state.map, by keys that it is grouped by, and empty it "
+                f"({'truncate(0)' if kind is Kind.LIST else 'delete()'}). Rescale then"
+            )
         return self.codec.decode_key(stored[len(head_of(kind, name or "")) :])
 
     def _hash_of(self, key: Any, name: str | None) -> int:
@@ -212,6 +259,11 @@ class Router:
 
     def _refused(self, why: str) -> CheckpointError:
         return CheckpointError(f"bolt {self.bolt!r} can't be {self.what}: {why}", component=self.bolt)
+
+
+def _give(pieces: Pieces, runs: Sequence[Taker]) -> None:
+    for new, stored, value in pieces:
+        runs[new].add(stored, value)
 
 
 def remedy(bolt: str) -> str:

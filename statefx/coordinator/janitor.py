@@ -93,6 +93,7 @@ class Janitor:
     clock: Callable[[], float] = time.monotonic
     _due: float = field(default=-math.inf, init=False)
     _strays: list[Stored] | None = field(default=None, init=False)
+    _has_forgotten: bool = field(default=False, init=False)
 
     def committed(self, txid: int) -> None:
         """Sweep after every `every`-th transaction, whichever run it falls in, unless the last sweep was just now."""
@@ -128,7 +129,7 @@ class Janitor:
         # and one whose COMMITTING came in between is named by what is read now.
         state = check_newest(self.folders, self.generation)
         pins = state.pinned_versions()
-        gone = self._delete_strays({state.namespace(task).id for task in self.tasks} | pins.keys())
+        gone = self._forget({state.namespace(task).id for task in self.tasks} | pins.keys())
         orders.sweep(self.folders.storage, self.generation)
         for task, files in found.items():
             retained = self._retained(state, task, pins)
@@ -145,12 +146,20 @@ class Janitor:
             self.folders.storage.discard_unfinished(_STATE)
         return gone
 
-    def _delete_strays(self, kept: Collection[TaskId]) -> int:
-        """Delete what was listed of bolts that a start has dropped, unless a savepoint keeps it."""
+    def _forget(self, kept: Collection[TaskId]) -> int:
+        """Delete what is kept under names that no bolt has any more, unless a savepoint keeps it."""
         strays = [each for each in self._strays or () if _owner(each.name) not in kept]
         self._strays = []
         self.folders.storage.delete(each.name for each in strays)
-        return len(strays)
+        if self._has_forgotten:
+            return len(strays)
+        try:
+            gone = self.provider.forget(self.lineage, kept, self.generation)
+        except (StateError, OSError) as error:
+            logger.warning("state that no bolt has any more was not deleted: %s", error)
+            return len(strays)
+        self._has_forgotten = True  # once, as with files
+        return len(strays) + gone
 
     def _retained(self, state: LogState, task: TaskId, pins: Mapping[TaskId, Any]) -> Retention:
         name = str(task)

@@ -40,6 +40,8 @@ from statefx.coordinator.tracing import Traces
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError, FencedError, SinkError
 from statefx.operators import Stateful, overrides
+from statefx.operators.acker import ACKER
+from statefx.operators.dedup import DEDUP
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
@@ -177,8 +179,7 @@ class Launch:
 
     def _check(self, found: LogState) -> None:
         found = self._renaming.of(found).applied(found)
-        if self._rescale:
-            found = with_tasks(found, self.rescalings(found))
+        found = with_tasks(found, self.rescalings(found))
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         becomes = forked(found) if forks(found, self.folders, self._adopt) else found
         check_participants(becomes, self._others)
@@ -189,16 +190,16 @@ class Launch:
     def rescalings(self, found: LogState) -> dict[str, int]:
         """Return which bolts of a checkpoint get another number of tasks from this start, and how many.
 
-        By the names that they have in the checkpoint.
+        By the names that they have in the checkpoint. Without ``rescale`` only statefx's own: the number of their tasks
+        is a setting, or that of a spout, and their keys need no proof.
         """
-        if not self._rescale:
-            return {}
         known, wanted = found.topology.stateful, self._identity.stateful
         found_as = self._found_as(found)
         return {
             was: wanted[id].parallelism
             for id, was in found_as.items()
             if id in wanted and was in known and known[was].parallelism != wanted[id].parallelism
+            if self._rescale or id == ACKER or id.startswith(DEDUP)
         }
 
     def _found_as(self, found: LogState) -> Mapping[str, str]:

@@ -22,17 +22,20 @@ import pyarrow.compute as pc
 from statefx.operators.bolts import BatchBolt, Stateful
 from statefx.operators.collector import Collector
 from statefx.operators.schema import parse_schema
-from statefx.operators.tree_blocks import WIDTH, Blocks, Rows, Value, began_ms_of, key_of, place_of
+from statefx.operators.tree_blocks import Blocks, Rows, Value, began_ms_of, key_of, place_of, root_at
 from statefx.protocol.trees import TIMED_OUT, TreeReport, root_of
 
 ACKER = "__acker"
 ACKS, ASKS = "__acks", "__asks"
-"""Streams of internal rows: of trees, by root; and of spouts that begin, to all tasks of the acker."""
+"""Streams of internal rows: of trees, by block; and of spouts that begin, to all tasks of the acker."""
 
 ACKNOWLEDGES = "__acks-"
 """Before the name of a spout: the sink that acknowledges in the transaction what the spout hands out."""
 
-ROWS = parse_schema("root long, kind int, number long, data binary")
+BLOCK = "block"
+"""The field that rows are grouped by: the trees of a block lie in one task, and go to another one together."""
+
+ROWS = parse_schema(f"{BLOCK} long, place tinyint, kind int, number long, data binary")
 
 EXPIRED_MAX = 100_000
 """When so many trees have timed out in one transaction, the others follow in the next one."""
@@ -106,7 +109,8 @@ class Acker(Stateful, BatchBolt):
 
     def _apply(self, said: pa.Table) -> tuple[list[int], list[int]]:
         """Change the trees of which something was said; return those that are acked, and those that are new."""
-        roots, kinds, numbers = (said.column(at).to_numpy() for at in range(3))
+        blocks_of, places, kinds, numbers = (said.column(at).to_numpy() for at in range(4))
+        roots = root_at(blocks_of, places)
         order = np.argsort(roots, kind="stable")
         roots, kinds = roots[order], kinds[order]
         firsts = np.flatnonzero(np.diff(roots, prepend=-1))
@@ -140,10 +144,10 @@ class Acker(Stateful, BatchBolt):
     def _name(self, blocks: Blocks, said: pa.Table) -> None:
         """Take note of the ids of messages."""
         row_of = {key: row for row, key in enumerate(blocks.keys)}
-        named = said.filter(pc.field("kind") == Kind.ID)
-        for root, data in zip(named["root"].to_pylist(), named["data"].to_pylist(), strict=True):
+        named = said.filter(pc.field("kind") == Kind.ID).select([BLOCK, "place", "data"])
+        for key, place, data in zip(*(column.to_pylist() for column in named.columns), strict=True):
             spout, _, id = data.partition(b"\0")
-            blocks.ids.setdefault(row_of[key_of(root)], (spout, {}))[1][place_of(root)] = id
+            blocks.ids.setdefault(row_of[key], (spout, {}))[1][place] = id
 
     def _write(self, blocks: Blocks, changed: Rows) -> None:
         """Put the blocks in these rows, and delete those that have no tree any more."""
@@ -188,6 +192,6 @@ class Acker(Stateful, BatchBolt):
                 continue
             for place, id in zip(value[2], value[3:], strict=True):
                 if left_bytes > 0:
-                    found[value[1]].append((key * WIDTH + place, id))
+                    found[value[1]].append((root_at(key, place), id))
                     left_bytes -= len(id) + 16
         return {spout.decode(): tuple(trees) for spout, trees in found.items()}

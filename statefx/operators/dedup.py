@@ -26,7 +26,7 @@ ID = pa.field("__id", pa.binary())
 EXPIRED_MAX = 100_000
 """Ids that are dropped in one transaction; the others follow with the next ones."""
 
-_WINDOWS = 0
+WINDOWS = 0
 """Key of the windows that there are: begin and end of each, in milliseconds, in their order."""
 
 
@@ -81,16 +81,16 @@ class Dedup(Stateful, BatchBolt):
             if len(over) == EXPIRED_MAX:
                 return
             windows = windows[1:]
-            self._state.put(_WINDOWS, windows)
+            self._state.put(WINDOWS, windows)
 
     def _is_over(self, end: int) -> bool:
         return end + self._length_ms <= self.now_ms
 
     def _windows(self) -> tuple[tuple[int, int], ...]:
         """Return the windows; the last one is the present."""
-        windows: tuple[tuple[int, int], ...] = self._state.get(_WINDOWS) or ()
+        windows: tuple[tuple[int, int], ...] = self._state.get(WINDOWS) or ()
         if not windows or windows[-1][1] <= self.now_ms:
             begin = max(self.now_ms, windows[-1][0] + 1 if windows else 0)
             windows = (*windows, (begin, begin + self._length_ms))
-            self._state.put(_WINDOWS, windows)
+            self._state.put(WINDOWS, windows)
         return windows

@@ -23,7 +23,7 @@ from statefx.operators.bolts import BatchBolt, Stateful
 from statefx.operators.collector import DEFAULT_STREAM, Collector
 from statefx.operators.context import Context, time_of
 from statefx.operators.inputs import Input, Wired
-from statefx.operators.joins import LATE_BY, Column, check_inputs, input_named, names_of, parse_select, picker
+from statefx.operators.joins import LATE_BY, Column, check_inputs, grouped, input_named, names_of, parse_select, picker
 from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 from statefx.operators.ticks import isTick
 from statefx.state.view.timers import micros
@@ -231,6 +231,9 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
     - A row whose time is null, or a field of whose key, has no partners: it is unmatched at once.
     """
 
+    grouped: tuple[int, ...] = ()
+    """For each field of `on`, which of the groupings' fields it is; -1: none of them."""
+
     _sides: tuple[_Side, _Side]
     _numbers: Mapping[tuple[str, str], int]
     _pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -267,6 +270,7 @@ class IntervalJoin(Wired, Stateful, BatchBolt):
         check_inputs(inputs, pair, self._on, parallelism)
         lower, upper = self._between
         bolt = copy.copy(self)
+        bolt.grouped = grouped(pair, self._on)
         bolt._sides = (
             _Side("left", pair[0], self._on[0], lower, upper),
             _Side("right", pair[1], self._on[1], -upper, -lower),

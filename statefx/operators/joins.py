@@ -145,17 +145,23 @@ def check_key(given: Input, field: str) -> None:
         )
 
 
+def grouped(pair: Sequence[Input], on: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """Return, for each field that inputs are joined by, which of their grouping's fields it is; -1: none of them.
+
+    All are -1 if the groupings do not send rows of one key to one task.
+    """
+    places = [
+        [names.index(field) if field in names else None for field in one.fields]
+        for one, names in zip(pair, on, strict=True)
+    ]
+    same = all(one.grouping == "fields" for one in pair) and places[0] == places[1] and None not in places[0]
+    return tuple(places[0].index(at) if same and at in places[0] else -1 for at in range(len(on[0])))
+
+
 def check_same_task(pair: Sequence[Input], on: Sequence[Sequence[str]], parallelism: int) -> None:
     """Refuse groupings that may send the rows of a pair to different tasks."""
-    if parallelism == 1 or all(one.grouping == "global" for one in pair):
+    if parallelism == 1 or all(one.grouping == "global" for one in pair) or any(at >= 0 for at in grouped(pair, on)):
         return
-    if all(one.grouping == "fields" for one in pair):
-        places = [
-            [names.index(field) if field in names else None for field in one.fields]
-            for one, names in zip(pair, on, strict=True)
-        ]
-        if places[0] == places[1] and None not in places[0]:
-            return
     remedy = "".join(
         f".fieldsGrouping({one.source!r}, {', '.join(map(repr, fields))})" for one, fields in zip(pair, on, strict=True)
     )

@@ -48,6 +48,11 @@ def place_of(root: R) -> R:
     return root & WIDTH - 1
 
 
+def root_at(key: R, place: R) -> R:
+    """Return the root at a place of a block, or of each of some."""
+    return key << _PLACE_BITS | place
+
+
 def began_ms_of(value: Value) -> int:
     """Return when the trees of a block began."""
     return int.from_bytes((value if type(value) is bytes else cast(bytes, value[0]))[:8], "little")
@@ -116,5 +121,5 @@ class Blocks:
 
     def roots(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """Return the roots at some places, by row and place."""
-        found: npt.NDArray[np.int64] = np.array(self.keys, np.int64)[:, None] << _PLACE_BITS | np.arange(WIDTH)
+        found: npt.NDArray[np.int64] = root_at(np.array(self.keys, np.int64)[:, None], np.arange(WIDTH))
         return found[chosen]

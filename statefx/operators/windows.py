@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from enum import StrEnum
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -455,6 +456,27 @@ WINDOW = "window"
 def keeps_values(bolt: WindowedBolt) -> bool:
     """Tell whether a bolt keeps a value for each window, and not the tuples."""
     return not overrides(type(bolt), "execute")
+
+
+class Layout(StrEnum):
+    """How windows lie in state; `statefx.runtime.window_kinds` says what each is."""
+
+    TUMBLING = "tumbling"
+    SLIDING = "sliding"
+    ROWS = "rows"
+    SESSIONS = "sessions"
+    COUNTED = "counted"
+
+
+def layout_of(bolt: WindowedBolt, windowing: Windowing) -> Layout:
+    """Return how the windows of a bolt lie in state."""
+    if windowing.counted:
+        return Layout.COUNTED
+    if windowing.gap:
+        return Layout.SESSIONS
+    if not keeps_values(bolt):
+        return Layout.ROWS
+    return Layout.SLIDING if windowing.merges else Layout.TUMBLING
 
 
 def windowing_of(operator: object) -> Windowing | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any, Never, cast
 
 from statefx.errors import CheckpointFormatError, StateCorruptedError
@@ -136,13 +137,17 @@ def _kept_as(state: LogState, record: Generation) -> Mapping[str, str]:
     kept_as = {one: kept for one, kept in state.kept_as.items() if one in wanted}
     taken = {state.kept_as.get(one, one) for one in known}
     for one in sorted(wanted.keys() - known.keys()):
-        name, number = one, record.generation
-        while name in taken:  # an export begins again with generation 1, and brings the names that were given before
-            name, number = f"{one}~{number}", number + 1
+        name = one if one not in taken else new_name(one, taken, record.generation)
         taken.add(name)
         if name != one:
             kept_as[one] = name
     return kept_as
+
+
+def new_name(bolt: str, taken: Collection[str], generation: int) -> str:
+    """Return a name under which a bolt can keep its state, and nobody does."""
+    # An export begins again with generation 1, and brings the names that were given before.
+    return next(name for number in count(generation) if (name := f"{bolt}~{number}") not in taken)
 
 
 def _ended_before(state: LogState, record: Preparing | Committing) -> LogState:
@@ -419,6 +424,7 @@ def _rescaled(state: LogState, record: Rescaled) -> LogState:
         },
         snapshots={name: kept for name, kept in state.snapshots.items() if name in of_others},
         growth={**{name: size for name, size in state.growth.items() if name in of_others}, **record.prepared_bytes},
+        kept_as={**state.kept_as, **record.kept_as},
         watermarks=watermarks,
     )
 

@@ -289,6 +289,8 @@ class Rescaled:
     tasks: Mapping[str, int]  # bolt -> how many it has now
     tokens: Mapping[str, str]  # ``component/task`` -> what it was written as; none for a bolt that has no state yet
     prepared_bytes: Mapping[str, int]
+    # Bolt -> the name under which these tasks keep their state: a new one, where a server has the newest version alone.
+    kept_as: Mapping[str, str] = field(default_factory=dict)
 
     kind: ClassVar[str] = "RESCALED"
 

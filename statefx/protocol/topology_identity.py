@@ -40,6 +40,9 @@ class StatefulIdentity:
     # The user's own classes that make the bytes, by option. For readers; may change.
     encoding: Mapping[str, str] = field(default_factory=dict)
     windows: str = ""  # which windows a windowed bolt has, and what is kept of them
+    layout: str = ""  # how its windows lie in state (`statefx.operators.windows.Layout`). For who moves them
+    # Of an IntervalJoin: for each field that it joins by, which of its grouping's fields that is; -1: none of them.
+    joined: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

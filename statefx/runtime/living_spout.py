@@ -22,6 +22,7 @@ import pyarrow as pa
 from statefx.errors import BoltError, FencedError, StatefxError
 from statefx.operators import DEFAULT_STREAM, Spout, SpoutCollector
 from statefx.operators.acker import ACKS, ASKS, Kind
+from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.user_errors import bolt_error
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.trees import ROOTS_MAX, TreeReport, root_of
@@ -278,12 +279,12 @@ class LivingSpout(SpoutCollector):
         found: list[Delivery] = []
         name = str(self._task).encode()
         if not self._is_open:
-            found.append((ASKS, (0, Kind.ASK, 0, name), None, None))
+            found.append((ASKS, (0, 0, Kind.ASK, 0, name), None, None))
         # Most trees that go on end with the transaction after: their ids are never needed.
         for began, root in self._unnamed:
             if root in self._tracked and began < txid - 1:
                 data = name + b"\0" + self._tracked[root][1]
-                found.append((ACKS, (root, Kind.ID, 0, data), None, None))
+                found.append((ACKS, (key_of(root), place_of(root), Kind.ID, 0, data), None, None))
         self._unnamed = [(began, root) for began, root in self._unnamed if began >= txid - 1]
         first = root_of(txid, self._number, 0)
         for root, (stream, values, task, tracked) in enumerate(self._waiting, first):

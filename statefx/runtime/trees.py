@@ -16,6 +16,7 @@ import pyarrow as pa
 from statefx.errors import BoltError
 from statefx.operators.acker import ROWS, Kind
 from statefx.operators.fitting import shown
+from statefx.operators.tree_blocks import key_of, place_of
 from statefx.operators.tuples import held_number
 from statefx.protocol.trees import OTHERS, REASONS_MAX, Handled, TreeReport
 from statefx.runtime.gathering import Anchor
@@ -198,14 +199,14 @@ class Trees:
                 self._note(roots, _RELEASED)
         self._open.clear()
         failed = set().union(*self._failed.values())
-        roots = [*held, *released, *failed, *self._reset]
-        if not roots:
+        told = np.array([*held, *released, *failed, *self._reset], np.int64)
+        if not len(told):
             return _NO_ROWS
         counts = (len(held), len(released), len(failed), len(self._reset))
         kinds = np.repeat([Kind.HELD, Kind.RELEASED, Kind.FAILED, Kind.RESET], counts)
-        numbers = np.zeros(len(roots), np.int64)
+        numbers = np.zeros(len(told), np.int64)
         numbers[: len(held) + len(released)] = [*held.values(), *released.values()]
-        columns = (roots, kinds, numbers, pa.nulls(len(roots), pa.binary()))
+        columns = (key_of(told), place_of(told), kinds, numbers, pa.nulls(len(told), pa.binary()))
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 

@@ -10,6 +10,10 @@ windows of tuples           key -> [number, {block: value}]        given to the 
 
 A pane is the greatest common divisor of length and slide: what lies in one pane is in the same windows. What a
 transaction changes is held in a dict, so that state is asked once for each key, and not for each row.
+
+Beside them are a task's marks: ``next``, when the first window ends, or earlier; ``passed``, up to which time of the
+clock windows have ended; ``shapes``, what the tuples that are kept were understood by. When a bolt gets other tasks,
+entries go where their key does, and all tasks get the marks (`statefx.admin.layouts`).
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from operator import itemgetter
 from typing import Any
 
 from statefx.operators.context import time_of
-from statefx.operators.windows import Window, WindowedBolt, Windowing, keeps_values
+from statefx.operators.windows import Layout, Window, WindowedBolt, Windowing, keeps_values
 from statefx.runtime.window_forms import Form, Item, RowsForm, forgotten
 from statefx.state.view.keyvalue import MapState
 from statefx.state.view.lent import LentState, windows_of
@@ -467,18 +471,26 @@ class Counted(Kept):
 
 
 def kept_in(
-    windowing: Windowing, form: Form, state: LentState, marks: MapState[Any, Any], txid: int, passed: int
+    layout: Layout,
+    windowing: Windowing,
+    form: Form,
+    state: LentState,
+    marks: MapState[Any, Any],
+    txid: int,
+    passed: int,
 ) -> Kept:
     """Return the windows that a task keeps in its state."""
     opened = windows_of(state, "open")
-    if windowing.counted:
-        return Counted(windowing, form, opened)
-    if windowing.gap:
-        return Sessions(windowing.gap, form, opened, windows_of(state, "due"), passed)
-    if isinstance(form, RowsForm):
-        return TimedRows(windowing, form, opened, marks, txid, passed)
-    if not windowing.merges:
-        return Tumbling(windowing.length, form, opened, passed)
+    match layout:
+        case Layout.COUNTED:
+            return Counted(windowing, form, opened)
+        case Layout.SESSIONS:
+            return Sessions(windowing.gap, form, opened, windows_of(state, "due"), passed)
+        case Layout.ROWS:
+            assert isinstance(form, RowsForm)
+            return TimedRows(windowing, form, opened, marks, txid, passed)
+        case Layout.TUMBLING:
+            return Tumbling(windowing.length, form, opened, passed)
     return Sliding(windowing, form, opened, marks, passed)
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import tuple_maker
-from statefx.operators.windows import WINDOW, Window, WindowedBolt, keeps_values
+from statefx.operators.windows import WINDOW, Window, WindowedBolt, keeps_values, layout_of
 from statefx.plan.levels import name_shown
 from statefx.runtime.bolts import check_nothing, hook, values_of
 from statefx.runtime.operator import TaskAttempt
@@ -58,7 +58,10 @@ class Windows:
             self._passed = BEFORE_ALL if task.watermark is None else task.watermark
         self._filling = "executeBatch" if bolt.vectorised else "addToWindow" if keeps_values(bolt) else "execute"
         form: Form = ValuesForm(bolt, self._give, self._hook) if keeps_values(bolt) else RowsForm(self._give_rows)
-        self._kept: Kept = kept_in(self._windowing, form, state, self._marks, task.txid, self._passed)
+        layout = layout_of(bolt, self._windowing)
+        self._kept: Kept = kept_in(layout, self._windowing, form, state, self._marks, task.txid, self._passed)
+        if not keeps_values(bolt):
+            self._number_shapes()
 
     @property
     def _now(self) -> int:
@@ -77,9 +80,8 @@ class Windows:
             columns = values_of(batch, one.source, edge)
         times = self._times(one, batch)
         tuples = list(map(one.tuple, zip(*columns, strict=True)))
-        shape = None if keeps_values(self._bolt) else self._shape(one)
         with self._hook(self._filling):
-            late = self._kept.take(one.keys(columns), times, tuples, shape)
+            late = self._kept.take(one.keys(columns), times, tuples, one.shape)
         self._tell_late(one, [tuples[at] for at in late], [times[at] for at in late])
 
     def _feed_batch(self, one: _Input, batch: pa.RecordBatch) -> None:
@@ -160,16 +162,21 @@ class Windows:
             given: object = self._bolt.execute(window, self._task.collector)  # type: ignore[func-returns-value]
             check_nothing("execute", given)
 
-    def _shape(self, one: _Input) -> int:
-        """Return the number by which an input's rows are kept: its fields may be others in a later run."""
-        if one.shape is None:
-            shapes: list[Any] = self._marks.get("shapes", [])
+    def _number_shapes(self) -> None:
+        """Take the number by which each input's rows are kept: its fields may be others in a later run.
+
+        All tasks number all inputs, whether they get rows of them or not: so the numbers mean the same in each of them,
+        and rows that go to another task need no new ones.
+        """
+        shapes: list[Any] = self._marks.get("shapes", [])
+        known = len(shapes)
+        for one in self._inputs.values():
             shape = [one.source, one.stream, one.names]
             if shape not in shapes:
                 shapes.append(shape)
-                self._marks.put("shapes", shapes)
             one.shape = shapes.index(shape)
-        return one.shape
+        if len(shapes) > known:
+            self._marks.put("shapes", shapes)
 
     def _maker(self, number: int) -> Callable[[Sequence[Any]], Any]:
         """Return what makes tuples of rows that were kept under a number: with the fields of now, missing ones None."""

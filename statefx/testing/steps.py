@@ -188,7 +188,8 @@ class SteppedProvider(StateProvider):
         with self._steps.around(f"fence {generation}", self.capabilities.shared):
             self._inner.fence(lineage, generation, storage)
 
-    artefacts, sweep = _unchanged("artefacts"), _unchanged("sweep")  # what a sweep deletes is nobody's
+    # What a sweep deletes is nobody's.
+    artefacts, sweep, forget = map(_unchanged, ("artefacts", "sweep", "forget"))
 
 
 class _SteppedStore(StateStore):

@@ -16,7 +16,8 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from statefx.admin.reading import committed_at
-from statefx.coordinator.adoption import Adopt
+from statefx.admin.rescaling import Rescaler
+from statefx.coordinator.adoption import Adopt, adoptions
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.progress import Progress
@@ -123,7 +124,7 @@ class TopologyTester:
         each runs one attempt, as in a Spark job.
     adopt : str or collection of str, optional
         As for ``submit``.
-    rename, drop : Mapping, collection of str, optional
+    rename, drop, rescale : Mapping, collection of str, bool, optional
         As for ``submit``.
     crash_at : int, optional
         Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
@@ -175,6 +176,7 @@ class TopologyTester:
         adopt: Adopt = None,
         rename: Mapping[str, str] | None = None,
         drop: Iterable[str] = (),
+        rescale: bool = False,
         crash_at: int | None = None,
         processes: int = 1,
         seed: int | None = None,
@@ -202,7 +204,7 @@ class TopologyTester:
         self._transactions: list[Sent] = []
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._time)
-        given = {"adopt": adopt, "rename": rename, "drop": drop}
+        given = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
         self._start(checkpointLocation, given, processes, seed, freshObjects)
 
     def _start(
@@ -217,8 +219,12 @@ class TopologyTester:
         )  # fmt: skip
         launch.provider = SteppedProvider(launch.provider, steps)
         self._folders = launch.folders
-        launch.check_checkpoint()
-        log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after, self._time))
+        opened = partial(SteppedLog, steps=steps, limit=limits.fold_after, clock=self._time)
+        found = launch.check_checkpoint()
+        if tasks := launch.rescalings(found):
+            keys, adopt = launch.grouping_keys(found), adoptions(given["adopt"])
+            Rescaler(launch.folders, launch.provider, keys, opened, adopt=adopt).run(found, tasks)
+        log = launch.take_generation(opened)
         deployment = launch.deployment(log, limits.files_max)
         self._engine: LocalEngine | LocalRunEngine
         if launch.settings.engine == "pipelined" or self.topology.tracked_spouts:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from statefx.errors import TopologyError
 from statefx.operators import Spout, parse_schema
-from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, ROWS, Acker
+from statefx.operators.acker import ACKER, ACKNOWLEDGES, ACKS, ASKS, BLOCK, ROWS, Acker
 from statefx.operators.bolts import may_hold
 from statefx.operators.dedup import DEDUP, ID, Dedup
 from statefx.operators.tracked_spouts import TAKEN, TAKEN_ROWS
@@ -18,7 +18,7 @@ from statefx.topology.groupings import Grouping
 
 EXECUTORS = 1
 """Tasks of the acker if nobody says: one takes what hundreds of thousands of held tuples a second come to. Storm takes
-as many as there are workers; here their number is part of the checkpoint, and must not change with the cluster."""
+as many as there are workers; here a start with another number moves state, so it should not come from the cluster."""
 
 
 def with_acknowledging(topology: Topology) -> Topology:
@@ -94,7 +94,7 @@ def with_acker(topology: Topology, timeout_secs: float, executors: int | None) -
     for component in topology.components:
         if component.id in tracked:
             streams = {ACKS: ROWS}
-            edges.append(Edge(len(edges), component.id, ACKS, ACKER, Grouping("fields", ("root",))))
+            edges.append(Edge(len(edges), component.id, ACKS, ACKER, Grouping("fields", (BLOCK,))))
             if isinstance(component.operator, Spout):
                 streams[ASKS] = ROWS
                 edges.append(Edge(len(edges), component.id, ASKS, ACKER, Grouping("all")))

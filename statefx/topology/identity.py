@@ -9,6 +9,8 @@ from typing import Any
 
 from statefx.errors import ProviderError
 from statefx.operators import overrides
+from statefx.operators.interval_join import IntervalJoin
+from statefx.operators.windows import WindowedBolt, layout_of, windowing_of
 from statefx.protocol.topology_identity import KeyFields, StatefulIdentity, TopologyIdentity
 from statefx.state.encoding.options import Encoding
 from statefx.topology.checks import key_types
@@ -61,7 +63,16 @@ def _stateful(
         options=options,
         encoding=encoding.own,
         windows=described(component, window_keys(topology, component.id)),
+        layout=_layout(component.operator),
+        joined=component.operator.grouped if isinstance(component.operator, IntervalJoin) else (),
     )
+
+
+def _layout(operator: object) -> str:
+    windowing = windowing_of(operator)
+    if windowing is None or not isinstance(operator, WindowedBolt):
+        return ""
+    return layout_of(operator, windowing).value
 
 
 def routing(topology: Topology, id: str) -> tuple[tuple[str, ...], ...]:

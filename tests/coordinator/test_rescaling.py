@@ -18,7 +18,6 @@ from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
 from tests.coordinator.migrating import REFERENCES
-from tests.providers.redis_server import RedisServer
 from tests.testing.places import place, provider
 from tests.testing.topologies import SMALL, Driver, Split, lines
 
@@ -232,6 +231,38 @@ def test_what_can_not_be_proved_is_refused_and_nothing_is_changed(place, bolt, s
             rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: 5})
 
 
+class Unlisted(Listing):
+    """Its next version: by key, what the version before has kept in a list."""
+
+    def initState(self, state):
+        super().initState(state)
+        self.words, self.found = state.map("words"), state.value("found")
+        for word in self.list:
+            self.words.put(word, self.words.get(word, 0) + 1)
+        self.list.truncate(0)
+        self.found.put(1)
+        self.found.delete()
+
+    def execute(self, tup, collector):
+        self.words.put(tup.word, self.words.get(tup.word, 0) + 1)
+
+
+def test_what_belonged_to_a_task_is_moved_by_the_bolt_as_the_refusal_says(place):
+    with Driver(place) as driver, Driver(place, name="same") as same:
+        send(driver, range(4), topology(2, Listing))
+        with pytest.raises(CheckpointError, match=r"Let the bolt, with the tasks of now, move what is in it into"):
+            rescale(driver.folder, {"count": 4})
+        send(driver, [4], topology(2, Unlisted))
+        send(same, range(5), topology(4, Unlisted))
+        rescale(driver.folder, {"count": 4}, groupingKey={"count": lambda key: key[1]})
+        for task in range(4):
+            with (
+                openState(driver.folder, "count", task, map="words") as moved,
+                openState(same.folder, "count", task, map="words") as wanted,
+            ):
+                assert dict(moved.items()) == dict(wanted.items())
+
+
 @pytest.mark.parametrize("grouping", ["shuffleGrouping", "partialKeyGrouping", "allGrouping"])
 def test_other_groupings_are_refused(place, grouping):
     with Driver(place) as driver:
@@ -266,14 +297,6 @@ def test_the_refusal_of_a_start_names_the_call(place):
         send(driver, range(2), topology(2))
         with pytest.raises(CheckpointMismatchError, match=r"statefx.rescale\(.*, \{'count': 4\}\)"):
             driver.start(topology(4))
-
-
-def test_state_in_a_server_is_moved_to_files_first(place):
-    with RedisServer(appendonly="no") as server, Driver(place) as driver:
-        options = {"topology.state.provider.config": {"url": server.url}}
-        send(driver, range(2), topology(2), config={"topology.state.provider": REFERENCES["redis"], **options})
-        with pytest.raises(ConfigError, match=r"statefx.migrate\(..., to='rocksdb'\), rescale, and move it back"):
-            rescale(driver.folder, {"count": 4})
 
 
 class Pages(Plain):

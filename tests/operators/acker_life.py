@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from statefx.operators.acker import ROWS, Acker
+from statefx.operators.tree_blocks import key_of, place_of
 from statefx.protocol.trees import TreeReport
 from statefx.state import load_provider
 from statefx.state.contract.store import EMPTY, Namespace, StateContext, StateStore
@@ -75,6 +76,7 @@ class Life:
 
 def batch_of(rows: Iterable[Row]) -> pa.RecordBatch:
     """Return (root, kind, number, data) as a task sends it."""
-    columns: list[Any] = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    placed = [(key_of(root), place_of(root), *said) for root, *said in rows]
+    columns: list[Any] = list(zip(*placed, strict=True)) or [()] * len(ROWS)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from statefx import StatefulBolt, TopologyBuilder, submit
+from statefx import Count, StatefulBolt, TopologyBuilder, WindowedBolt, submit
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from tests.spark.bolts import recount
 from tests.spark.running import feed, kinds, lines_of, run, state
@@ -78,3 +78,45 @@ def test_a_bolt_says_what_its_keys_are_grouped_by(spark, place):
     assert state(place / "ck", "count") == {f"!{first}": 40 for first in "abcd"}  # each key in one task alone
     with pytest.raises(CheckpointError, match=r"its key '!.' lies in task"):
         submit(counting(spark, place / "in", tasks=2), spark, place / "ck", trigger=ONCE, rescale=True)
+
+
+class Dozens(WindowedBolt):
+    """Emits how often each line is in a window of a dozen."""
+
+    outputFields = "first string, lines map<string, long>"
+
+    def initWindow(self):
+        return {}
+
+    def addToWindow(self, value, tup):
+        return {**value, tup.value: value.get(tup.value, 0) + 1}
+
+    def emitWindow(self, window, value, collector):
+        collector.emit((window.key, value))
+
+
+class Told(StatefulBolt):
+    """Counts windows and what is in them."""
+
+    def initState(self, state):
+        self.told = state
+
+    def execute(self, tup, collector):
+        windows, lines = self.told.get(tup.first, (0, 0))
+        self.told.put(tup.first, (windows + 1, lines + sum(dict(tup.lines).values())))
+
+
+def test_open_windows_go_to_other_tasks(spark, place, provider):
+    def dozens(tasks):
+        builder = TopologyBuilder("dozens")
+        builder.setStream("lines", lines_of(spark, place / "in").selectExpr("value", "substring(value, 1, 1) AS first"))
+        builder.setBolt("dozens", Dozens().withTumblingWindow(Count(12)), tasks).fieldsGrouping("lines", "first")
+        builder.setBolt("told", Told(), 2).fieldsGrouping("dozens", "first")
+        return builder.createTopology()
+
+    config = {"topology.state.provider": provider}
+    for number, tasks in enumerate((1, 3, 2)):
+        feed(place / "in", **{f"{name}{number}": lines for name, lines in TEXTS.items()})
+        run(dozens(tasks), spark, place / "ck", config, ONCE, rescale=True)
+    # 60 lines of each are 5 windows; 20 by themselves are 1, and 8 lines would be lost with each start.
+    assert state(place / "ck", "told") == dict.fromkeys("abcd", (5, 60))

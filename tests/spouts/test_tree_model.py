@@ -5,14 +5,19 @@ each message is acked or fails; the spout has to hear exactly that.
 """
 
 import random
+import shutil
 from collections import Counter, defaultdict, deque
+from functools import partial
 from zlib import crc32
 
 import pytest
 
 from statefx import Bolt, FailedException, Spout, Stateful, StatefulBolt, TopologyBuilder
+from statefx.coordinator.log import read_state
 from statefx.operators.acker import ACKER
-from statefx.testing import TopologyTester
+from statefx.storage import FolderStorage
+from statefx.testing import Crash, TopologyTester
+from statefx.testing.steps import every_crash
 
 TIMEOUT_SECS = 30
 
@@ -151,7 +156,18 @@ class Model:
         return self.roots[uid]
 
 
-def play(seed, place):
+def kept_by(tester, tasks):
+    """Return what all tasks of the acker know of trees."""
+    found = {}
+    for task in range(tasks):
+        own = tester.state(ACKER, task)
+        assert not own.keys() & found.keys(), "a block of trees lies in one task"
+        found |= own
+    return found
+
+
+def play(seed, place, restarts=0.1):
+    """Live one life; with each restart, the acker may get another number of tasks."""
     for each in (FED, HEARD, BREAKS, DID):
         each.clear()
     SEED[0] = seed
@@ -185,10 +201,13 @@ def play(seed, place):
         outcomes.update(what for what, _ in told)
 
     for _ in range(chance.randrange(6, 20)):
-        if chance.random() < 0.1:
+        if chance.random() < restarts:
             for _ in range(3):  # the acker is told which messages go on
                 step(0)
-            tester = tester.restart()
+            before = kept_by(tester, config["topology.acker.executors"])
+            config["topology.acker.executors"] = chance.randrange(1, 5)
+            tester = tester.restart(config=config)
+            assert kept_by(tester, config["topology.acker.executors"]) == before
             step(0)
         if chance.random() < 0.15:
             BREAKS.append(FailedException("rolled back"))
@@ -197,12 +216,64 @@ def play(seed, place):
     tester.advance(TIMEOUT_SECS + 1)
     step(0)
     assert model.open == {}
-    assert [tester.state(ACKER, task) for task in range(config["topology.acker.executors"])] == [
-        {} for _ in range(config["topology.acker.executors"])
-    ]
+    assert kept_by(tester, config["topology.acker.executors"]) == {}
     tester.close()
     assert sum(outcomes.values()) == number
     return outcomes
+
+
+def test_open_trees_go_with_their_block_when_the_acker_gets_other_tasks(place):
+    """They end when they would have ended, and time out when they would have."""
+    outcomes = Counter()
+    for seed in range(4):
+        outcomes += play(seed, place / str(seed), restarts=0.6)
+    assert min(outcomes["ack"], outcomes["fail"]) > 20
+
+
+class Holds(Bolt):
+    """Holds all that it is given."""
+
+    def open(self, context):
+        self.held = []
+
+    def execute(self, tup, collector):
+        self.held.append(tup)
+
+
+def test_a_start_that_was_killed_while_the_acker_gets_other_tasks_has_changed_all_or_nothing(place):
+    for each in (FED, HEARD, BREAKS, DID):
+        each.clear()
+    builder = TopologyBuilder("trees")
+    builder.setSpout("fed", Fed())
+    builder.setBolt("holds", Holds()).globalGrouping("fed")
+    start = partial(TopologyTester, builder.createTopology(), place / "ck")
+
+    def having(tasks):
+        return {"topology.acker.executors": tasks, "topology.spout.batch.ms": 60_000}
+
+    with start(having(2)) as tester:
+        tester.emit()
+        for number in range(3):
+            FED.extend(f"m{number}-{at}" for at in range(40))
+            tester.emit()
+        before = kept_by(tester, 2)
+    assert len(before) > 3, "else they could lie in one task by chance"
+    shutil.copytree(place / "ck", place / "before")
+    seen = []
+    for crash in every_crash():
+        shutil.rmtree(place / "ck")
+        shutil.copytree(place / "before", place / "ck")
+        try:
+            start(having(3), crash_at=crash).close()
+        except Crash:
+            tasks = read_state(FolderStorage(place / "ck")).topology.stateful[ACKER].parallelism
+            seen.append(tasks)
+            with start(having(3)) as tester:
+                assert kept_by(tester, 3) == before
+            continue
+        break
+    assert set(seen) == {2, 3}
+    assert seen == sorted(seen)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from statefx.errors import StateError
-from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, Version
+from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.storage import Storage
 
 Write = tuple[bytes, bytes | None]
@@ -298,6 +298,20 @@ class StateProvider(ABC):
         """
         return 0
 
+    def forget(self, lineage: str, kept: Collection[TaskId], generation: int) -> int:
+        """Delete all namespaces of a lineage that are none of `kept`; return how many went.
+
+        Called by the driver once, with its first sweep, after it has read the log: these are of bolts that were dropped
+        or got other tasks, and of a rescaling that was killed. Only for what lies outside of the checkpoint: files in
+        it the driver deletes itself. Nothing may go that a newer generation has written.
+
+        Raises
+        ------
+        FencedError
+            A newer generation has taken over since: stop, nothing more may be deleted.
+        """
+        return 0
+
 
 __all__ = [
     "EMPTY",
@@ -310,6 +324,7 @@ __all__ = [
     "StateProvider",
     "StateStore",
     "Storage",
+    "TaskId",
     "Version",
     "Write",
     "prepare_as",

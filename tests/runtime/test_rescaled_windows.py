@@ -1,0 +1,337 @@
+"""Windows and joins that get other tasks while windows are open: nothing is lost, and nothing comes twice."""
+
+import random
+import shutil
+from contextlib import closing
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from statefx import JoinBolt, TopologyBuilder, WindowedBolt, rescale
+from statefx.admin.reading import kept_provider, open_task
+from statefx.admin.rescaling import Rescaler
+from statefx.connectors import MemoryTransactionalSpout
+from statefx.coordinator.location import Folders
+from statefx.coordinator.log import read_state
+from statefx.errors import CheckpointError
+from statefx.state import load_provider
+from statefx.state.contract.spaces import Space, name_of
+from statefx.storage import FolderStorage
+from statefx.testing import Crash, TopologyTester, rows
+from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from tests.runtime.joining import Life, check
+from tests.runtime.recount import KINDS, at, windowed
+from tests.runtime.test_windows import (
+    ENGINES,
+    FAIL,
+    FIELDS,
+    LATENESS,
+    PROVIDERS,
+    Tuples,
+    Values,
+    batches_of,
+    expected,
+    shown,
+)
+from tests.testing.topologies import REFERENCES
+
+BY_KEY = {"windows": lambda key: key}
+"""For `Tuples`, which keep a count by key in a state of their own, and have too few keys to prove anything."""
+
+
+def given_tasks(place, bolt, tasks):
+    """Rescale, and return how many tasks the log says there are."""
+    rescale(place, {bolt: tasks}, groupingKey=BY_KEY if bolt == "windows" else None)
+    return read_state(FolderStorage(place)).topology.stateful[bolt].parallelism
+
+
+def kept(place, bolt):
+    """What a bolt keeps by key: all entries, but for what belongs to a task."""
+    storage = FolderStorage(place)
+    state = read_state(storage)
+    known = state.topology.stateful[bolt]
+    provider, found = kept_provider(state, known, bolt, None), {}
+    for task in range(known.parallelism):
+        with closing(open_task(provider, Folders(str(place)), state, bolt, task)[0]) as store:
+            for key, value in store.scan(None, None):
+                named = key[:1] == Space.NAMED.value
+                if key[:1] == Space.SYSTEM.value or (named and name_of(key)[1] in ("marks", "forms", "notes")):
+                    continue
+                assert key not in found, "each key lies in one task"
+                found[key] = value
+    return found
+
+
+# ---- by event time, against a recount
+
+
+def by_event_time(batches, bolt, tasks):
+    builder = TopologyBuilder("windows")
+    spout = MemoryTransactionalSpout(
+        [[row for batch in batches for row in batch]], FIELDS, takePerBatch=len(batches[0])
+    )
+    builder.setSpout("rows", spout, timestamp="at", lateness=f"{LATENESS} seconds")
+    builder.setBolt("windows", bolt, tasks).fieldsGrouping("rows", "user")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", [Values, Tuples])
+def test_windows_of_bolts_that_get_other_tasks_are_those_of_a_recount(form, kind, tmp_path):
+    """Also against a run that has never been given others, entry by entry."""
+    chance = random.Random(f"{form}, {kind}")
+    batches = batches_of(chance, transactions=20)
+    FAIL[:] = []
+    config = {"topology.engine": chance.choice(ENGINES), "topology.state.provider": chance.choice(PROVIDERS)}
+    start = partial(TopologyTester, config=config, now=at(10_000))
+    of = partial(by_event_time, batches, windowed(form(), kind))
+    tester, same = start(of(2), tmp_path / "ck"), start(of(3), tmp_path / "same")
+    emitted, tasks, changes = [], 2, 0
+    while (sent := tester.emit()) is not None:
+        unchanged = same.emit()
+        assert sorted(sent.emitted("windows")) == sorted(unchanged.emitted("windows"))
+        emitted += map(shown, sent.emitted("windows"))
+        if chance.random() < 0.25:
+            tester.close()
+            tasks = given_tasks(
+                tmp_path / "ck", "windows", chance.choice([each for each in range(1, 5) if each != tasks])
+            )
+            assert kept(tmp_path / "ck", "windows") == kept(tmp_path / "same", "windows")
+            tester = start(of(tasks), tmp_path / "ck")
+            changes += 1
+    tester.close()
+    same.close()
+    assert changes > 1
+    assert sorted(emitted, key=repr) == expected(kind, batches, True, form is Values)[0]
+
+
+# ---- by the clock
+
+
+def by_the_clock(bolt, tasks):
+    builder = TopologyBuilder("windows")
+    builder.setStream("rows", rows("user string, number long"))
+    builder.setBolt("windows", bolt, tasks).fieldsGrouping("rows", "user")
+    return builder.createTopology()
+
+
+class ByTheClock(Values):
+    outputFields = "user string, end timestamp, numbers array<long>"
+
+    def emitWindow(self, window, value, collector):
+        collector.emit((window.key, window.end, value))
+
+
+class TuplesByTheClock(WindowedBolt):
+    outputFields = "user string, end timestamp, numbers array<long>"
+
+    def execute(self, window, collector):
+        collector.emit((window.key, window.end, sorted(tup.number for tup in window)))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("counted")])
+@pytest.mark.parametrize("form", [ByTheClock, TuplesByTheClock])
+def test_no_window_of_the_clock_is_given_again_by_a_task_that_had_none_yet(form, kind, tmp_path):
+    """A task that had rows seldom has given windows up to long ago: its new tasks go by the latest of all."""
+    chance = random.Random(f"{form}, {kind}")
+    start = partial(TopologyTester, config={"topology.state.provider": "memory"})
+    of, now, number = partial(by_the_clock, windowed(form(), kind)), at(0), 0
+    testers = {"ck": start(of(4), tmp_path / "ck", now=now), "same": start(of(4), tmp_path / "same", now=now)}
+    tasks, changes, given = 4, 0, 0
+    for _ in range(30):
+        work = [(chance.choice("aaaaab"), number := number + 1) for _ in range(chance.randint(0, 3))]
+        found = [sorted(tester.send({"rows": work}).emitted("windows")) for tester in testers.values()]
+        assert found[0] == found[1]
+        given += len(found[0])
+        now += timedelta(seconds=(secs := chance.choice([1, 2, 4])))
+        for tester in testers.values():
+            tester.advance(secs)
+        if chance.random() < 0.2:
+            testers["ck"].close()
+            tasks = given_tasks(
+                tmp_path / "ck", "windows", chance.choice([each for each in (1, 2, 3, 4) if each != tasks])
+            )
+            testers["ck"] = start(of(tasks), tmp_path / "ck", now=now)
+            changes += 1
+    for tester in testers.values():
+        tester.close()
+    assert changes > 2
+    assert given > 3
+
+
+@pytest.mark.parametrize("form", [ByTheClock, TuplesByTheClock])
+def test_what_one_task_has_given_is_not_given_again_because_others_had_nothing_for_long(form, tmp_path):
+    of = partial(by_the_clock, windowed(form(), "sliding"))  # of 20 s, by 10 s
+    with TopologyTester(of(4), tmp_path / "ck", now=at(1)) as tester:
+        tester.send({"rows": [(key, 0) for key in "bcdefghij"]})
+        tester.advance(40)
+        assert len(tester.send({}).emitted("windows")) == 18, "all tasks have given some, up to the 40th second"
+        tester.advance(20)
+        tester.send({"rows": [("a", 1)]})
+        tester.advance(10)
+        assert tester.send({}).emitted("windows") == [("a", at(70), [1])]
+    rescale(tmp_path / "ck", {"windows": 1})
+    with TopologyTester(of(1), tmp_path / "ck", now=at(75)) as tester:
+        assert tester.send({}).emitted("windows") == []
+        tester.advance(6)
+        assert tester.send({}).emitted("windows") == [("a", at(80), [1])]
+
+
+@pytest.mark.parametrize("form", [Values, Tuples])
+def test_the_first_window_of_all_tasks_is_the_first_of_the_new_one(form, tmp_path):
+    def of(tasks):
+        builder = TopologyBuilder("windows")
+        builder.setStream("rows", rows(FIELDS), timestamp="at")
+        builder.setBolt("windows", windowed(form(), "sliding"), tasks).fieldsGrouping("rows", "user")
+        return builder.createTopology()
+
+    with TopologyTester(of(4), tmp_path / "ck", now=at(100)) as tester:
+        # The watermark of streams comes one transaction later: nothing ends in this one.
+        tester.send({"rows": [("a", at(1), 0), *((key, at(35), 0) for key in "bcdefghij")]})
+    assert given_tasks(tmp_path / "ck", "windows", 1) == 1
+    with TopologyTester(of(1), tmp_path / "ck", now=at(100)) as tester:
+        assert [shown(row)[:3] for row in tester.send({}).emitted("windows")] == [("a", -10, 10), ("a", 0, 20)]
+
+
+# ---- joins
+
+
+def test_a_join_bolt_gets_other_tasks_though_they_had_rows_of_its_inputs_in_another_order(tmp_path):
+    """The shapes of rows are numbered alike in all tasks, so that rows of both inputs stay what they are."""
+
+    def of(tasks):
+        builder = TopologyBuilder("joined")
+        for name, fields in (("orders", "id long, item string"), ("payments", "order long, cents long, by string")):
+            builder.setStream(name, rows(f"{fields}, at timestamp"), timestamp="at")
+        join = JoinBolt("orders", "id").join("payments", "order", "orders").select("orders.id, item, cents, by")
+        declared = builder.setBolt("joined", join.withWindow("20 seconds", "10 seconds"), tasks)
+        declared.fieldsGrouping("orders", "id").fieldsGrouping("payments", "order")
+        return builder.createTopology()
+
+    orders = [(id, f"item {id}", at(id % 19)) for id in range(40)]
+    payments = [(id, 100 * id, "card", at(id % 17)) for id in range(0, 40, 3)]
+    work = [
+        # Each first transaction gives some tasks orders alone, and others payments alone.
+        {"orders": [row for row in orders if row[0] % 2], "payments": [row for row in payments if not row[0] % 2]},
+        {"orders": [row for row in orders if not row[0] % 2], "payments": [row for row in payments if row[0] % 2]},
+        {"orders": [(99, "end", at(100))], "payments": [(99, 0, "end", at(100))]},
+        {},
+    ]
+    testers = {name: TopologyTester(of(4), tmp_path / name, now=at(0)) for name in ("ck", "same")}
+    found = {name: [] for name in testers}
+    for sent, tasks in zip(work, (3, 1, 5, None), strict=True):
+        for name, tester in testers.items():
+            found[name] += tester.send(sent).emitted("joined")
+        if tasks is not None:
+            testers["ck"].close()
+            given_tasks(tmp_path / "ck", "joined", tasks)
+            assert kept(tmp_path / "ck", "joined") == kept(tmp_path / "same", "joined")
+            testers["ck"] = TopologyTester(of(tasks), tmp_path / "ck", now=at(0))
+    for tester in testers.values():
+        tester.close()
+    assert sorted(found["ck"]) == sorted(found["same"])
+    assert len(found["ck"]) > 20
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_interval_join_that_gets_other_tasks_joins_as_a_plain_recount_does(seed, tmp_path, monkeypatch):
+    """Chunks of times are parted by key, rows wait together and apart, and more is over than one transaction drops."""
+    random.seed(seed)
+    for limit, values in {
+        "EXPIRED_MAX": (2, 100_000),
+        "_READ_AHEAD": (1, 10),
+        "CHUNK": (2, 100),
+        "TOGETHER_MAX": (0, 1, 8),
+    }.items():
+        monkeypatch.setattr(f"statefx.operators.interval_join.{limit}", random.choice(values))
+    life = Life(seed)
+    config = {
+        "topology.engine": random.choice(ENGINES),
+        "topology.state.provider": PROVIDERS[seed % 2],
+        "topology.transaction.attempts.max": 100,
+    }
+    now, tasks, idle, changes = at(0), 2, 0, 0
+    tester = TopologyTester(life.topology(tasks, 0.02), tmp_path / "ck", config, seed=seed, now=now)
+    while idle < 3:
+        now += timedelta(seconds=20)
+        tester.advance(20)
+        idle += tester.emit() is None
+        if random.random() < 0.4:
+            tester.close()
+            tasks = given_tasks(
+                tmp_path / "ck", "paid", random.choice([each for each in (1, 2, 3, 4) if each != tasks])
+            )
+            tester = TopologyTester(life.topology(tasks, 0.02), tmp_path / "ck", config, seed=seed, now=now)
+            changes += 1
+    tester.close()
+    check(life, tmp_path)
+    assert changes > 1
+
+
+# ---- faults, and what is refused
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_rescaling_of_windows_that_was_killed_has_changed_all_or_nothing(provider, tmp_path):
+    chance = random.Random(provider)
+    batches = batches_of(chance, transactions=14)
+    FAIL[:] = []
+    start = partial(TopologyTester, config={"topology.state.provider": provider}, now=at(10_000))
+    of = partial(by_event_time, batches, windowed(Values(), "sliding"))
+    with start(of(2), tmp_path / "ck") as tester, start(of(3), tmp_path / "same") as same:
+        for _ in range(7):
+            tester.emit()
+            same.emit()
+        wanted = []
+        before = kept(tmp_path / "same", "windows")
+        while (sent := same.emit()) is not None:
+            wanted += sent.emitted("windows")
+    assert before, "windows are open"
+    shutil.copytree(tmp_path / "ck", tmp_path / "before")
+    seen = []
+    for crash in every_crash():
+        shutil.rmtree(tmp_path / "ck")
+        shutil.copytree(tmp_path / "before", tmp_path / "ck")
+        steps = DurableSteps(crash_at=crash)
+        folders = Folders(str(tmp_path / "ck"), wrap=partial(SteppedStorage, steps=steps))
+        stepped = SteppedProvider(load_provider(REFERENCES[provider], {}), steps)
+        try:
+            Rescaler(folders, stepped, {}, partial(SteppedLog, steps=steps, limit=100)).run(
+                read_state(folders.storage), {"windows": 3}
+            )
+        except Crash:
+            seen.append(read_state(FolderStorage(tmp_path / "ck")).topology.stateful["windows"].parallelism)
+            assert given_tasks(tmp_path / "ck", "windows", 3) == 3  # nothing is to be done where it was
+            assert kept(tmp_path / "ck", "windows") == before
+            found = []
+            with start(of(3), tmp_path / "ck") as tester:
+                while (sent := tester.emit()) is not None:
+                    found += sent.emitted("windows")
+            assert sorted(found) == sorted(wanted)
+            continue
+        break
+    assert set(seen) == {2, 3}
+    assert seen == sorted(seen)
+
+
+def test_windows_of_a_task_stay_where_they_are(tmp_path):
+    builder = TopologyBuilder("windows")
+    builder.setStream("rows", rows("user string, number long"))
+    builder.setBolt("windows", windowed(ByTheClock(), "tumbling"), 2).shuffleGrouping("rows")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", now=at(0)) as tester:
+        tester.send({"rows": [("a", 1), ("b", 2)]})
+    with pytest.raises(CheckpointError, match=r"its windows belong to a task and to no key\. Give its rows to a bolt"):
+        rescale(tmp_path / "ck", {"windows": 3})
+
+
+def test_a_bolt_with_windows_and_keys_of_its_own_in_one_task_says_by_what_these_are_grouped(tmp_path):
+    batches = batches_of(random.Random(1), transactions=12)
+    FAIL[:] = []
+    of = partial(by_event_time, batches, windowed(Tuples(), "tumbling"))
+    with TopologyTester(of(1), tmp_path / "ck", now=at(10_000)) as tester:
+        while tester.emit() is not None:
+            pass
+    with pytest.raises(CheckpointError, match=r"has one task, .*\(user\).*=\{'windows': lambda key: key\}"):
+        rescale(tmp_path / "ck", {"windows": 3})
+    assert given_tasks(tmp_path / "ck", "windows", 3) == 3
