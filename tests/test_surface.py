@@ -98,7 +98,7 @@ GROUPINGS = {
 BOLT = {"outputFields", "executeBatch", "combinedFields", "initCombine", "combineBatch"}
 STATEFUL = {
     "initState", "executeBroadcast", "onTimer", "prePrepare", "preCommit", "preRollback", "stateVersion",
-    "migrateState", "groupingKey",
+    "migrateState", "migrateKey", "downgradeState", "downgradeKey", "groupingKey",
 }  # fmt: skip
 WINDOWED = {
     "withTumblingWindow", "withWindow", "withSessionWindow", "withTimestampField", "withLag", "withLateTupleStream",
@@ -231,7 +231,8 @@ HOOKS = [
         (Bolt, ("open", "execute", "executeBatch", "initCombine", "combine", "combineBatch", "close")),
         (BatchBolt, ("finishBatch",)),
         (Stateful, ("initState", "executeBroadcast", "onTimer", "prePrepare")),
-        (Stateful, ("preCommit", "preRollback", "migrateState", "groupingKey")),
+        (Stateful, ("preCommit", "preRollback", "migrateState", "migrateKey", "downgradeState", "downgradeKey")),
+        (Stateful, ("groupingKey",)),
     ]
     for name in names
 ]

@@ -9,7 +9,7 @@ from typing import ClassVar
 from statefx.protocol.identity import FileRef, SnapshotRef, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata
-from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
+from statefx.protocol.topology_identity import NO_TOPOLOGY, StatefulIdentity, TopologyIdentity
 from statefx.protocol.watermark import Heard
 
 
@@ -283,12 +283,16 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """Stateful bolts have these many tasks, whose state was written anew at the last committed transaction."""
+    """Stateful bolts have these many tasks, whose state was written anew at the last committed transaction.
+
+    Or their keys or values have another form, and so another version.
+    """
 
     generation: int
     tasks: Mapping[str, int]  # bolt -> how many it has now
     tokens: Mapping[str, str]  # ``component/task`` -> what it was written as; none for a bolt that has no state yet
     prepared_bytes: Mapping[str, int]
+    stateful: Mapping[str, StatefulIdentity] = field(default_factory=dict)  # of those with another form, what they are
 
     kind: ClassVar[str] = "RESCALED"
 

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from statefx.admin.reading import committed_at
+from statefx.admin.starting import fit_state
 from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
@@ -32,6 +33,7 @@ from statefx.errors import (
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput, Input
+from statefx.storage import Storage
 from statefx.testing.engine import Limits, LocalEngine
 from statefx.testing.faults import Fault
 from statefx.testing.living import LocalRunEngine
@@ -123,7 +125,7 @@ class TopologyTester:
         each runs one attempt, as in a Spark job.
     adopt : str or collection of str, optional
         As for ``submit``.
-    rename, drop : Mapping, collection of str, optional
+    rename, drop, rescale : Mapping, collection of str, bool, optional
         As for ``submit``.
     crash_at : int, optional
         Raise `Crash` at this moment, counted from 1, before or after a durable step; see `steps`.
@@ -175,6 +177,7 @@ class TopologyTester:
         adopt: Adopt = None,
         rename: Mapping[str, str] | None = None,
         drop: Iterable[str] = (),
+        rescale: bool = False,
         crash_at: int | None = None,
         processes: int = 1,
         seed: int | None = None,
@@ -202,7 +205,7 @@ class TopologyTester:
         self._transactions: list[Sent] = []
         os.makedirs(self._cache, exist_ok=True)
         self._progress = WatchedProgress(clock=self._clock, now=self._time)
-        given = {"adopt": adopt, "rename": rename, "drop": drop}
+        given = {"adopt": adopt, "rename": rename, "drop": drop, "rescale": rescale}
         self._start(checkpointLocation, given, processes, seed, freshObjects)
 
     def _start(
@@ -217,8 +220,12 @@ class TopologyTester:
         )  # fmt: skip
         launch.provider = SteppedProvider(launch.provider, steps)
         self._folders = launch.folders
-        launch.check_checkpoint()
-        log = launch.take_generation(lambda storage: SteppedLog(storage, steps, limits.fold_after, self._time))
+
+        def opened(storage: Storage) -> SteppedLog:
+            return SteppedLog(storage, steps, limits.fold_after, self._time)
+
+        fit_state(launch, launch.check_checkpoint(), given["adopt"], opened)
+        log = launch.take_generation(opened)
         deployment = launch.deployment(log, limits.files_max)
         self._engine: LocalEngine | LocalRunEngine
         if launch.settings.engine == "pipelined" or self.topology.tracked_spouts:
