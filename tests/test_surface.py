@@ -53,8 +53,8 @@ EXPORTS = {
         "SpoutCollector", "SqlSink", "StagedSink", "Stateful", "StatefulBolt", "StatefulWindowedBolt", "StatefxError",
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
-        "committedFiles", "deleteSavepoint", "explain", "export", "isTick", "migrate", "openState", "readCommitted",
-        "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints", "session",
+        "committedFiles", "deleteSavepoint", "downgrade", "explain", "export", "isTick", "migrate", "openState",
+        "readCommitted", "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints", "session",
         "submit", "transaction", "transactions", "verify", "writeState",
     },
     statefx.state: {

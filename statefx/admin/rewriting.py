@@ -152,16 +152,16 @@ class Rewriter:
             why = "it has had one task" if before.parallelism == 1 else "its rows are grouped otherwise than before"
             raise CheckpointError(
                 f"bolt {bolt!r} can't be {self.what}: {why}, so nothing shows to which task a key belongs. "
-                f"{self._remedy(bolt, form)}",
+                f"{self._remedy(form)}",
                 component=bolt,
             )
 
-    def _remedy(self, bolt: str, form: NewForm) -> str:
+    def _remedy(self, form: NewForm) -> str:
         fields = ", ".join(form.becomes.key_fields[0].fields) if form.becomes.key_fields else "the field"
         how = (
             "Define groupingKey(self, key) in the bolt, which returns"
             if form.version is None
-            else f"Say with groupingKey={{{bolt!r}: ...}}, a function that returns"
+            else "Give groupingKey=, a function that returns"
         )
         return f"{how} from the new form of a key what its rows are grouped by: ({fields})"
 
@@ -210,7 +210,7 @@ class Rewriter:
             bolt, form.becomes, what=self.what
         )
         proves = before.parallelism > 1 and same_tasks(before, form.becomes)
-        remedy = self._remedy(bolt, form)
+        remedy = self._remedy(form)
         return _Placing(entries.takers(), before.parallelism, router, proves, told is not None, remedy)
 
     def _two_in_one(
