@@ -13,7 +13,7 @@ from statefx.admin.rescaling import Run
 _SORTED_BYTES = 64 << 20
 """So many bytes are sorted at a time. 10 GB of a task are 160 runs then, of which 256 kB each are in memory."""
 
-_ENTRY_BYTES = 120
+_ENTRY_BYTES = 150
 """What Python needs for an entry besides its bytes."""
 
 

@@ -1,5 +1,6 @@
 """Keys that get another form at a start: it is as if the bolt had had them from the beginning."""
 
+import json
 import shutil
 from datetime import UTC, datetime, timedelta
 
@@ -9,8 +10,9 @@ from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder, openState, 
 from statefx.admin import sorting
 from statefx.admin.starting import fit_state
 from statefx.coordinator.launch import Launch
-from statefx.coordinator.log import read_state
+from statefx.coordinator.log import TransactionLog, read_state
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError, ConfigError
+from statefx.state import Codec
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import every_crash
@@ -328,6 +330,131 @@ def test_keys_that_belong_where_they_lie_need_no_groupingkey(place):
             ]
 
 
+class Ruled(Stateful, BatchBolt):
+    """Has rules that all tasks hold alike, and timers of event time."""
+
+    def initState(self, state):
+        self.counts, self.rules = state, state.broadcast("rules")
+
+    def executeBroadcast(self, tup, collector):
+        self.rules.put(tup.name, tup.value)
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.word, self.rules.get(self.rule, "none"))
+        self.timers.set(tup.word, datetime(2026, 1, 1, tzinfo=UTC))
+
+    rule = "on"
+
+    def onTimer(self, key, at, value, collector):
+        self.counts.put(key, "fired")
+
+
+class RuledCapitals(Ruled):
+    stateVersion, rule = 2, "ON"
+
+    def migrateState(self, version, key, value):
+        return value
+
+    def migrateKey(self, version, key):
+        return (key[0], key[1].upper()) if type(key) is tuple else key.upper()
+
+    def groupingKey(self, key):
+        return key
+
+
+@pytest.mark.parametrize("now", [2, 3])
+def test_what_is_broadcast_has_other_keys_in_all_tasks(place, provider, now):
+    def ruled(parallelism, bolt):
+        builder = TopologyBuilder("ruled")
+        builder.setStream("words", rows("word string, at timestamp"), timestamp="at")
+        builder.setStream("rules", rows("name string, value string"))
+        declared = builder.setBolt("count", bolt, parallelism)
+        declared.fieldsGrouping("words", "word").broadcastGrouping("rules")
+        return builder.createTopology()
+
+    at = datetime(2025, 6, 1, tzinfo=UTC)
+    words = [(f"w{number}", at) for number in range(8)]
+    capitals = [(word.upper(), at) for word, at in words]
+    with Driver(place, provider) as driver:
+        with driver.start(ruled(2, Ruled())) as tester:
+            tester.send({"words": words, "rules": [("on", "a"), ("off", "b")]})
+        with driver.start(ruled(now, RuledCapitals()), rescale=now != 2) as tester:
+            for task in range(now):
+                with openState(driver.folder, "count", task, map="rules") as rules:
+                    assert dict(rules.items()) == {"ON": "a", "OFF": "b"}
+            tester.send({"words": capitals})
+            assert tester.state("count") == {word: "a" for word, _ in capitals}
+            later = datetime(2026, 2, 1, tzinfo=UTC)
+            tester.send({"words": [("late", later)]})
+            tester.send({"words": [("late", later)]})
+            assert tester.state("count") == {**{word: "fired" for word, _ in capitals}, "late": "fired"}
+
+
+class Backwards(Codec):
+    """Text keys, from their last letter on."""
+
+    name = "backwards-1"
+
+    def encode_key(self, key):
+        return key[::-1].encode()
+
+    def decode_key(self, data):
+        return data.decode()[::-1]
+
+    def encode_value(self, value):
+        return json.dumps(value).encode()
+
+    def decode_value(self, data):
+        return json.loads(data)
+
+
+def test_keys_of_a_codec_of_the_users_own(place, provider):
+    config = {"topology.state.provider.config": {"components": {"count": {"codec": f"{__name__}:Backwards"}}}}
+    with Driver(place, provider) as driver, Driver(place, provider, "same") as same:
+        send(driver, range(6), topology(2, Timed()), config=config)
+        send(same, range(6), topology(2, TimedCapitals()), config=config)
+        send(driver, range(6, 9), topology(2, TimedCapitals()), config=config)
+        send(same, range(6, 9), topology(2, TimedCapitals()), config=config)
+        assert held(driver, 2) == held(same, 2)
+        assert max(count for own in held(driver, 2) for _, count in own[None]) > 100
+
+
+class Timed(Stateful, BatchBolt):
+    split, fields = Lower, ("word",)
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.counts = state
+
+    def execute(self, tup, collector):
+        self.counts.put(tup.word, self.counts.get(tup.word, 0) + 1)
+        self.timers.set(tup.word, self.context.processingTime + timedelta(seconds=20), 1, processing=True)
+
+    def onTimer(self, key, at, value, collector):
+        self.counts.put(key, self.counts.get(key) + 100)
+
+
+class TimedCapitals(Timed):
+    stateVersion = 2
+    split = Upper
+    migrateState, migrateKey = RuledCapitals.migrateState, RuledCapitals.migrateKey
+    groupingKey = RuledCapitals.groupingKey
+
+
+def test_a_fork_has_new_keys_and_its_original_has_the_old_ones(place):
+    with Driver(place) as driver, Driver(place, name="copy") as copy:
+        send(driver, range(6), topology(2, First()))
+        before = held(driver, 2)
+        shutil.copytree(driver.folder, copy.folder)
+        with copy.start(topology(2, Second()), adopt="fork", now=START + timedelta(seconds=42)) as tester:
+            tester.send(WORK[6])
+        assert all(key == key.upper() for own in held(copy, 2) for key, _ in own[None])
+        assert held(driver, 2) == before
+        send(driver, [6], topology(2, First()))
+
+
 # ---- what is refused
 
 
@@ -458,6 +585,22 @@ def test_a_transaction_that_the_former_version_has_begun_is_ended_by_it(place):
         with driver.start(topology(2, Words())):
             pass
         send(driver, [2], topology(2, Told()))
+
+
+def test_a_driver_that_has_gone_on_meanwhile_is_not_fenced(place):
+    with Driver(place) as driver:
+        send(driver, range(2), topology(2, Words()))
+        running = driver.start(topology(2, Words()))
+        launch = Launch(topology(2, Told()), driver.config, driver.folder, None, caller="submit", dumps=None)
+
+        def opened(storage):
+            if running.txid == 2:
+                running.send(WORK[2])
+            return TransactionLog(storage)
+
+        with pytest.raises(CheckpointError, match="has gone on meanwhile: stop its topology, and start the version"):
+            fit_state(launch, launch.check_checkpoint(), None, opened)
+        running.send(WORK[3])
 
 
 def test_a_checkpoint_that_was_restored_in_this_moment_is_not_gone_on_with(place):
