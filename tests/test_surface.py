@@ -54,8 +54,8 @@ EXPORTS = {
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
         "committedFiles", "deleteSavepoint", "downgrade", "explain", "export", "isTick", "migrate", "openState",
-        "readCommitted", "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints", "session",
-        "submit", "transaction", "transactions", "verify", "writeState",
+        "readCommitted", "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint",
+        "savepoints", "session", "submit", "transaction", "transactions", "verify", "writeState",
     },
     statefx.state: {
         "EMPTY", "BroadcastMap", "Capabilities", "Codec", "ExpiringMap", "KeyValueState", "ListState", "MapState",

@@ -1,7 +1,7 @@
 """State that is written as an older version of its bolt reads it: that goes on as if it had run all the time."""
 
 import shutil
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -11,21 +11,18 @@ from statefx.admin.command import main
 from statefx.admin.downgrading import older_form
 from statefx.admin.rewriting import Rewriter
 from statefx.coordinator.location import Folders
-from statefx.coordinator.log import read_state
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.state import load_provider
-from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage, every_crash
+from tests.coordinator import changing
+from tests.coordinator.changing import log_of
 from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
 from tests.testing.places import place, provider
-from tests.testing.topologies import SMALL, Driver, Split, lines
+from tests.testing.topologies import SMALL, Driver, Split
 
 __all__ = ["place", "provider"]
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-WORK = [lines(f"to be {number}", "or not", f"w{number % 7} w{number % 5} v{number % 11}") for number in range(12)]
 
 
 class One(Stateful, BatchBolt):
@@ -137,23 +134,11 @@ def topology(bolt, parallelism=2):
 
 
 def send(driver, numbers, bolt, **more):
-    for number in numbers:
-        with driver.start(topology(bolt), now=START + timedelta(seconds=7 * number), **more) as tester:
-            tester.send(WORK[number])
+    changing.send(driver, numbers, topology(bolt), **more)
 
 
 def held(driver):
-    found = []
-    for task in range(2):
-        with openState(driver.folder, "count", task) as state:
-            found.append(list(state.items()))
-        with openState(driver.folder, "count", task, map="recent") as state:
-            found.append(list(state.items()))
-    return found
-
-
-def log_of(driver):
-    return read_state(FolderStorage(driver.folder))
+    return changing.held(driver, 2)
 
 
 @pytest.mark.parametrize("newer", [[Two], [Two, Three], [Tuples]], ids=["values", "two versions", "keys"])
@@ -171,7 +156,7 @@ def test_the_older_code_goes_on_as_if_it_had_run_all_the_time(place, provider, n
         send(driver, range(at, at + 3), One(), limits=SMALL)
         send(same, range(at, at + 3), One(), limits=SMALL)
         assert held(driver) == held(same)
-        assert max(n for _, n in held(driver)[0]) > 100, "timers have fired"
+        assert max(n for _, n in held(driver)[0][None]) > 100, "timers have fired"
         send(driver, range(at + 3, at + 5), newer[-1](), limits=SMALL)  # and the newer one once more
         assert log_of(driver).topology.stateful["count"].state_version == newer[-1].stateVersion
 
@@ -344,7 +329,7 @@ def test_keys_of_other_tasks_are_told_by_groupingkey(place):
     with Driver(place) as driver:
         send(driver, range(4), Tuples())
         downgrade(driver.folder, "count", Elsewhere(), 1, groupingKey=word_of)
-        words = {key for own in held(driver) for key, _ in own}
+        words = {key for own in held(driver) for key, _ in own[None]}
         assert words
         assert words == {word.upper() for word in words}
 

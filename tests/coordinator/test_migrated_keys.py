@@ -10,21 +10,18 @@ from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder, openState, 
 from statefx.admin import sorting
 from statefx.admin.starting import fit_state
 from statefx.coordinator.launch import Launch
-from statefx.coordinator.log import TransactionLog, read_state
+from statefx.coordinator.log import TransactionLog
 from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.state import Codec
-from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import every_crash
+from tests.coordinator.changing import START, WORK, held, log_of, send
 from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
 from tests.testing.places import place, provider
-from tests.testing.topologies import SMALL, Driver, lines
+from tests.testing.topologies import SMALL, Driver
 
 __all__ = ["place", "provider"]
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-WORK = [lines(f"to be {number}", "or not", f"w{number % 7} w{number % 5} v{number % 11}") for number in range(12)]
 
 
 class Lower(BasicBolt):
@@ -142,30 +139,6 @@ def topology(parallelism, bolt, grouping="fieldsGrouping", name="count"):
     fields = bolt.fields if grouping.startswith(("fields", "partial")) else ()
     getattr(builder.setBolt(name, bolt, parallelism), grouping)("split", *fields)
     return builder.createTopology()
-
-
-def send(driver, numbers, topology, **more):
-    for number in numbers:
-        now = START + timedelta(seconds=7 * number)
-        with driver.start(topology, now=now, **more) as tester:
-            tester.send(WORK[number])
-
-
-def held(driver, tasks, bolt="count"):
-    """What each task holds, of all that can be seen: by name, key and value."""
-    found = []
-    for task in range(tasks):
-        with openState(driver.folder, bolt, task) as state:
-            own = {None: list(state.items())}
-            for name in state.names()["map"]:
-                with openState(driver.folder, bolt, task, map=name) as view:
-                    own[name] = list(view.items())
-            found.append(own)
-    return found
-
-
-def log_of(driver):
-    return read_state(FolderStorage(driver.folder))
 
 
 def fired(driver, tasks):
