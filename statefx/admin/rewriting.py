@@ -126,7 +126,7 @@ class Rewriter:
                     )
             becomes = {bolt: form.becomes for bolt, form in forms.items()}
             tasks = {bolt: each.parallelism for bolt, each in becomes.items()}
-            log.append(Rescaled(state.generation, tasks, tokens, sizes, becomes))
+            log.append(Rescaled(state.generation, tasks, tokens, sizes, stateful=becomes))
         return Rewritten(sum(each.keys for each in sums), sum(each.bytes for each in sums))
 
     # ---- what is refused

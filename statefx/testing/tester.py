@@ -33,7 +33,6 @@ from statefx.errors import (
 from statefx.protocol.identity import TransactionAttempt
 from statefx.protocol.ledger import Complete
 from statefx.protocol.records import BatchInput, Input
-from statefx.storage import Storage
 from statefx.testing.engine import Limits, LocalEngine
 from statefx.testing.faults import Fault
 from statefx.testing.living import LocalRunEngine
@@ -220,10 +219,7 @@ class TopologyTester:
         )  # fmt: skip
         launch.provider = SteppedProvider(launch.provider, steps)
         self._folders = launch.folders
-
-        def opened(storage: Storage) -> SteppedLog:
-            return SteppedLog(storage, steps, limits.fold_after, self._time)
-
+        opened = partial(SteppedLog, steps=steps, limit=limits.fold_after, clock=self._time)
         fit_state(launch, launch.check_checkpoint(), given["adopt"], opened)
         log = launch.take_generation(opened)
         deployment = launch.deployment(log, limits.files_max)
