@@ -7,6 +7,7 @@ works without a JVM.
 from typing import TYPE_CHECKING, Any
 
 from statefx.admin.aborting import abort
+from statefx.admin.downgrading import downgrade
 from statefx.admin.explaining import explain
 from statefx.admin.migration import migrate
 from statefx.admin.quarantined import quarantined
@@ -105,6 +106,7 @@ __all__ = [
     "abort",
     "committedFiles",
     "deleteSavepoint",
+    "downgrade",
     "explain",
     "export",
     "isTick",

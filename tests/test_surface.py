@@ -53,7 +53,7 @@ EXPORTS = {
         "SpoutCollector", "SqlSink", "StagedSink", "Stateful", "StatefulBolt", "StatefulWindowedBolt", "StatefxError",
         "Topology", "TopologyBuilder", "TransactionAttempt", "TransactionalClient", "TransactionalSpout", "Window",
         "WindowedBolt", "abort",
-        "committedFiles", "deleteSavepoint", "explain", "export", "isTick", "migrate", "openState",
+        "committedFiles", "deleteSavepoint", "downgrade", "explain", "export", "isTick", "migrate", "openState",
         "quarantined", "readCommitted",
         "readState", "readUncommitted", "repair", "rescale", "resolve", "restore", "savepoint", "savepoints", "session",
         "submit", "transaction", "transactions", "verify", "writeState",
@@ -99,7 +99,7 @@ GROUPINGS = {
 BOLT = {"outputFields", "executeBatch", "combinedFields", "initCombine", "combineBatch"}
 STATEFUL = {
     "initState", "executeBroadcast", "onTimer", "prePrepare", "preCommit", "preRollback", "stateVersion",
-    "migrateState", "groupingKey",
+    "migrateState", "migrateKey", "downgradeState", "downgradeKey", "groupingKey",
 }  # fmt: skip
 WINDOWED = {
     "withTumblingWindow", "withWindow", "withSessionWindow", "withTimestampField", "withLag", "withLateTupleStream",
@@ -232,7 +232,8 @@ HOOKS = [
         (Bolt, ("open", "execute", "executeBatch", "initCombine", "combine", "combineBatch", "close")),
         (BatchBolt, ("finishBatch",)),
         (Stateful, ("initState", "executeBroadcast", "onTimer", "prePrepare")),
-        (Stateful, ("preCommit", "preRollback", "migrateState", "groupingKey")),
+        (Stateful, ("preCommit", "preRollback", "migrateState", "migrateKey", "downgradeState", "downgradeKey")),
+        (Stateful, ("groupingKey",)),
     ]
     for name in names
 ]

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from statefx.admin import explaining, repairing, rescaling, savepoints, tables, verifying
+from statefx.admin import downgrading, explaining, repairing, rescaling, savepoints, tables, verifying
 from statefx.errors import ConfigError, StatefxError
 from statefx.state.encoding.references import load
 
@@ -238,11 +238,15 @@ def resolve(
 
     MODULE:CLASS is the queue's spout, such as statefx.connectors.sql:SqlQueueSpout, and JSON what it is made with.
     """
-    try:
-        spout = load(queue)(**given)
-    except TypeError as error:
-        raise ConfigError(f"{queue} can't be made with {sorted(given)}: {error}") from error
+    spout = _made(queue, given)
     _show(tables.resolved(spout, checkpoint, yes=yes, unknown=unknown, origin=origin), as_json)
+
+
+def _made(reference: str, given: Mapping[str, Any]) -> Any:
+    try:
+        return load(reference)(**given)
+    except TypeError as error:
+        raise ConfigError(f"{reference} can't be made with {sorted(given)}: {error}") from error
 
 
 _yes = click.option("--yes", is_flag=True, help="Do it; a driver that runs on the checkpoint is fenced.")
@@ -346,17 +350,46 @@ def rescale(
     checkpoint: str, tasks: Sequence[str], by_key: Sequence[str], config: Mapping[str, Any] | None, yes: bool
 ) -> None:
     """Give stateful bolts another number of tasks, as in count=8."""
-    given: dict[str, int] = {}
-    for each in tasks:
-        bolt, _, number = each.partition("=")
-        if not bolt or not number.isdecimal():
-            raise ConfigError(f"{each!r} says no number of tasks: write it as in count=8")
-        given[bolt] = int(number)
+    given = dict(_numbered(each, "number of tasks", "count=8") for each in tasks)
     _check_yes(yes, f"this would give other tasks to {', '.join(given)} of {checkpoint}")
     keys = dict.fromkeys(by_key, _itself)
     with _bar("rescale") as progress:
         done = rescaling.rescale(checkpoint, given, config, groupingKey=keys, progress=progress)
     click.echo(done)
+
+
+@_cli.command()
+@_checkpoint
+@click.argument("to", metavar="BOLT=VERSION")
+@click.argument("operator", metavar="MODULE:CLASS")
+@click.argument("given", type=_Settings(), metavar="[JSON]", required=False)
+@click.option("--by-key", "by_key", is_flag=True, help="Keys of the older form are what rows are grouped by.")
+@_config
+@_yes
+def downgrade(
+    checkpoint: str,
+    to: str,
+    operator: str,
+    given: Mapping[str, Any] | None,
+    by_key: bool,
+    config: Mapping[str, Any] | None,
+    yes: bool,
+) -> None:
+    """Write the state of a bolt as an older version of it did, as in count=1.
+
+    MODULE:CLASS is the bolt of the newer version, which has downgradeState, and JSON what it is made with.
+    """
+    bolt, version = _numbered(to, "version", "count=1")
+    made = _made(operator, given or {})
+    _check_yes(yes, f"this would write {bolt} of {checkpoint} as version {version} of it did")
+    click.echo(downgrading.downgrade(checkpoint, bolt, made, version, config, groupingKey=_itself if by_key else None))
+
+
+def _numbered(given: str, what: str, example: str) -> tuple[str, int]:
+    bolt, _, number = given.partition("=")
+    if not bolt or not number.isdecimal():
+        raise ConfigError(f"{given!r} says no {what}: write it as in {example}")
+    return bolt, int(number)
 
 
 def _itself(key: Any) -> Any:

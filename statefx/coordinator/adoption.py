@@ -231,14 +231,36 @@ def _check_stateful(component: str, before: StatefulIdentity, now: StatefulIdent
             was, becomes = replaced
             renamed = "a field that was only renamed needs a name that the stream did not have before"
             raise refuse(_rerouted(becomes, location, was), was, becomes, f"go back to {was} ({renamed})")
-    older, newer = before.state_version, now.state_version
+    if refused := _refused_version(component, before.state_version, now, location):
+        raise refuse(refused[0], before.state_version, now.state_version, refused[1])
+
+
+def _refused_version(component: str, older: int, now: StatefulIdentity, location: str) -> tuple[str, str] | None:
+    """Return what is wrong with a stateVersion, and the remedy; None: nothing."""
+    newer = now.state_version
     if older > newer:
-        text = f"has stateVersion {newer}, the checkpoint in {location} was written by a newer version, {older}"
-        raise refuse(text, older, newer, "run the version of the topology that wrote it")
+        remedy = (
+            "run the version of the topology that wrote it; or, with the code of that version, call "
+            f"statefx.downgrade(..., {component!r}, bolt, {newer}), whose downgradeState writes values as version "
+            f"{newer} reads them; or restore a savepoint of that time"
+        )
+        return f"has stateVersion {newer}, the checkpoint in {location} was written by a newer version, {older}", remedy
     if older < newer and not now.upgrades:
-        text = f"has stateVersion {newer}, the checkpoint in {location} was written with {older}"
-        remedy = f"declare migrateState(self, version, key, value), which is given values of version {older} and before"
-        raise refuse(text, older, newer, remedy)
+        return (
+            f"has stateVersion {newer}, the checkpoint in {location} was written with {older}",
+            f"declare migrateState(self, version, key, value), which is given values of version {older} and before",
+        )
+    if older < newer and now.migrates_keys:  # who starts has seen to it that none are: another one was quicker
+        return (
+            f"has stateVersion {newer} and migrateKey, and the keys in {location} are of version {older}",
+            "another one has changed the checkpoint at the same time: start again",
+        )
+    return None
+
+
+def same_tasks(before: StatefulIdentity, now: StatefulIdentity) -> bool:
+    """Tell whether rows of a key go to the same task as before, if there are as many."""
+    return before.routing == now.routing and _replaced_fields(before.key_fields, now.key_fields) is None
 
 
 def _rerouted(becomes: str, location: str, was: str) -> str:

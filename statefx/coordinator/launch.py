@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from statefx.coordinator.adoption import Adopt, adoptions, check_adoption, forks
@@ -39,16 +40,17 @@ from statefx.coordinator.ticks import Ticks
 from statefx.coordinator.tracing import Traces
 from statefx.coordinator.transaction import TransactionProgress
 from statefx.errors import ConfigError, FencedError, SinkError
-from statefx.operators import Stateful, overrides
+from statefx.operators import Stateful
 from statefx.operators.acker import ACKER
 from statefx.operators.dedup import DEDUP
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
-from statefx.protocol.log_rules import with_tasks
+from statefx.protocol.log_rules import with_stateful, with_tasks
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission
 from statefx.protocol.pipeline_entry import Shape
+from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.state.contract.store import FILES_MAX
 from statefx.state.registry import load_provider, resolve
 from statefx.storage import Storage
@@ -179,7 +181,7 @@ class Launch:
 
     def _check(self, found: LogState) -> None:
         found = self._renaming.of(found).applied(found)
-        found = with_tasks(found, self.rescalings(found))
+        found = with_stateful(with_tasks(found, self.rescalings(found)), self.rekeyed(found))
         check_adoption(found, self._identity, self.folders, self._adopt, shared=self._shared)
         becomes = forked(found) if forks(found, self.folders, self._adopt) else found
         check_participants(becomes, self._others)
@@ -191,16 +193,37 @@ class Launch:
         """Return which bolts of a checkpoint get another number of tasks from this start, and how many.
 
         By the names that they have in the checkpoint. Without ``rescale`` only statefx's own: the number of their tasks
-        is a setting, or that of a spout, and their keys need no proof.
+        is a setting, or that of a spout, and their keys need no proof. Not those that are `rekeyed`, which have these
+        tasks as well.
         """
-        known, wanted = found.topology.stateful, self._identity.stateful
-        found_as = self._found_as(found)
         return {
-            was: wanted[id].parallelism
-            for id, was in found_as.items()
-            if id in wanted and was in known and known[was].parallelism != wanted[id].parallelism
-            if self._rescale or id == ACKER or id.startswith(DEDUP)
+            was: now.parallelism
+            for was, (before, now) in self._both(found).items()
+            if before.parallelism != now.parallelism and not _rekeys(before, now)
+            if self._rescale or was == ACKER or was.startswith(DEDUP)
         }
+
+    def rekeyed(self, found: LogState) -> dict[str, StatefulIdentity]:
+        """Return how bolts keep their state when this start has given their keys another form (``migrateKey``).
+
+        By the names that they have in the checkpoint.
+        """
+        becomes = {}
+        for was, (before, now) in self._both(found).items():
+            if _rekeys(before, now):
+                new = replace(before, state_version=now.state_version)
+                if self._rescale:
+                    new = replace(new, parallelism=now.parallelism)
+                if any(kind == "fields" for kind, *_ in now.routing):  # keys go to the tasks that these rows go to
+                    new = replace(new, routing=now.routing, key_fields=now.key_fields)
+                becomes[was] = new
+        return becomes
+
+    def _both(self, found: LogState) -> dict[str, tuple[StatefulIdentity, StatefulIdentity]]:
+        """Return how the stateful bolts that stay keep their state, in a checkpoint and in this topology."""
+        known, wanted = found.topology.stateful, self._identity.stateful
+        stay = {was: id for id, was in self._found_as(found).items() if id in wanted and was in known}
+        return {was: (known[was], wanted[id]) for was, id in stay.items()}
 
     def _found_as(self, found: LogState) -> Mapping[str, str]:
         """Return the names in a checkpoint of components that are there; not of a new one with the name of another."""
@@ -208,15 +231,14 @@ class Launch:
         former = {new: old for old, new in names.items()}
         return {one.id: former.get(one.id, one.id) for one in self.topology.components if one.id not in names}
 
-    def grouping_keys(self, found: LogState) -> dict[str, Callable[[Any], Any]]:
-        """Return the bolts' own functions, by the names that they have in a checkpoint."""
+    def bolts(self, found: LogState) -> dict[str, Stateful]:
+        """Return the stateful bolts of the topology, by the names that they have in a checkpoint."""
         names = self._found_as(found)
-        given: dict[str, Callable[[Any], Any]] = {}
+        found_bolts: dict[str, Stateful] = {}
         for one in self.topology.components:
-            bolt: Any = one.operator
-            if one.id in names and isinstance(bolt, Stateful) and overrides(type(bolt), "groupingKey"):
-                given[names[one.id]] = bolt.groupingKey
-        return given
+            if one.id in names and isinstance(one.operator, Stateful):
+                found_bolts[names[one.id]] = one.operator
+        return found_bolts
 
     def take_generation(self, opened: Callable[[Storage], TransactionLog] = TransactionLog) -> TransactionLog:
         """Take the next generation of the checkpoint; return its log, open for appending.
@@ -370,6 +392,10 @@ class Launch:
     @property
     def _shared(self) -> bool:
         return self.provider.capabilities.shared
+
+
+def _rekeys(before: StatefulIdentity, now: StatefulIdentity) -> bool:
+    return now.migrates_keys and now.upgrades and before.state_version < now.state_version
 
 
 def check_batch_id(batch_id: Any) -> None:

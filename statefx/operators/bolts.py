@@ -3,7 +3,8 @@
 Hooks come in this order in a task: ``open(context)`` once per object; ``initState(state)`` at the start of every
 transaction and after every rollback; ``executeBroadcast``; ``execute`` or ``executeBatch``; ``onTimer``;
 ``finishBatch``; ``prePrepare(txid)``; later ``preCommit(txid)`` or ``preRollback()``; ``close()``.
-``migrateState(version, key, value)`` comes whenever a value of an older ``stateVersion`` is read.
+``migrateState(version, key, value)`` comes whenever a value of an older ``stateVersion`` is read;
+``migrateKey(version, key)`` on the driver, before all this, at the first start with a higher one.
 
 ``preCommit`` is Storm's word for a hook *before the commit phase*. What Flink calls preCommit, the prepare phase, is
 ``prePrepare`` here.
@@ -251,7 +252,7 @@ class Stateful(ABC):
         version : int
             The ``stateVersion`` that wrote the value.
         key : Any
-            Its key, as it was put.
+            Its key: as it was put, or as `migrateKey` has made it since.
         value : Any
             What was put.
         """
@@ -260,14 +261,90 @@ class Stateful(ABC):
             f"wrote, under {key!r}; define def migrateState(self, version, key, value)"
         )
 
+    def migrateKey(self, version: int, key: Any) -> Any:
+        """Return the form that a key has from this version on.
+
+        When it is called
+            On the driver, at the first start with a higher ``stateVersion`` than the checkpoint has, for every key that
+            is there: of the state, of its maps, and of timers. The whole state is rewritten before the first
+            transaction: values lie under their new keys, in the order of these, in the tasks where they belong.
+        Guaranteed
+            One record of the log makes it so: after a crash all keys are old, or all are new, and none is given here
+            twice. Two keys that would become one are refused, and nothing is changed.
+        Not guaranteed
+            That ``open`` was called before, or that it is called once for a key: one that has a timer too comes again.
+            It must depend on its arguments alone.
+        Raising
+            Ends the start with BoltError; nothing is changed.
+
+        Parameters
+        ----------
+        version : int
+            The ``stateVersion`` of the last start: all keys are of its form, whichever version wrote their values.
+        key : Any
+            A key as it is; of what is kept under a name, (name, key).
+
+        Returns
+        -------
+        Any
+            The new key, or the same; of what is kept under a name, the same name and the new key.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no migrateKey")
+
+    def downgradeState(self, version: int, key: Any, value: Any) -> Any:
+        """Return a value of this version in the form of an older one: what ``statefx.downgrade`` asks for.
+
+        When it is called
+            On the driver, for every value that a version above `version` wrote; `migrateState` is called first for
+            those that are older than this one.
+        Guaranteed
+            One record of the log makes it so: after a crash all values are as before, or none is above `version`.
+        Not guaranteed
+            That ``open`` was called before: it must depend on its arguments alone.
+        Raising
+            Ends the call with BoltError; nothing is changed.
+
+        Parameters
+        ----------
+        version : int
+            The ``stateVersion`` of the code that is to run next, at least 1 and below this one.
+        key : Any
+            Its key, as `migrateState` has it: of this version.
+        value : Any
+            The value, in this version's form; a fresh object.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no downgradeState")
+
+    def downgradeKey(self, version: int, key: Any) -> Any:
+        """Return a key of this version in the form of an older one; needed where there is a `migrateKey`.
+
+        When it is called
+            By ``statefx.downgrade``, as `migrateKey` by a start: of what is kept under a name with (name, key).
+        Guaranteed
+            As of `migrateKey`.
+        Not guaranteed
+            As of `migrateKey`.
+        Raising
+            Ends the call with BoltError; nothing is changed.
+
+        Parameters
+        ----------
+        version : int
+            The ``stateVersion`` of the code that is to run next.
+        key : Any
+            A key of this version.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no downgradeKey")
+
     def groupingKey(self, key: Any) -> Any:
         """Return what a key of the state is grouped by; needed where that is neither the key nor what it begins with.
 
         When it is called
-            For every key, when ``submit(..., rescale=True)`` gives the bolt another number of tasks.
+            For every key, when ``submit(..., rescale=True)`` gives the bolt another number of tasks, and for what
+            `migrateKey` has made of it.
         Guaranteed
-            Unless the bolt has had one task, what is returned is compared with the task that the key lies in: if it
-            would belong to another one, nothing is changed.
+            Unless the bolt has had one task, what is returned is compared with the task that the key lies in, if its
+            form is not a new one: if it would belong to another task, nothing is changed.
         Not guaranteed
             That ``open`` was called before: it must depend on its argument alone.
         Raising

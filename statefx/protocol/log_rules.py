@@ -34,6 +34,7 @@ from statefx.protocol.records import (
     StreamInput,
     Unpinned,
 )
+from statefx.protocol.topology_identity import StatefulIdentity
 from statefx.protocol.transaction import Event, Phase, TransactionState
 from statefx.protocol.watermark import then
 
@@ -398,9 +399,13 @@ def _restored(state: LogState, record: Restored) -> LogState:
 
 def with_tasks(state: LogState, tasks: Mapping[str, int]) -> LogState:
     """Return the state whose topology has so many tasks of some stateful bolts."""
-    stateful = dict(state.topology.stateful)
-    stateful |= {bolt: replace(stateful[bolt], parallelism=number) for bolt, number in tasks.items()}
-    return replace(state, topology=replace(state.topology, stateful=stateful))
+    known = state.topology.stateful
+    return with_stateful(state, {bolt: replace(known[bolt], parallelism=number) for bolt, number in tasks.items()})
+
+
+def with_stateful(state: LogState, bolts: Mapping[str, StatefulIdentity]) -> LogState:
+    """Return the state whose topology has some stateful bolts otherwise."""
+    return replace(state, topology=replace(state.topology, stateful={**state.topology.stateful, **bolts}))
 
 
 def _rescaled(state: LogState, record: Rescaled) -> LogState:
@@ -409,6 +414,8 @@ def _rescaled(state: LogState, record: Rescaled) -> LogState:
         _refuse(record, f"transaction {state.in_flight[0].txid} is under way")
     if lacking := record.tasks.keys() - state.topology.stateful.keys():
         _refuse(record, f"there is no stateful bolt {min(lacking)!r}")
+    if {bolt: known.parallelism for bolt, known in record.stateful.items()}.items() - record.tasks.items():
+        _refuse(record, f"what {sorted(record.stateful)} are is not what is said of their tasks, {record.tasks}")
     of_others = {name for name in state.heads if TaskId.parse(name).component not in record.tasks}
     told = {name: each for name, each in state.watermarks.items() if TaskId.parse(name).component in record.tasks}
     watermarks = {name: each for name, each in state.watermarks.items() if name not in told}
@@ -417,7 +424,7 @@ def _rescaled(state: LogState, record: Rescaled) -> LogState:
         if own:  # they heard the same senders
             watermarks |= {str(TaskId(bolt, task)): min(own) for task in range(tasks)}
     return replace(
-        with_tasks(state, record.tasks),
+        with_stateful(with_tasks(state, record.tasks), record.stateful),
         heads={
             **{name: state.heads[name] for name in of_others},
             **{name: Version(state.committed, token) for name, token in record.tokens.items()},

@@ -9,7 +9,7 @@ from typing import ClassVar
 from statefx.protocol.identity import FileRef, SnapshotRef, Version
 from statefx.protocol.jsonform import Json
 from statefx.protocol.metadata import BySpout, Metadata
-from statefx.protocol.topology_identity import NO_TOPOLOGY, TopologyIdentity
+from statefx.protocol.topology_identity import NO_TOPOLOGY, StatefulIdentity, TopologyIdentity
 from statefx.protocol.watermark import Heard
 
 
@@ -283,7 +283,10 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """Stateful bolts have these many tasks, whose state was written anew at the last committed transaction."""
+    """Stateful bolts have these many tasks, whose state was written anew at the last committed transaction.
+
+    Or their keys or values have another form, and so another version.
+    """
 
     generation: int
     tasks: Mapping[str, int]  # bolt -> how many it has now
@@ -291,6 +294,7 @@ class Rescaled:
     prepared_bytes: Mapping[str, int]
     # Bolt -> the name under which these tasks keep their state: a new one, where a server has the newest version alone.
     kept_as: Mapping[str, str] = field(default_factory=dict)
+    stateful: Mapping[str, StatefulIdentity] = field(default_factory=dict)  # of those with another form, what they are
 
     kind: ClassVar[str] = "RESCALED"
 

@@ -34,6 +34,7 @@ class StatefulIdentity:
     # What `routing` can't tell, because it knows types alone. Fields may be renamed.
     key_fields: tuple[KeyFields, ...] = ()
     upgrades: bool = False  # whether the bolt upgrades values of older versions (``migrateState``). May change
+    migrates_keys: bool = False  # whether keys of older versions get another form (``migrateKey``). May change
     rolls_back: bool = False  # whether the bolt has to be told of a rollback (``preRollback``). May change
     # The provider's options, as far as they hold no secret; None: it does not say. For readers; may change.
     options: Mapping[str, Json] | None = field(default_factory=dict)

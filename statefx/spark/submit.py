@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from statefx.admin.rescaling import Rescaler
-from statefx.coordinator.adoption import Adopt, adoptions
+from statefx.admin.starting import fit_state
+from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.engine import Engine
 from statefx.coordinator.format import write_format
@@ -213,9 +213,7 @@ def _take_generation(launch: Launch, session: SparkSession, adopt: Adopt) -> Tra
     write_format(folders.storage)  # makes the folder, in which executors then look for a file
     check_executors(session, folders, launch.references, launch.topology)
     hint(session, streaming=streaming)
-    if tasks := launch.rescalings(found):
-        keys = launch.grouping_keys(found)
-        Rescaler(folders, launch.provider, keys, adopt=adoptions(adopt)).run(found, tasks)
+    fit_state(launch, found, adopt)
     log = launch.take_generation()
     if log.state.committed:
         logger.info("checkpoint %s: going on after transaction %d", folders.location, log.state.committed)

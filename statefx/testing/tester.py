@@ -16,8 +16,8 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from statefx.admin.reading import committed_at
-from statefx.admin.rescaling import Rescaler
-from statefx.coordinator.adoption import Adopt, adoptions
+from statefx.admin.starting import fit_state
+from statefx.coordinator.adoption import Adopt
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.participant import Participant
 from statefx.coordinator.progress import Progress
@@ -220,10 +220,7 @@ class TopologyTester:
         launch.provider = SteppedProvider(launch.provider, steps)
         self._folders = launch.folders
         opened = partial(SteppedLog, steps=steps, limit=limits.fold_after, clock=self._time)
-        found = launch.check_checkpoint()
-        if tasks := launch.rescalings(found):
-            keys, adopt = launch.grouping_keys(found), adoptions(given["adopt"])
-            Rescaler(launch.folders, launch.provider, keys, opened, adopt=adopt).run(found, tasks)
+        fit_state(launch, launch.check_checkpoint(), given["adopt"], opened)
         log = launch.take_generation(opened)
         deployment = launch.deployment(log, limits.files_max)
         self._engine: LocalEngine | LocalRunEngine

@@ -182,12 +182,24 @@ def _check_version(id: str, bolt: Stateful) -> None:
             f"not {version!r}",
             component=id,
         )
-    if version == 1 and overrides(type(bolt), "migrateState"):
+    given = [hook for hook in _OF_VERSIONS if overrides(type(bolt), hook)]
+    if version == 1 and given:
         raise TopologyError(
-            f"bolt {id!r}: migrateState of {type(bolt).__name__} would never be called, because there is no version "
-            "before 1; set stateVersion to 2 or more, or take migrateState out",
+            f"bolt {id!r}: {given[0]} of {type(bolt).__name__} would never be called, because there is no version "
+            f"before 1; set stateVersion to 2 or more, or take {given[0]} out",
             component=id,
         )
+    own = [hook for hook in given if hook != "migrateState"]
+    if own and isinstance(bolt, WindowedBolt):
+        raise TopologyError(
+            f"bolt {id!r}: {own[0]} of {type(bolt).__name__} would never be called: what a windowed bolt keeps of its "
+            "windows lies under statefx's own keys, and is upgraded by migrateState alone",
+            component=id,
+        )
+
+
+_OF_VERSIONS = ("migrateState", "migrateKey", "downgradeState", "downgradeKey")
+"""Hooks that are of no use without a version before."""
 
 
 def streams_of(kind: str, id: str, operator: Bolt | ReplayingSpout | Spout) -> dict[str, pa.Schema]:

@@ -59,6 +59,7 @@ def _stateful(
         routing=routing(topology, component.id),
         key_fields=key_fields(topology, component.id),
         upgrades=version > 1 and overrides(type(component.operator), "migrateState"),
+        migrates_keys=version > 1 and overrides(type(component.operator), "migrateKey"),
         rolls_back=overrides(type(component.operator), "preRollback"),  # `abort` has no topology to ask
         options=options,
         encoding=encoding.own,

@@ -53,6 +53,10 @@ def hook(self, *args):
         ("state_version", "stateVersion"),
         ("migrate_state", "migrateState"),
         ("migrateStates", "migrateState"),
+        ("migrate_key", "migrateKey"),
+        ("migrateKeys", "migrateKey"),
+        ("downgrade_state", "downgradeState"),
+        ("downgradKey", "downgradeKey"),
         ("declareOutputFields", "outputFields"),
         ("declare_output_fields", "outputFields"),
         ("prepare", "open"),
@@ -96,7 +100,7 @@ def test_a_near_miss_in_a_mixin_is_refused_too():
 
 
 @pytest.mark.parametrize(
-    "name", ["initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState"]
+    "name", ["initState", "prePrepare", "preCommit", "preRollback", "stateVersion", "migrateState", "migrateKey"]
 )
 @pytest.mark.parametrize("base", [Bolt, BasicBolt, BatchBolt])
 def test_a_hook_of_stateful_bolts_on_another_is_refused(base, name):
@@ -127,6 +131,9 @@ def test_stateful_is_a_mixin_for_every_bolt(bases):
         ("close", lambda self, force: None, r"def close\(self\)"),
         ("initState", lambda self: None, r"def initState\(self, state\)"),
         ("preCommit", lambda self, txid, attempt: None, r"def preCommit\(self, txid\)"),
+        ("migrateKey", lambda self, key: None, r"def migrateKey\(self, version, key\)"),
+        ("downgradeKey", lambda self, key: None, r"def downgradeKey\(self, version, key\)"),
+        ("downgradeState", lambda self, key, value: None, r"def downgradeState\(self, version, key, value\)"),
     ],
 )
 def test_a_hook_with_other_arguments_is_refused(name, wrong, right):
@@ -138,6 +145,8 @@ def test_a_hook_with_other_arguments_is_refused(name, wrong, right):
     ("base", "name", "wrong", "right"),
     [
         (TransactionalSpout, "initializeTransaction", lambda self, previous, txid: None, "self, txid, previous"),
+        (StatefulBolt, "migrateKey", lambda self, key, version: None, "self, version, key"),
+        (StatefulBolt, "downgradeState", lambda self, key, value, version: None, "self, version, key, value"),
         (
             TransactionalSpout,
             "emitBatch",

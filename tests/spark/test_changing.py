@@ -2,7 +2,7 @@
 
 import pytest
 
-from statefx import Count, StatefulBolt, TopologyBuilder, WindowedBolt, submit
+from statefx import Count, StatefulBolt, TopologyBuilder, WindowedBolt, downgrade, submit
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from tests.spark.bolts import recount
 from tests.spark.running import feed, kinds, lines_of, run, state
@@ -38,9 +38,33 @@ class Shout(Words):
         return key[1:]
 
 
+class Capitals(Words):
+    """The next version: what its lines begin with, in capitals."""
+
+    stateVersion = 2
+
+    def execute(self, tup, collector):
+        for word in tup.value.split():
+            key = tup.first.upper(), word
+            self.counts.put(key, self.counts.get(key, 0) + 1)
+
+    def migrateState(self, version, key, value):
+        return value
+
+    def migrateKey(self, version, key):
+        return key[0].upper(), key[1]
+
+    def downgradeState(self, version, key, value):
+        return value
+
+    def downgradeKey(self, version, key):
+        return key[0].lower(), key[1]
+
+
 def counting(spark, folder, name="count", tasks=2, bolt=Words):
     builder = TopologyBuilder("counts")
-    builder.setStream("lines", lines_of(spark, folder).selectExpr("value", "substring(value, 1, 1) AS first"))
+    first = "upper(substring(value, 1, 1))" if bolt is Capitals else "substring(value, 1, 1)"
+    builder.setStream("lines", lines_of(spark, folder).selectExpr("value", f"{first} AS first"))
     builder.setBolt(name, bolt(), tasks).fieldsGrouping("lines", "first")
     return builder.createTopology()
 
@@ -120,3 +144,22 @@ def test_open_windows_go_to_other_tasks(spark, place, provider):
         run(dozens(tasks), spark, place / "ck", config, ONCE, rescale=True)
     # 60 lines of each are 5 windows; 20 by themselves are 1, and 8 lines would be lost with each start.
     assert state(place / "ck", "told") == dict.fromkeys("abcd", (5, 60))
+
+
+def test_other_keys_in_other_tasks_and_back_to_the_version_before(spark, place, provider):
+    config = {"topology.state.provider": provider}
+    feed(place / "in", a=TEXTS["a"], b=TEXTS["b"])
+    run(counting(spark, place / "in"), spark, place / "ck", config, ONCE)
+    was = state(place / "ck", "count")
+    for name in ("c", "d"):
+        feed(place / "in", **{name: TEXTS[name]})
+        run(counting(spark, place / "in", tasks=3, bolt=Capitals), spark, place / "ck", config, ONCE, rescale=True)
+    now = state(place / "ck", "count")
+    assert {first for first, _ in now} == set("ABCD")
+    assert {(first.lower(), word): count for (first, word), count in now.items() if first in "AB"} == was
+    downgrade(place / "ck", "count", Capitals(), 1, groupingKey=lambda key: key[0])
+    feed(place / "in", e=["a", "b"])
+    run(counting(spark, place / "in", tasks=3), spark, place / "ck", config, ONCE)
+    everything = state(place / "ck", "count")
+    assert {key: everything[key] for key in was} == {**was, ("a", "a"): 21, ("b", "b"): was["b", "b"] + 1}
+    assert whole(place / "ck", "count") == recount([*(line for lines in TEXTS.values() for line in lines), "a", "b"])

@@ -10,7 +10,7 @@ import pytest
 from statefx.config import Config
 from statefx.connectors.sql import SqlSink
 from statefx.errors import ConfigError, TopologyError
-from statefx.operators import BasicBolt, BatchBolt, Committer, StatefulBolt, parse_schema
+from statefx.operators import BasicBolt, BatchBolt, Committer, StatefulBolt, WindowedBolt, parse_schema
 from statefx.topology import Edge, Grouping, TopologyBuilder
 from statefx.topology.submission import check_config, doubts
 from tests.topology.frames import Frame
@@ -503,10 +503,40 @@ def test_a_state_version_that_is_no_number_of_a_version(builder, version):
     assert told.value.component == "count"
 
 
-def test_migrate_state_that_would_never_be_called(builder):
-    def migrate(self, version, key, value):
-        return value
+def migrate(self, version, key, value):
+    return value
 
-    with pytest.raises(TopologyError, match=r"migrateState of Old would never be called.*set stateVersion to 2"):
-        builder.setBolt("count", type("Old", (Count,), {"migrateState": migrate})())
-    builder.setBolt("count", type("New", (Count,), {"migrateState": migrate, "stateVersion": 2})())
+
+def migrate_key(self, version, key):
+    return key
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        {"migrateState": migrate},
+        {"migrateKey": migrate_key},
+        {"downgradeState": migrate},
+        {"downgradeKey": migrate_key},
+    ],
+    ids=lambda hook: next(iter(hook)),
+)
+def test_hooks_of_other_versions_that_would_never_be_called(builder, hook):
+    (name,) = hook
+    with pytest.raises(TopologyError, match=rf"{name} of Old would never be called.*set stateVersion to 2"):
+        builder.setBolt("count", type("Old", (Count,), hook)())
+    builder.setBolt("count", type("New", (Count,), {**hook, "stateVersion": 2})())
+
+
+class Windows(WindowedBolt):
+    stateVersion = 2
+
+    def execute(self, window, collector):
+        pass
+
+    migrateKey = migrate_key
+
+
+def test_keys_of_windows_are_not_the_bolts(builder):
+    with pytest.raises(TopologyError, match="migrateKey of Windows would never be called: what a windowed bolt keeps"):
+        builder.setBolt("windows", Windows().withTumblingWindow("1 minute"))

@@ -239,7 +239,7 @@ class Timers:
         if at.tzinfo is None:
             raise ValueError(f"a timer's time needs a time zone: {at!r}.replace(tzinfo=UTC), if it is meant so")
         self._state._require_writable("timers.set")
-        data = b"" if value is None else b"\x01" + self._value_bytes(value, key)
+        data = b"" if value is None else with_timer_value(self._value_bytes(value, key))
         self._index(processing).put(self._of(key, name), _time_bytes(micros(at)), data)
 
     def get(self, key: Any, *, name: str = "", processing: bool = False) -> datetime | None:
@@ -263,7 +263,7 @@ class Timers:
     def _of(self, key: Any, name: str) -> bytes:
         key_bytes = self._encode_key(key)[len(self._head) :]
         if b"\0" in key_bytes:
-            key_bytes = key_bytes.replace(b"\0", b"\0\xff")
+            key_bytes = _escaped(key_bytes)
         if not name:
             return key_bytes + b"\0"
         if "\0" in name:
@@ -311,9 +311,36 @@ def due_micros(timers: Timers, clock: Clock) -> int | None:
 
 def timer_key(stored: bytes) -> bytes:
     """Return the bytes of a timer's key, without those of a space, of an entry of `Space.TIMERS`."""
-    head = Space.TIMERS.value
-    of = stored[len(head) + 2 :] if stored[len(head) :][:1] == b"k" else stored[len(head) + 1 + _TIME_BYTES :]
+    of = stored[_before_key(stored) :]
     return of[: of.rindex(b"\0")].replace(b"\0\xff", b"\0")
+
+
+def with_timer_key(stored: bytes, key_bytes: bytes) -> bytes:
+    """Return under what an entry of `Space.TIMERS` is kept whose timer has another key."""
+    return stored[: _before_key(stored)] + _escaped(key_bytes) + stored[stored.rindex(b"\0") :]
+
+
+def timer_value(stored: bytes, data: bytes) -> bytes | None:
+    """Return the value of a timer, as it is stored, of an entry of `Space.TIMERS`; None if that has none."""
+    return data[1:] if data and not _is_by_key(stored) else None
+
+
+def with_timer_value(value: bytes) -> bytes:
+    """Return what is kept of a timer, by its time, that has this value."""
+    return b"\x01" + value
+
+
+def _is_by_key(stored: bytes) -> bool:
+    return stored[len(Space.TIMERS.value) :][:1] == b"k"
+
+
+def _before_key(stored: bytes) -> int:
+    """Return where the key begins: behind the space, the clock, and what is by key or the time."""
+    return len(Space.TIMERS.value) + (2 if _is_by_key(stored) else 1 + _TIME_BYTES)
+
+
+def _escaped(key_bytes: bytes) -> bytes:
+    return key_bytes.replace(b"\0", b"\0\xff")
 
 
 _TIME_BYTES = 8

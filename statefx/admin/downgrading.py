@@ -1,0 +1,162 @@
+"""Writes a bolt's state as an older version of it reads it, so that older code can go on from there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from statefx.admin.reading import component_of
+from statefx.admin.rewriting import NewForm, Rewriter
+from statefx.admin.routing import GroupingKey
+from statefx.admin.savepoints import found_checkpoint, provider_of
+from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
+from statefx.operators import Stateful, overrides
+from statefx.protocol.topology_identity import StatefulIdentity
+
+logger = logging.getLogger("statefx")
+
+
+@dataclass(frozen=True)
+class Downgrade:
+    """What `downgrade` has done.
+
+    Attributes
+    ----------
+    component : str
+    was, version : int
+        The ``stateVersion`` of the checkpoint before, and now.
+    keys, bytes : int
+        How many entries of state were written, and the size of their keys and values.
+    seconds : float
+        How long it took.
+    """
+
+    component: str
+    was: int
+    version: int
+    keys: int
+    bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        if self.was == self.version:
+            return f"{self.component} has version {self.version} already: nothing was to be done"
+        return (
+            f"{self.component} has version {self.version}, and had {self.was}; {self.keys} keys, {self.bytes} bytes, "
+            f"{self.seconds:.1f} s"
+        )
+
+
+def downgrade(
+    checkpointLocation: str | os.PathLike[str],
+    component: str,
+    bolt: Stateful,
+    version: int,
+    config: Mapping[str, Any] | None = None,
+    *,
+    groupingKey: GroupingKey | None = None,
+) -> Downgrade:
+    """Write the state of a bolt as an older ``stateVersion`` of it did; its topology must not run.
+
+    Call it with the code of the newer version, which alone knows both forms; then start the older code.
+
+    Parameters
+    ----------
+    checkpointLocation : str or path
+        As given to ``submit``.
+    component : str
+        The bolt's id.
+    bolt : Stateful
+        The bolt of the newer version, with a `Stateful.downgradeState`, and a `Stateful.downgradeKey` if it has a
+        ``migrateKey``. It is not opened.
+    version : int
+        The ``stateVersion`` of the code that is to run next.
+    config : Mapping, optional
+        Settings as given to ``submit``: needed only where a secret is among the provider's options.
+    groupingKey : callable, optional
+        Is given a key of the older form (of what is kept under a name: name and key), and returns the field, or the
+        tuple of fields, that the older code groups by. Needed where ``downgradeKey`` sends keys to other tasks.
+
+    Returns
+    -------
+    Downgrade
+        How much was written. If the checkpoint has this version already, nothing is done.
+
+    Raises
+    ------
+    ConfigError
+        The arguments are wrong, a hook is missing, or state is kept in a server; nothing was changed.
+    CheckpointError
+        There is no such bolt, it is of another version than `bolt`, a transaction is under way, keys can't be shown to
+        belong anywhere, or two become one; nothing was changed.
+    BoltError
+        A hook has raised; nothing was changed.
+
+    Contract
+    --------
+    * One record makes it so: after a crash all is of the newer version, or nothing is above the older one.
+    * Values that an older version wrote, `version` or before, stay as they are: the older code knows them.
+    * A driver that runs on the checkpoint is fenced.
+
+    Examples
+    --------
+    >>> print(downgrade("checkpoints/word-count", "count", CountInBatches(), 1))     # doctest: +SKIP
+    """
+    began = time.monotonic()
+    _check(bolt, version)
+    folders, found = found_checkpoint(checkpointLocation)
+    known = component_of(found, component, folders)
+    was, provider = known.state_version, provider_of(found, config)
+    if was == version:
+        return Downgrade(component, was, version, 0, 0, time.monotonic() - began)
+    if was < version:
+        raise CheckpointError(
+            f"{component!r} in {folders.location} has version {was}: a start with a bolt of version {version} "
+            "upgrades it",
+            component=component,
+        )
+    if bolt.stateVersion != was:
+        raise CheckpointMismatchError(
+            f"{component!r} in {folders.location} has version {was}, and {type(bolt).__name__} has stateVersion "
+            f"{bolt.stateVersion}: give the bolt that ran last",
+            component=component,
+            found=was,
+            wanted=bolt.stateVersion,
+        )
+
+    rewriter = Rewriter(folders, provider, f"given the form of version {version}", "downgrade")
+    done = rewriter.run(found, {component: older_form(known, bolt, version, groupingKey)})
+    downgraded = Downgrade(component, was, version, done.keys, done.bytes, time.monotonic() - began)
+    logger.info("%s: %s", folders.location, downgraded)
+    return downgraded
+
+
+def older_form(known: StatefulIdentity, bolt: Stateful, version: int, groupingKey: GroupingKey | None) -> NewForm:
+    """Return what becomes of what a bolt keeps that is written as an older version of it did."""
+
+    def value(wrote: int, key: Any, value: Any) -> Any:
+        newest = value if wrote == bolt.stateVersion else bolt.migrateState(wrote, key, value)
+        return bolt.downgradeState(version, key, newest)
+
+    key = partial(bolt.downgradeKey, version) if overrides(type(bolt), "downgradeKey") else None
+    return NewForm(replace(known, state_version=version), key, "downgradeKey", groupingKey, version, value)
+
+
+def _check(bolt: Any, version: Any) -> None:
+    if not isinstance(bolt, Stateful):
+        raise ConfigError(f"downgrade: give an object of the bolt's class, which keeps state, not {bolt!r}")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ConfigError(f"downgrade: version must be the stateVersion of the older code, from 1, got {version!r}")
+    for hook, needed in (("downgradeState", True), ("downgradeKey", overrides(type(bolt), "migrateKey"))):
+        if needed and not overrides(type(bolt), hook):
+            why = "" if hook == "downgradeState" else "it has a migrateKey, so keys may have changed; "
+            arguments = "version, key, value" if hook == "downgradeState" else "version, key"
+            raise ConfigError(
+                f"downgrade: {type(bolt).__name__} has no {hook}: {why}define def {hook}(self, {arguments}); or go "
+                "back with statefx.restore to a savepoint of the older version"
+            )

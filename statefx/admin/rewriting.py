@@ -1,0 +1,295 @@
+"""Gives what stateful bolts keep another form: their keys, and with them order and task, or their values.
+
+::
+
+    1 what can be refused is
+    2 each task's state is read once; every entry is given its new form, sent to its new task, and sorted in files
+    3 keys that have become one are refused
+    4 the next generation: who ran before is fenced
+    5 the entries of each task are merged into one file of state, which is read back and compared
+    6 RESCALED is durable: the bolts have these files, this version and these tasks
+
+A failure before 6 leaves the bolts as they were; what was written is named by nobody, and swept.
+
+No proof can show where the new form of a key belongs: it has never lain anywhere. So a bolt whose keys go to other
+tasks says with ``groupingKey`` what they are grouped by. Keys that stay as they are are proved as `rescale` does it,
+and so are new ones that all belong where the old ones lie.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from statefx.admin.entry_forms import Entry, EntryForms, KeyForm, Owner, ValueForm
+from statefx.admin.migration import Sum
+from statefx.admin.reading import check_idle, codec_of, open_task
+from statefx.admin.rescaling import Rescaler
+from statefx.admin.routing import GroupingKey, Router, Taker
+from statefx.admin.savepoints import taken
+from statefx.admin.sorting import SortedEntries
+from statefx.coordinator.adoption import NOTHING_ADOPTED, same_tasks
+from statefx.coordinator.location import Folders
+from statefx.coordinator.log import TransactionLog
+from statefx.errors import CheckpointError, ConfigError
+from statefx.protocol.identity import TaskId
+from statefx.protocol.log_state import LogState
+from statefx.protocol.records import Rescaled
+from statefx.protocol.topology_identity import StatefulIdentity
+from statefx.state.contract.store import StateProvider
+from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
+
+_BLOCK = 4096
+"""So many entries are sent to their tasks at a time."""
+
+_STAYING = {"shuffle", "all", "global", "broadcast"}
+"""Groupings by which no key belongs to a task: what lies in one stays there."""
+
+
+@dataclass(frozen=True)
+class NewForm:
+    """What becomes of what a bolt keeps; `key`, `version` and `value` as of `EntryForms`."""
+
+    becomes: StatefulIdentity
+    key: KeyForm | None
+    key_hook: str
+    grouping_key: GroupingKey | None
+    version: int | None = None
+    value: ValueForm | None = None
+
+
+class Rewritten(NamedTuple):
+    """How many entries of state were written, and the size of their keys and values."""
+
+    keys: int
+    bytes: int
+
+
+@dataclass
+class Rewriter:
+    """One rewriting; `what` says in messages what a bolt is given, `then` what is to be done when nothing runs."""
+
+    folders: Folders
+    provider: StateProvider
+    what: str
+    then: str
+    opened: Callable[[Storage], TransactionLog] = TransactionLog
+    adopt: frozenset[str] = NOTHING_ADOPTED
+
+    def run(self, found: LogState, forms: Mapping[str, NewForm]) -> Rewritten:
+        """Do it; return how much was written.
+
+        Raises
+        ------
+        ConfigError
+            State is kept in a server.
+        CheckpointError
+            A transaction is under way, or keys can't be shown to belong anywhere, or two become one.
+        BoltError
+            A function of the user's has raised.
+        StateCorruptedError
+            What is read is damaged, or what was read back is not what was written.
+        """
+        holding = {bolt: form for bolt, form in forms.items() if self._holds(found, bolt)}
+        for bolt, form in holding.items():
+            self._check(bolt, found.topology.stateful[bolt], form)
+        check_idle(found, self.folders, self.then)
+        with tempfile.TemporaryDirectory(prefix="statefx-rewrite-", ignore_cleanup_errors=True) as folder:
+            # Rule 1.5: what can refuse comes before the generation is taken. `_check_same` sees to it that it holds.
+            entries = {
+                bolt: self._sorted(found, bolt, form, os.path.join(folder, str(number)))
+                for number, (bolt, form) in enumerate(holding.items())
+            }
+            log = taken(self.folders, self.then, partial(self._check_same, found), self.opened, self.adopt)
+            state = log.state
+            # Rule 4.2: the log fences records alone; a task of the former driver could still prepare.
+            self.provider.fence(state.lineage, state.generation, self.folders.storage)
+            tokens: dict[str, str] = {}
+            sizes: dict[str, int] = {}
+            sums: list[Sum] = []
+            writer = Rescaler(self.folders, self.provider, {})
+            for bolt, own_entries in entries.items():
+                for task in range(own_entries.tasks):
+                    id = TaskId(bolt, task)
+                    tokens[str(id)], sizes[str(id)], copied = writer.written(state, id, own_entries.of(task), folder)
+                    sums.append(copied)
+                    logger.info(
+                        "state of %s is written: %d keys (%d of %d)", id, copied.keys, task + 1, own_entries.tasks
+                    )
+            becomes = {bolt: form.becomes for bolt, form in forms.items()}
+            tasks = {bolt: each.parallelism for bolt, each in becomes.items()}
+            log.append(Rescaled(state.generation, tasks, tokens, sizes, stateful=becomes))
+        return Rewritten(sum(each.keys for each in sums), sum(each.bytes for each in sums))
+
+    # ---- what is refused
+
+    def _holds(self, found: LogState, bolt: str) -> bool:
+        return any(TaskId.parse(name).component == bolt for name in found.heads)
+
+    def _check(self, bolt: str, before: StatefulIdentity, form: NewForm) -> None:
+        if self.provider.capabilities.shared:
+            raise ConfigError(
+                f"bolt {bolt!r} can't be {self.what}: its state is kept in a server, whose entries can't be replaced "
+                f"in one step. Move it to files with statefx.migrate(..., to='rocksdb'), {self.then}, and move it back",
+                component=bolt,
+            )
+        if before.windows:
+            raise CheckpointError(
+                f"bolt {bolt!r} can't be {self.what}: it keeps windows, which have statefx's own form", component=bolt
+            )
+        if _stays(before, form):
+            return
+        Rescaler(self.folders, self.provider, {}).check_grouping(bolt, form.becomes, self.what)
+        if form.grouping_key is None and (before.parallelism == 1 or not same_tasks(before, form.becomes)):
+            why = "it has had one task" if before.parallelism == 1 else "its rows are grouped otherwise than before"
+            raise CheckpointError(
+                f"bolt {bolt!r} can't be {self.what}: {why}, so nothing shows to which task a key belongs. "
+                f"{self._remedy(form)}",
+                component=bolt,
+            )
+
+    def _remedy(self, form: NewForm) -> str:
+        fields = ", ".join(form.becomes.key_fields[0].fields) if form.becomes.key_fields else "the field"
+        how = (
+            "Define groupingKey(self, key) in the bolt, which returns"
+            if form.version is None
+            else "Give groupingKey=, a function that returns"
+        )
+        return f"{how} from the new form of a key what its rows are grouped by: ({fields})"
+
+    def _check_same(self, found: LogState, state: LogState) -> None:
+        if (state.heads, state.topology.stateful) != (found.heads, found.topology.stateful):
+            raise CheckpointError(
+                f"the checkpoint in {self.folders.location} has gone on meanwhile: stop its topology, and {self.then}",
+                path=self.folders.location,
+            )
+
+    # ---- keys and tasks
+
+    def _sorted(self, found: LogState, bolt: str, form: NewForm, path: str) -> SortedEntries:
+        """Return the entries of a bolt in their new form, by their new tasks."""
+        before = found.topology.stateful[bolt]
+        forms = EntryForms(
+            bolt, found.committed, codec_of(bolt, before), form.key, form.key_hook, form.version, form.value
+        )
+        entries = SortedEntries(path, form.becomes.parallelism)
+        placing = self._placing(bolt, before, form, entries)
+        for task in range(before.parallelism):
+            with closing(open_task(self.provider, self.folders, found, bolt, task)[0]) as store:
+                block: list[Entry] = []
+                for stored, data in store.scan(None, None):
+                    entry = forms.entry(stored, data)
+                    if entry is not None:
+                        block.append(entry)
+                    if len(block) == _BLOCK:
+                        placing.place(task, block)
+                        block = []
+                placing.place(task, block)
+            logger.info("state of %s/%d is read (%d of %d)", bolt, task, task + 1, before.parallelism)
+        entries.flush()
+        placing.check_proof()
+        for task in range(entries.tasks):
+            if (twice := entries.of(task).twice()) is not None:
+                origins = [task] if _stays(before, form) else range(before.parallelism)
+                raise self._two_in_one(found, bolt, forms, twice, origins)
+        return entries
+
+    def _placing(self, bolt: str, before: StatefulIdentity, form: NewForm, entries: SortedEntries) -> _Placing:
+        if _stays(before, form):
+            return _Placing(entries.takers(), before.parallelism)
+        told = form.grouping_key
+        router = Rescaler(self.folders, self.provider, {} if told is None else {bolt: told}).router(
+            bolt, form.becomes, what=self.what
+        )
+        proves = before.parallelism > 1 and same_tasks(before, form.becomes)
+        remedy = self._remedy(form)
+        return _Placing(entries.takers(), before.parallelism, router, proves, told is not None, remedy)
+
+    def _two_in_one(
+        self, found: LogState, bolt: str, forms: EntryForms, stored: bytes, origins: Iterable[int]
+    ) -> CheckpointError:
+        """Return the error that names two keys that have become one; only for it, they are read again."""
+        shown: list[str] = []
+        for task in origins:
+            with closing(open_task(self.provider, self.folders, found, bolt, task)[0]) as store:
+                for old, data in store.scan(None, None):
+                    entry = forms.entry(old, data)
+                    if entry is not None and entry.stored == stored:
+                        shown.append(f"{forms.shown(old)} in task {task}")
+        return CheckpointError(
+            f"bolt {bolt!r} can't be {self.what}: {forms.key_hook} makes one key of {' and '.join(shown)}, which is "
+            f"{forms.shown(stored)}: one of their values would be lost. Nothing was changed; give each a key of its "
+            "own, or have the former version put them together first",
+            component=bolt,
+        )
+
+
+def _stays(before: StatefulIdentity, form: NewForm) -> bool:
+    """Tell whether every entry stays in the task in which it is."""
+    becomes = form.becomes
+    if before.parallelism != becomes.parallelism:
+        return False
+    return form.key is None or becomes.parallelism == 1 or {kind for kind, *_ in becomes.routing} <= _STAYING
+
+
+@dataclass(frozen=True)
+class _Placing:
+    """Sends the entries of a bolt to their new tasks.
+
+    Parameters
+    ----------
+    takers : sequence
+        Those of the new tasks.
+    was : int
+        How many tasks there were.
+    router : Router, optional
+        None: everything stays in its task.
+    proves : bool
+        Whether a key that has not changed must belong to the very task in which it lies.
+    told : bool
+        Whether the bolt says where keys belong; if not, new ones have to be shown as well.
+    remedy : str
+        What to do about keys that can't be shown.
+    """
+
+    takers: Sequence[Taker]
+    was: int
+    router: Router | None = None
+    proves: bool = False
+    told: bool = False
+    remedy: str = ""
+
+    def place(self, task: int, entries: Iterable[Entry]) -> None:
+        """Send entries of a task, which come in the order in which they lay there."""
+        shown: list[tuple[bytes, bytes]] = []
+        told: list[tuple[bytes, bytes]] = []
+        for stored, data, owner, is_new in entries:
+            if self.router is None or (owner is Owner.TASK and len(self.takers) == self.was):
+                self.takers[task].add(stored, data)
+            elif owner is Owner.ALL:  # all tasks hold the same
+                for taker in self.takers if task == 0 else ():
+                    taker.add(stored, data)
+            else:
+                (told if self.told and (is_new or not self.proves) else shown).append((stored, data))
+        if self.router is None:
+            return
+        self.router.route(iter(told), 0, 1, self.takers)  # as if they came from one task: they may belong anywhere
+        try:
+            self.router.route(iter(shown), task, self.was, self.takers)
+        except CheckpointError as error:
+            if self.told:
+                raise
+            raise CheckpointError(f"{error.message}. {self.remedy}", **error.data) from error
+
+    def check_proof(self) -> None:
+        """Refuse what may be chance."""
+        if self.router is not None:
+            self.router.check_proof(self.was)

@@ -1,0 +1,36 @@
+"""What tests of a changed topology run, transaction by transaction, and what its tasks hold then."""
+
+from datetime import UTC, datetime, timedelta
+
+from statefx import openState
+from statefx.coordinator.log import read_state
+from statefx.storage import FolderStorage
+from tests.testing.topologies import lines
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WORK = [lines(f"to be {number}", "or not", f"w{number % 7} w{number % 5} v{number % 11}") for number in range(12)]
+
+
+def send(driver, numbers, topology, **more):
+    """Run these transactions, each by a driver of its own, seven seconds apart."""
+    for number in numbers:
+        now = START + timedelta(seconds=7 * number)
+        with driver.start(topology, now=now, **more) as tester:
+            tester.send(WORK[number])
+
+
+def held(driver, tasks, bolt="count"):
+    """What each task holds, of all that can be seen: by name, keys and values in their order."""
+    found = []
+    for task in range(tasks):
+        with openState(driver.folder, bolt, task) as state:
+            own = {None: list(state.items())}
+            for name in state.names()["map"]:
+                with openState(driver.folder, bolt, task, map=name) as view:
+                    own[name] = list(view.items())
+            found.append(own)
+    return found
+
+
+def log_of(driver):
+    return read_state(FolderStorage(driver.folder))
